@@ -1,0 +1,69 @@
+"""What a simulator must offer, and what one step of it returns.
+
+Simulators write their observations straight into an array that the caller owns (a row of a rollout in shared
+memory), so that nothing is copied afterwards. Everything here is NumPy: a simulator process never loads torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSpec:
+    """What a caller must know of an environment before it makes one.
+
+    ``name`` appears in messages; ``frame_skip`` is the number of emulator frames in one step.
+    """
+
+    name: str
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+    num_actions: int
+    frame_skip: int = 1
+
+
+class StepResult(NamedTuple):
+    """The outcome of one action.
+
+    ``reward`` is what the learner sees (clipped where the environment clips), ``raw_reward`` the task's own.
+    ``terminated``: the episode ended as the learner sees it (game over, or a lost life where lives count), so the
+    next state has value 0. ``truncated``: cut off by a time limit. ``episode_ended``: game over or truncated; only
+    this asks for a reset.
+    """
+
+    reward: float
+    raw_reward: float
+    terminated: bool
+    truncated: bool
+    episode_ended: bool
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One simulator with discrete actions ``0 .. spec.num_actions - 1``.
+
+    ``seed`` is called once, before the first ``reset``; all later randomness follows from it.
+    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation_shape`` and dtype.
+    """
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def seed(self, seed: np.random.SeedSequence) -> None: ...
+
+    def reset(self, out: Array) -> None: ...
+
+    def step(self, action: int, out: Array) -> StepResult: ...
+
+    def close(self) -> None: ...
+
+
+EnvFactory = Callable[[], Environment]

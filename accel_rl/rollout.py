@@ -1,0 +1,111 @@
+"""The rollout: ``T`` steps of ``B`` environments, time-major, and which index belongs to which.
+
+Alignment, everywhere in this package: ``action[t]`` was chosen from ``observation[t]``;
+``reward[t]``, ``terminated[t]`` and ``truncated[t]`` are the result of ``action[t]``.
+``observation[T]`` is the bootstrap observation. An environment that ends an episode at ``t`` has
+been reset already in ``observation[t + 1]`` (same-step autoreset), except under the ``wait`` reset
+policy, where the rest of its column is zero and not valid.
+
+The final observation of an episode that was truncated at ``t`` is kept in slot ``k`` of its column:
+``final_observation[k, b]`` with ``final_step[k, b] == t``; unused slots have ``final_step == -1``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNMENT_BYTES = 64  # one cache line, and what vector loads like
+
+Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Shape and dtype of named arrays that lie one after the other in one buffer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSpec:
+    """Shapes and dtypes of a rollout: ``T`` steps of ``B`` environments.
+
+    ``final_observation_slots`` is ``K``, for each environment.
+    """
+
+    T: int
+    B: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+    num_actions: int
+    final_observation_slots: int = 1
+
+    def layout(self) -> Layout:
+        """Shape and dtype of each field of `Rollout`, in its order."""
+        T, B, K = self.T, self.B, self.final_observation_slots
+        boolean, float32 = np.dtype(np.bool_), np.dtype(np.float32)
+        return {
+            "observation": ((T + 1, B, *self.observation_shape), self.observation_dtype),
+            "action": ((T, B), np.dtype(np.int64)),
+            "reward": ((T, B), float32),
+            "raw_reward": ((T, B), float32),
+            "terminated": ((T, B), boolean),
+            "truncated": ((T, B), boolean),
+            "episode_ended": ((T, B), boolean),
+            "valid": ((T, B), boolean),
+            "final_observation": ((K, B, *self.observation_shape), self.observation_dtype),
+            "final_step": ((K, B), np.dtype(np.int64)),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that `Rollout.from_buffer` needs, alignment included."""
+        return layout_bytes(self.layout())
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Arrays of one rollout. Who writes which and when, the sampler that owns it says."""
+
+    observation: NDArray[Any]  # [T + 1, B, ...]
+    action: NDArray[np.int64]  # [T, B]
+    reward: NDArray[np.float32]  # [T, B], as the learner sees it
+    raw_reward: NDArray[np.float32]  # [T, B], the task's own
+    terminated: NDArray[np.bool_]  # [T, B]
+    truncated: NDArray[np.bool_]  # [T, B]
+    episode_ended: NDArray[np.bool_]  # [T, B]
+    valid: NDArray[np.bool_]  # [T, B], False where no step was taken
+    final_observation: NDArray[Any]  # [K, B, ...]
+    final_step: NDArray[np.int64]  # [K, B], -1 where unused
+
+    @classmethod
+    def from_buffer(cls, spec: RolloutSpec, buffer: Any, offset: int = 0) -> Rollout:
+        """Views of ``buffer`` (shared memory, say) from byte ``offset`` on."""
+        return cls(**carve(spec.layout(), buffer, offset))
+
+    @classmethod
+    def allocate(cls, spec: RolloutSpec) -> Rollout:
+        """A rollout in this process' own memory, zeroed."""
+        return cls(**{n: np.zeros(shape, dtype) for n, (shape, dtype) in spec.layout().items()})
+
+    def copy(self) -> Rollout:
+        """A copy that the next ``collect`` leaves alone."""
+        return Rollout(*(getattr(self, field.name).copy() for field in fields(self)))
+
+
+def layout_bytes(layout: Layout) -> int:
+    """Bytes that `carve` needs for ``layout``, alignment included."""
+    return sum(_aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in layout.values())
+
+
+def carve(layout: Layout, buffer: Any, offset: int = 0) -> dict[str, NDArray[Any]]:
+    """The arrays of ``layout``, as views of ``buffer`` from byte ``offset`` on."""
+    arrays = {}
+    for name, (shape, dtype) in layout.items():
+        arrays[name] = np.ndarray(shape, dtype, buffer, offset)
+        offset += _aligned(arrays[name].nbytes)
+    return arrays
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

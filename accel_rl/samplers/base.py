@@ -1,0 +1,140 @@
+"""What samplers share: their settings, what a policy is given, and what a sampler offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import EnvSpec
+from accel_rl.rollout import Rollout, RolloutSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerConfig:
+    """How experience is gathered.
+
+    Raises:
+        ValueError: a count is out of range, or ``num_envs`` does not divide into ``num_groups``.
+    """
+
+    num_envs: int = 16
+    """environments in all, B"""
+    horizon: int = 5
+    """steps of each environment in one rollout, T"""
+    num_groups: int = 2
+    """groups of environments served in turn: 2 simulate alternately, 1 all at once"""
+    num_workers: int | None = None
+    """simulator processes; none: one for each core (and group, if workers hold one group each)"""
+    workers_per_core: int = 1
+    """1: each worker holds a slice of every group; num_groups: each holds a slice of one group"""
+    reset_policy: Literal["immediate", "wait"] = "immediate"
+    """immediate: reset within the rollout; wait: mask the rest of the rollout, reset while learning"""
+    decorrelation_steps: int = 0
+    """each environment first takes up to so many uniformly random steps, seeded; 0: none"""
+    final_observation_slots: int = 1
+    """final observations of truncated episodes kept for each environment and rollout"""
+    affinity: Literal["auto", "off"] = "auto"
+    """auto: pin each worker to a core of this process' share; off: the kernel places them"""
+    on_worker_failure: Literal["raise", "restart"] = "raise"
+    """raise, or restart: a worker that was killed, crashed or hung is replaced and its running
+    episodes count as truncated; an exception of the environment ends the run in either case"""
+    max_worker_restarts: int = 10
+    """restarts in all before the run ends with an error"""
+    step_timeout_seconds: float = 60.0
+    """a group that has not stepped after so long has hung"""
+    reset_timeout_seconds: float = 300.0
+    """likewise for starting and resetting, random first steps included"""
+
+    def __post_init__(self) -> None:
+        at_least_one = ("num_envs", "horizon", "num_groups", "final_observation_slots")
+        for name in at_least_one:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("decorrelation_steps", "max_worker_restarts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        for name in ("step_timeout_seconds", "reset_timeout_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
+        if self.num_envs % self.num_groups:
+            near = self.num_envs // self.num_groups * self.num_groups or self.num_groups
+            raise ValueError(
+                f"num_envs={self.num_envs} does not divide into num_groups={self.num_groups} "
+                f"equal groups; use num_envs={near}, num_envs={near + self.num_groups} "
+                f"or num_groups=1"
+            )
+        if self.workers_per_core not in (1, self.num_groups):
+            raise ValueError(
+                f"workers_per_core is {self.workers_per_core}; it must be 1 (each worker holds a "
+                f"slice of every group) or num_groups={self.num_groups} (a slice of one group)"
+            )
+
+
+class PolicyInput(NamedTuple):
+    """What a policy is given: row ``t`` of the columns ``columns`` of the rollout in the making.
+
+    ``observation``: ``[n, ...]``, a view that the next rollout overwrites. ``uniform``: ``[n]``
+    float64 in [0, 1), the step's share of a seeded block by step and environment; a policy that
+    draws its randomness from it gives the same actions however environments are grouped.
+    """
+
+    observation: NDArray[Any]
+    uniform: NDArray[np.float64]
+    t: int
+    columns: slice
+
+
+Policy = Callable[[PolicyInput], Any]
+"""Returns the actions, ``[n]`` integers in ``0 .. num_actions - 1``: an array, tensor or list."""
+
+
+class Episode(NamedTuple):
+    """One finished episode. ``raw_return`` is the game's own score; ``length`` counts steps."""
+
+    env_index: int
+    raw_return: float
+    clipped_return: float
+    length: int
+    truncated: bool
+
+
+class SamplerTimes(NamedTuple):
+    """Seconds since `Sampler.start`.
+
+    ``waiting`` and ``policy`` are this process' own, waiting for simulators and in the policy.
+    ``simulating`` is the simulators' mean working time in their processes (in a serial sampler,
+    in this one).
+    """
+
+    waiting: float
+    policy: float
+    simulating: float
+
+
+class Sampler(Protocol):
+    """`SerialSampler` and `ParallelSampler`: the same rollouts for the same seed.
+
+    ``collect`` returns views that stay as they are until the next ``collect``.
+    """
+
+    env_spec: EnvSpec
+    rollout_spec: RolloutSpec
+    rollout: Rollout
+    config: SamplerConfig
+
+    def start(self) -> None: ...
+
+    def collect(self, policy: Policy) -> Rollout: ...
+
+    def take_episodes(self) -> list[Episode]:
+        """Episodes that ended since the last call, in order of step, then environment."""
+        ...
+
+    @property
+    def times(self) -> SamplerTimes: ...
+
+    def close(self) -> None: ...

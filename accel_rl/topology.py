@@ -1,0 +1,288 @@
+"""What this process may use of the machine, and who gets which cores.
+
+Reading (`available_cpus`, `cpu_quota`, `physical_cores`, `gpu_numa_node`) and planning
+(`plan_cores`) are apart: a plan is a pure function of a `Machine`, so that any machine can be
+planned for on any other. Linux tells all of it through ``sched_getaffinity``, cgroups and sysfs;
+where one of them is missing, each CPU counts as a core of its own, without quota and without NUMA
+node. Standard library only: simulator processes import this.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Core(NamedTuple):
+    """A physical core: its hyperthreads that this process may use, lowest first, and its NUMA node
+    if known.
+    """
+
+    cpus: tuple[int, ...]
+    numa_node: int | None = None
+
+
+class Machine(NamedTuple):
+    """What a process may use: cores in order of node and CPU, and its cgroup's quota in CPUs (None:
+    unlimited).
+    """
+
+    cores: tuple[Core, ...]
+    quota: float | None = None
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Every CPU, lowest first."""
+        return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
+
+
+class CorePlan(NamedTuple):
+    """Who runs where. ``worker_cpus[i]`` is for ``os.sched_setaffinity`` in worker ``i``, likewise
+    ``server_cpus``.
+
+    With ``workers_per_core=W``, workers ``i * W .. i * W + W - 1`` are those of one core, and
+    worker ``i`` is meant to serve group ``i % W``.
+    """
+
+    worker_cpus: tuple[tuple[int, ...], ...]
+    server_cpus: tuple[int, ...]
+
+    def describe(self) -> str:
+        """One line: the CPUs of each worker in turn, then the server's."""
+        workers = " | ".join(format_cpus(cpus) for cpus in self.worker_cpus)
+        number = f"{len(self.worker_cpus)} worker{'s' * (len(self.worker_cpus) > 1)}"
+        return f"{number} on CPUs {workers}; server on CPUs {format_cpus(self.server_cpus)}"
+
+
+def available_cpus() -> list[int]:
+    """CPUs that this process may run on, lowest first."""
+    if not hasattr(os, "sched_getaffinity"):  # only Linux tells
+        return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPU seconds a second that the cgroup of this process may use (v2 and v1), None if unlimited.
+
+    A limit holds for everything below it, so the tightest one on the way up counts. Inside a
+    container the path in ``/proc/self/cgroup`` may be the host's; the way up then ends at the
+    container's own root, where its limit is.
+    """
+    groups = (root / "proc/self/cgroup").read_text() if (root / "proc/self/cgroup").exists() else ""
+    quotas: list[float] = []
+    for line in groups.splitlines():
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+        elif "cpu" in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup" / name for name in ("cpu", controllers)]
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        folders = [mount / part for mount in mounts for part in (inner, *inner.parents)]
+        quotas += [quota for folder in folders if (quota := _folder_quota(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def physical_cores(cpus: Iterable[int], sysfs: Path = Path("/sys")) -> list[Core]:
+    """The cores that ``cpus`` belong to, with only those hyperthreads, in order of NUMA node and
+    CPU.
+    """
+    wanted = set(cpus)
+    nodes = {
+        cpu: int(folder.name.removeprefix("node"))
+        for folder in (sysfs / "devices/system/node").glob("node[0-9]*")
+        for cpu in _parse_cpu_list(_read(folder / "cpulist") or "")
+    }
+    cores = set()
+    for cpu in wanted:
+        siblings = _read(sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        together = wanted & set(_parse_cpu_list(siblings or "")) | {cpu}
+        cores.add(Core(tuple(sorted(together)), nodes.get(cpu)))
+    return sorted(cores, key=_core_order)
+
+
+def gpu_numa_node(pci_address: str, sysfs: Path = Path("/sys")) -> int | None:
+    """NUMA node that the GPU at ``pci_address`` hangs on, None if the machine does not say.
+
+    ``pci_address`` is ``domain:bus:device.function`` in hexadecimal, as in ``0000:17:00.0``; the
+    longer domain that NVIDIA's tools print (``00000000:17:00.0``) is understood too.
+    """
+    domain, rest = pci_address.lower().split(":", 1)
+    text = _read(sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node")
+    return int(text) if text is not None and int(text) >= 0 else None
+
+
+def read_machine() -> Machine:
+    """The machine as this process may use it."""
+    return Machine(tuple(physical_cores(available_cpus())), cpu_quota())
+
+
+def plan_cores(
+    *,
+    num_workers: int | None = None,
+    workers_per_core: int = 1,
+    drives_gpu: bool = False,
+    rank: int = 0,
+    num_ranks: int = 1,
+    cpus: Sequence[int] | None = None,
+    gpu_nodes: Sequence[int | None] | None = None,
+    machine: Machine | None = None,
+) -> CorePlan:
+    """Places the workers and the server of one rank.
+
+    Every rank gets an equal run of cores, because synchronous learners wait for the slowest; ranks
+    are laid along the cores in order of their GPUs' nodes, so that a share is near its GPU as far
+    as equal shares allow. A rank that drives a GPU keeps one core of its share for the server, near
+    that GPU; without one the workers cover every core and the server floats over them. Workers or
+    ranks beyond the number of cores share them, with one warning.
+
+    Args:
+        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, for
+            no more cores than the cgroup's quota pays for.
+        workers_per_core: 1: a worker has all hyperthreads of its core; more: they are dealt out
+            among its workers, which all have the one CPU of a core without hyperthreads.
+        drives_gpu: whether this rank's server drives a GPU.
+        rank: which of ``num_ranks`` on this machine.
+        num_ranks: ranks on this machine.
+        cpus: the only CPUs to use, for all ranks together; None: all that this process may.
+        gpu_nodes: NUMA node of each rank's GPU, ``[num_ranks]``, None where unknown.
+        machine: the machine to plan for; None: this one.
+
+    Raises:
+        ValueError: ``cpus`` names none, or one that this process may not use; ``num_workers`` is
+            below 1.
+    """
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(
+            f"num_workers is {num_workers}; it must be at least 1, or none for one on each core"
+        )
+    machine = machine or read_machine()
+    cores = machine.cores if cpus is None else _only(machine, cpus)
+    nodes = gpu_nodes or [None] * num_ranks
+    share = _share(cores, rank, num_ranks, nodes)
+    worker_cores = share
+    server_cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
+    if drives_gpu:
+        server_core = min(share, key=lambda core: core.numa_node != nodes[rank])  # first of equals
+        worker_cores = tuple(core for core in share if core != server_core) or share
+        server_cpus = server_core.cpus
+    if num_workers is None:
+        paid_for = len(worker_cores)
+        if machine.quota is not None:
+            # What is left over after whole workers, less than one CPU, is for the server.
+            paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
+        num_workers = paid_for * workers_per_core
+    if rank == 0:
+        _warn_if_shared(num_workers, workers_per_core, worker_cores, cores, num_ranks, server_cpus)
+    worker_cpus = []
+    for worker in range(num_workers):
+        core = worker_cores[worker // workers_per_core % len(worker_cores)]
+        first = worker % workers_per_core % len(core.cpus)
+        worker_cpus.append(core.cpus[first::workers_per_core])
+    return CorePlan(tuple(worker_cpus), server_cpus)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """CPU ids as the kernel writes them: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _only(machine: Machine, cpus: Sequence[int]) -> tuple[Core, ...]:
+    """The machine's cores cut down to ``cpus``."""
+    missing = sorted(set(cpus) - set(machine.cpus))
+    if missing or not cpus:
+        found = (
+            f"names CPUs {format_cpus(missing)}, which cannot be had" if missing else "names no CPU"
+        )
+        raise ValueError(
+            f"cpus={list(cpus)} {found}; this process may use CPUs {format_cpus(machine.cpus)}: "
+            "choose among them, or leave cpus out"
+        )
+    cores = (
+        Core(tuple(c for c in core.cpus if c in cpus), core.numa_node) for core in machine.cores
+    )
+    return tuple(core for core in cores if core.cpus)
+
+
+def _share(
+    cores: Sequence[Core], rank: int, num_ranks: int, nodes: Sequence[int | None]
+) -> tuple[Core, ...]:
+    """The run of cores of one rank, at least one core."""
+    ordered = sorted(cores, key=_core_order)
+    by_node = sorted(
+        range(num_ranks), key=lambda r: (-1 if (node := nodes[r]) is None else node, r)
+    )
+    position = by_node.index(rank)
+    first = position * len(ordered) // num_ranks
+    end = (position + 1) * len(ordered) // num_ranks
+    return tuple(ordered[first : max(end, first + 1)])
+
+
+def _warn_if_shared(
+    num_workers: int,
+    workers_per_core: int,
+    worker_cores: Sequence[Core],
+    cores: Sequence[Core],
+    num_ranks: int,
+    server_cpus: Sequence[int],
+) -> None:
+    planned = len(worker_cores) * workers_per_core
+    if num_ranks > len(cores):
+        _warn_once(f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own")
+    elif num_workers > planned:
+        _warn_once(
+            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
+            f"num_workers={planned} may be faster"
+        )
+    elif {tuple(server_cpus)} == {core.cpus for core in worker_cores} and len(cores) > num_ranks:
+        _warn_once("the server of a GPU shares its one core with the workers")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _LOGGER.warning(message)
+
+
+def _core_order(core: Core) -> tuple[int, int]:
+    return (-1 if core.numa_node is None else core.numa_node, core.cpus[0])
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _parse_cpu_list(text: str) -> list[int]:
+    """``0-3,8`` as the kernel writes it."""
+    cpus: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def _folder_quota(folder: Path) -> float | None:
+    """The quota set in one cgroup folder, by whichever version's files it has."""
+    v2 = _read(folder / "cpu.max")
+    if v2 is not None:
+        quota, period = v2.split()
+        return None if quota == "max" else int(quota) / int(period)
+    v1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if v1[0] is None or v1[1] is None or int(v1[0]) < 0:
+        return None
+    return int(v1[0]) / int(v1[1])

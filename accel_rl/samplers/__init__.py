@@ -1,1 +1,64 @@
+"""Samplers: simulators, many to a process, and the policies that act in them.
 
+Names are loaded when first used, so that a worker process, which imports modules of this package,
+never loads torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accel_rl.samplers.action_server import ActionServer
+    from accel_rl.samplers.base import (
+        Episode,
+        Policy,
+        PolicyInput,
+        Sampler,
+        SamplerConfig,
+        SamplerTimes,
+    )
+    from accel_rl.samplers.errors import SamplerError, WorkerError
+    from accel_rl.samplers.evaluation import Evaluation, evaluate
+    from accel_rl.samplers.parallel import ParallelSampler
+    from accel_rl.samplers.pool import WorkerPool
+    from accel_rl.samplers.serial import SerialSampler
+
+_MODULES = {
+    "ActionServer": "action_server",
+    "Episode": "base",
+    "Evaluation": "evaluation",
+    "ParallelSampler": "parallel",
+    "Policy": "base",
+    "PolicyInput": "base",
+    "Sampler": "base",
+    "SamplerConfig": "base",
+    "SamplerError": "errors",
+    "SamplerTimes": "base",
+    "SerialSampler": "serial",
+    "WorkerError": "errors",
+    "WorkerPool": "pool",
+    "evaluate": "evaluation",
+}
+
+__all__ = [
+    "ActionServer",
+    "Episode",
+    "Evaluation",
+    "ParallelSampler",
+    "Policy",
+    "PolicyInput",
+    "Sampler",
+    "SamplerConfig",
+    "SamplerError",
+    "SamplerTimes",
+    "SerialSampler",
+    "WorkerError",
+    "WorkerPool",
+    "evaluate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -32,7 +32,7 @@ class SamplerConfig:
     workers_per_core: int = 1
     """1: each worker holds a slice of every group; num_groups: each holds a slice of one group"""
     reset_policy: Literal["immediate", "wait"] = "immediate"
-    """immediate: reset within the rollout; wait: mask the rest of the rollout, reset while learning"""
+    """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
     decorrelation_steps: int = 0
     """each environment first takes up to so many uniformly random steps, seeded; 0: none"""
     final_observation_slots: int = 1
@@ -48,6 +48,17 @@ class SamplerConfig:
     """a group that has not stepped after so long has hung"""
     reset_timeout_seconds: float = 300.0
     """likewise for starting and resetting, random first steps included"""
+
+    def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
+        """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""
+        return RolloutSpec(
+            T=self.horizon,
+            B=self.num_envs,
+            observation_shape=env.observation_shape,
+            observation_dtype=env.observation_dtype,
+            num_actions=env.num_actions,
+            final_observation_slots=self.final_observation_slots,
+        )
 
     def __post_init__(self) -> None:
         at_least_one = ("num_envs", "horizon", "num_groups", "final_observation_slots")

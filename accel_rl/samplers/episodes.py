@@ -1,0 +1,59 @@
+"""Episode statistics from finished rollouts.
+
+A game is one episode, however many lives it has. Returns and lengths are summed over rollouts in
+this process, so no statistics travel between processes and none can lag or be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import Episode
+
+
+class EpisodeTracker:
+    """Running sums of each environment, and the episodes that have ended.
+
+    ``skip_first``: the first episode of each environment is not reported. Decorrelated environments
+    have spent part of it taking random actions, which would not be the policy's score.
+    """
+
+    def __init__(self, num_envs: int, skip_first: bool) -> None:
+        self._sums = np.zeros((3, num_envs))  # raw return, clipped return, length
+        self._is_skipped = np.full(num_envs, skip_first)
+        self._ended: list[Episode] = []
+
+    def update(self, rollout: Rollout) -> None:
+        """Take in a rollout, each once, in order."""
+        start = 0
+        for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
+            self._add(rollout, start, t + 1)
+            for b in np.flatnonzero(rollout.episode_ended[t]).tolist():
+                self._end(b, bool(rollout.truncated[t, b]))
+            start = t + 1
+        self._add(rollout, start, len(rollout.action))
+
+    def abandon(self, env_indices: Iterable[int]) -> None:
+        """End the running episodes of environments that were replaced between rollouts."""
+        for b in env_indices:
+            self._end(b, truncated=True)
+
+    def take(self) -> list[Episode]:
+        """Episodes that ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _add(self, rollout: Rollout, start: int, stop: int) -> None:
+        fields = (rollout.raw_reward, rollout.reward, rollout.valid)
+        for total, field in zip(self._sums, fields, strict=True):
+            total += field[start:stop].sum(axis=0, dtype=np.float64)
+
+    def _end(self, b: int, truncated: bool) -> None:
+        raw_return, clipped_return, length = self._sums[:, b].tolist()
+        if not self._is_skipped[b]:
+            self._ended.append(Episode(b, raw_return, clipped_return, int(length), truncated))
+        self._is_skipped[b] = False
+        self._sums[:, b] = 0

@@ -1,0 +1,54 @@
+"""Which worker steps which environments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.topology import CorePlan, plan_cores
+
+
+def plan_workers(config: SamplerConfig, cpus: list[int] | None = None) -> CorePlan:
+    """How many workers, and the CPUs of each; ``cpus``: the only ones to use.
+
+    Raises:
+        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or ``cpus`` cannot
+            be had.
+    """
+    most = config.num_envs // config.num_groups * config.workers_per_core
+    num_workers = config.num_workers
+    if num_workers is None:
+        plan = plan_cores(workers_per_core=config.workers_per_core, cpus=cpus)
+        num_workers = min(len(plan.worker_cpus), most)
+    elif num_workers > most or num_workers % config.workers_per_core:
+        multiple = config.workers_per_core
+        raise ValueError(
+            f"num_workers is {num_workers}; with num_envs={config.num_envs}, "
+            f"num_groups={config.num_groups} and workers_per_core={multiple} it must be a multiple "
+            f"of {multiple} and at most {most}: use fewer workers or more environments"
+        )
+    return plan_cores(num_workers=num_workers, workers_per_core=config.workers_per_core, cpus=cpus)
+
+
+def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:
+    """``[worker][group]``: the columns that a worker steps of each group, contiguous or none.
+
+    Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most.
+    """
+    G = config.num_groups
+    group_size = config.num_envs // G
+    slices = num_workers // config.workers_per_core  # of each group
+    bounds = np.linspace(0, group_size, slices + 1).round().astype(int).tolist()
+    columns = []
+    for worker in range(num_workers):
+        own = worker // config.workers_per_core
+        held = range(G) if config.workers_per_core == 1 else [worker % G]
+        columns.append(
+            [
+                range(g * group_size + bounds[own], g * group_size + bounds[own + 1])
+                if g in held
+                else range(0)
+                for g in range(G)
+            ]
+        )
+    return columns

@@ -1,0 +1,137 @@
+"""The parallel sampler: groups of simulators in pinned processes, served in turn.
+
+While the policy acts for one group, the other groups simulate (Stooke and Abbeel 2018,
+arXiv:1803.02811, section 3). With one group every environment waits for every other (Clemente et
+al. 2017, arXiv:1705.04862).
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.make import probe_spec
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
+from accel_rl.samplers.episodes import EpisodeTracker
+from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.layout import plan_workers
+from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.shared import RESET_WAITING
+from accel_rl.samplers.stepping import action_noise
+
+
+class ParallelSampler:
+    """Rollouts from simulators in worker processes, written once, straight into shared memory.
+
+    ``cpus``: the only CPUs that workers may be pinned to; None: all that this process may use.
+    ``plan``: who runs where.
+
+    Raises:
+        ValueError: the environment cannot be made, or the workers do not fit it or the CPUs.
+        SamplerError: this is not Linux.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        config: SamplerConfig,
+        seed: int = 0,
+        cpus: list[int] | None = None,
+    ) -> None:
+        self.config = config
+        self.plan = plan_workers(config, cpus)
+        self.env_spec = probe_spec(factory)
+        self.rollout_spec = config.rollout_spec(self.env_spec)
+        self._pool = WorkerPool(factory, self.rollout_spec, config, seed, self.plan)
+        self.rollout = self._pool.rollout
+        self._noise = action_noise(seed)
+        self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
+        self._is_running = False
+        self._waiting = self._in_policy = 0.0
+
+    def start(self) -> None:
+        """Start the workers and wait for their first observations.
+
+        Raises:
+            SamplerError: started before.
+            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+        """
+        self._pool.start()
+        self._is_running = True
+
+    def collect(self, policy: Policy) -> Rollout:
+        """Take ``horizon`` steps of every environment.
+
+        An error in between, the policy's own included, closes the sampler.
+
+        Raises:
+            SamplerError: not started, or closed.
+            ValueError: the policy returned something else than valid actions.
+            WorkerError: a worker died or hung and is not to be replaced.
+        """
+        if not self._is_running:
+            raise SamplerError("this sampler is not running; call start() or use it in `with`")
+        try:
+            self._collect(policy)
+        except BaseException:
+            self.close()
+            raise
+        return self.rollout
+
+    def _collect(self, policy: Policy) -> None:
+        rollout, pool, T = self.rollout, self._pool, self.config.horizon
+        uniform = self._noise.random((T, self.config.num_envs))
+        for t in range(T):
+            for group, columns in enumerate(pool.columns):
+                began = perf_counter()
+                if pool.is_released(group):
+                    pool.recv(group)
+                received = perf_counter()
+                if t == 0:
+                    pool.carry.into_row_zero(rollout, columns)
+                step = PolicyInput(rollout.observation[t, columns], uniform[t, columns], t, columns)
+                actions = policy(step)
+                write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
+                pool.send(group, row=t)
+                self._waiting += received - began
+                self._in_policy += perf_counter() - received
+        began = perf_counter()
+        for group in range(len(pool.columns)):
+            pool.recv(group)
+        self._waiting += perf_counter() - began
+        if pool.abandoned:
+            self._tracker.abandon(pool.abandoned)
+            pool.abandoned.clear()
+        self._tracker.update(rollout)
+        if self.config.reset_policy == "wait" and rollout.episode_ended.any():
+            for group in range(len(pool.columns)):
+                pool.send(group, row=T, command=RESET_WAITING)
+
+    def take_episodes(self) -> list[Episode]:
+        """Episodes that ended since the last call, in order of step, then environment."""
+        return self._tracker.take()
+
+    @property
+    def times(self) -> SamplerTimes:
+        return SamplerTimes(self._waiting, self._in_policy, self._pool.busy_seconds)
+
+    def close(self) -> None:
+        """End the workers. Calling it again does nothing."""
+        self._is_running = False
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,111 @@
+"""One worker process as its pool sees it: started, watched, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import cloudpickle
+
+import accel_rl
+from accel_rl.samplers.errors import WorkerError
+from accel_rl.samplers.shared import Descriptors, Setup
+from accel_rl.topology import format_cpus
+
+_PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class WorkerProcess:
+    """A running worker. ``pidfd`` becomes readable when it has ended.
+
+    A direct child started from a fresh interpreter: the caller's main module is not imported in it,
+    and its exit status is the real one.
+    """
+
+    def __init__(self, setup: Setup, memory: int, wake: int, started: int) -> None:
+        try:
+            pickled = cloudpickle.dumps(setup)
+        except Exception as error:
+            raise ValueError(
+                f"the environment factory cannot be sent to worker processes: {error}; make it of "
+                f"functions and plain values, and open files and devices inside it"
+            ) from error
+        # A life pipe of its own: who is told of its end is a property of the open file.
+        life_read, self._life = os.pipe()
+        setup_read, setup_write = os.pipe()
+        report_read, report_write = os.pipe()
+        inherited = Descriptors(setup_read, report_write, life_read, memory, wake, started)
+        environment = dict(os.environ)
+        for name in _THREAD_LIMITS:
+            environment.setdefault(name, "1")
+        path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+        self.setup = setup
+        self._process = subprocess.Popen(
+            # -P: no module of the working directory may hide one of the standard library.
+            [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[*inherited, *setup.countdown, *setup.ready],
+        )
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self._report = report_read
+        for descriptor in (setup_read, report_write, life_read):
+            os.close(descriptor)
+        with os.fdopen(setup_write, "wb") as pipe:
+            search_path = json.dumps(sys.path).encode()
+            with suppress(BrokenPipeError):  # it died at its start: its pidfd tells
+                pipe.write(struct.pack("<q", len(search_path)) + search_path + pickled)
+                pipe.flush()
+
+    def describe(self) -> str:
+        """Its number, pid, CPUs and environments, for messages."""
+        setup = self.setup
+        columns = [r for r in setup.spec.columns[setup.worker] if r]
+        environments = ", ".join(
+            f"{r.start}-{r.stop - 1}" if len(r) > 1 else str(r.start) for r in columns
+        )
+        cpus = f"CPU {format_cpus(setup.cpus)}, " if setup.cpus else ""
+        return f"worker {setup.worker} (pid {self.pid}, {cpus}environments {environments})"
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+
+    def failure(self) -> WorkerError:
+        """Why this worker, which has ended, did so. Waits for its exit status."""
+        status = self._process.wait()
+        os.set_blocking(self._report, False)
+        try:
+            report = os.read(self._report, 1 << 16)
+        except BlockingIOError:
+            report = b""
+        if report:
+            said = json.loads(report)
+            kind = "" if said["kind"] == "SamplerError" else f"{said['kind']}: "
+            message = f"{self.describe()}: {kind}{said['message']}"
+            return WorkerError(message, said["traceback"])
+        if status < 0:
+            return WorkerError(
+                f"{self.describe()} was killed by {signal.Signals(-status).name}; if it was the "
+                f"kernel, for want of memory, use fewer environments"
+            )
+        return WorkerError(f"{self.describe()} ended with exit status {status}")
+
+    def close(self, timeout_seconds: float) -> None:
+        """Wait for its end, kill it if that takes too long, and let its descriptors go."""
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for descriptor in (self.pidfd, self._report, self._life):
+            os.close(descriptor)

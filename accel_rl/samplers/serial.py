@@ -1,0 +1,109 @@
+"""The serial sampler: all environments in this process, one after another. The reference."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.make import probe_spec
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
+from accel_rl.samplers.episodes import EpisodeTracker
+from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.stepping import Block, Carry, action_noise
+
+
+class SerialSampler:
+    """Rollouts from environments in this process.
+
+    Gives exactly the rollouts of `ParallelSampler` for the same factory, seed and policy; needs no
+    worker, no shared memory and no Linux. Groups, workers and affinity are ignored.
+
+    Raises:
+        ValueError: the environment cannot be made.
+    """
+
+    def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
+        self.config = config
+        self.env_spec = probe_spec(factory)
+        self.rollout_spec = config.rollout_spec(self.env_spec)
+        self.rollout = Rollout.allocate(self.rollout_spec)
+        self._factory = factory
+        self._seed = seed
+        self._noise = action_noise(seed)
+        self._columns = slice(0, config.num_envs)
+        self._carry = Carry(
+            np.zeros_like(self.rollout.observation[0]), np.zeros(config.num_envs, np.bool_)
+        )
+        self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
+        self._block: Block | None = None
+        self._is_closed = False
+        self._simulating = self._in_policy = 0.0
+
+    def start(self) -> None:
+        """Make and reset the environments.
+
+        Raises:
+            SamplerError: started before.
+        """
+        if self._block is not None or self._is_closed:
+            raise SamplerError("this sampler was started before; make another one")
+        self._block = Block(
+            self._factory, self._columns, self.config, self.rollout, self._carry, self._seed
+        )
+        self._block.start(row=self.config.horizon)
+
+    def collect(self, policy: Policy) -> Rollout:
+        """Take ``horizon`` steps of every environment.
+
+        Raises:
+            SamplerError: not started, or closed.
+            ValueError: the policy returned something else than valid actions.
+        """
+        if self._block is None:
+            raise SamplerError("this sampler is not running; call start() or use it in `with`")
+        rollout, block = self.rollout, self._block
+        uniform = self._noise.random((self.config.horizon, self.config.num_envs))
+        block.reset_waiting()
+        self._carry.into_row_zero(rollout, self._columns)
+        for t in range(self.config.horizon):
+            started = perf_counter()
+            actions = policy(PolicyInput(rollout.observation[t], uniform[t], t, self._columns))
+            write_actions(rollout.action[t], actions, self.env_spec.num_actions)
+            answered = perf_counter()
+            block.step(t)
+            self._in_policy += answered - started
+            self._simulating += perf_counter() - answered
+        self._tracker.update(rollout)
+        return rollout
+
+    def take_episodes(self) -> list[Episode]:
+        """Episodes that ended since the last call, in order of step, then environment."""
+        return self._tracker.take()
+
+    @property
+    def times(self) -> SamplerTimes:
+        return SamplerTimes(self._simulating, self._in_policy, self._simulating)
+
+    def close(self) -> None:
+        """Close the environments. Calling it again does nothing."""
+        block, self._block, self._is_closed = self._block, None, True
+        if block is not None:
+            block.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

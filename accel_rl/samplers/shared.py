@@ -1,0 +1,148 @@
+"""The memory that a sampler and its workers share, and the words by which they take turns.
+
+The memory is anonymous (``memfd_create``) and handed to the workers as a file descriptor: it has
+no name in ``/dev/shm``, so nothing is left when processes are killed and no two runs collide.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.stepping import Carry
+
+STEP = 1
+RESET_WAITING = 2
+CLOSE = 3
+
+
+class PoolSpec(NamedTuple):
+    """All that both sides need to lay out the shared memory, and who steps which columns.
+
+    ``columns[worker][group]`` is the worker's slice of that group, empty where it has none.
+    """
+
+    rollout: RolloutSpec
+    columns: list[list[range]]
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.columns)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.columns[0])
+
+
+class SharedArrays(NamedTuple):
+    """Views of the shared memory.
+
+    ``command``, ``row``, ``sequence``: ``[G]``, written by the server before it wakes a group: do
+    ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
+    worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
+    many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
+    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. Both by the worker.
+    """
+
+    rollout: Rollout
+    carry: Carry
+    command: NDArray[np.int64]
+    row: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    done: NDArray[np.int64]
+    has_started: NDArray[np.bool_]
+    busy_seconds: NDArray[np.float64]
+
+
+class Descriptors(NamedTuple):
+    """File descriptors that a worker inherits.
+
+    ``setup``: pipe, the pickled `Setup`. ``report``: pipe, where it says why it failed. ``life``:
+    read end of its own life pipe. ``memory``: the shared memory. ``wake``: eventfd, an order
+    has come. ``started``: eventfd, its environments are reset.
+    """
+
+    setup: int
+    report: int
+    life: int
+    memory: int
+    wake: int
+    started: int
+
+
+class Setup(NamedTuple):
+    """What a worker is told at its start.
+
+    ``start_rows[group]`` is the observation row that its first observations go to. ``countdown``
+    and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
+    the group is ready, so that the server wakes once for a group and not once for a worker.
+    """
+
+    worker: int
+    spec: PoolSpec
+    config: SamplerConfig
+    factory: EnvFactory
+    seed: int
+    restart: int
+    cpus: tuple[int, ...]
+    start_rows: list[int]
+    countdown: list[int]
+    ready: list[int]
+
+
+def create_memory(spec: PoolSpec) -> int:
+    """A file descriptor of new, zeroed shared memory for ``spec``; it dies with its last holder."""
+    descriptor = os.memfd_create("accel_rl", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, spec.rollout.nbytes + layout_bytes(_layout(spec)))
+    return descriptor
+
+
+def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
+    """Views of the shared memory behind ``descriptor``, in either process."""
+    size = spec.rollout.nbytes + layout_bytes(_layout(spec))
+    buffer = mmap.mmap(descriptor, size)
+    arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)
+    carry = Carry(arrays.pop("carry_observation"), arrays.pop("carry_is_fresh"))
+    return SharedArrays(Rollout.from_buffer(spec.rollout, buffer), carry, **arrays)
+
+
+def count_down(countdown: int, ready: int) -> None:
+    """Take one from ``countdown``; the worker that finds none left says that the group is ready.
+
+    So the server wakes once for a group and not once for each of its workers.
+    """
+    if not take(countdown):
+        os.eventfd_write(ready, 1)
+
+
+def take(eventfd: int) -> bool:
+    """Take what a non-blocking eventfd holds (one, of a semaphore); False if it is empty."""
+    try:
+        os.eventfd_read(eventfd)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _layout(spec: PoolSpec) -> Layout:
+    W, G = spec.num_workers, spec.num_groups
+    int64, boolean = np.dtype(np.int64), np.dtype(np.bool_)
+    rollout = spec.rollout
+    layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+        "carry_observation": ((rollout.B, *rollout.observation_shape), rollout.observation_dtype),
+        "carry_is_fresh": ((rollout.B,), boolean),
+        "command": ((G,), int64),
+        "row": ((G,), int64),
+        "sequence": ((G,), int64),
+        "done": ((W, G), int64),
+        "has_started": ((W,), boolean),
+        "busy_seconds": ((W,), np.dtype(np.float64)),
+    }
+    return layout

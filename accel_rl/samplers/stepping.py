@@ -1,0 +1,195 @@
+"""Stepping a block of environments into the columns of a rollout.
+
+This is the one place where environments are stepped and reset: a `SerialSampler` has one block, a
+worker has one for each group, so that both give the same rollout by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import EnvFactory, Environment
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.errors import SamplerError
+
+ENVIRONMENT_STREAM = 0
+NOISE_STREAM = 1
+
+
+def environment_seed(seed: int, env_index: int, restart: int = 0) -> np.random.SeedSequence:
+    """The seed of one environment: disjoint over seeds, environments and restarts."""
+    return np.random.SeedSequence(seed, spawn_key=(ENVIRONMENT_STREAM, env_index, restart))
+
+
+def action_noise(seed: int) -> np.random.Generator:
+    """The generator of a sampler's blocks of uniforms ``[T, B]``, one block a rollout."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(NOISE_STREAM,)))
+
+
+class Carry:
+    """Where environments that waited for their reset leave the new episode's first observation.
+
+    ``observation``: ``[B, ...]``; ``is_fresh``: ``[B]``, True where it replaces row T of the last
+    rollout. Written by whoever steps the column, read and cleared by the sampler between rollouts.
+    """
+
+    def __init__(self, observation: NDArray[Any], is_fresh: NDArray[np.bool_]) -> None:
+        self.observation = observation
+        self.is_fresh = is_fresh
+
+    def into_row_zero(self, rollout: Rollout, columns: slice) -> None:
+        """Start the next rollout: its row 0 is the last one's row T, or the fresh observation."""
+        rollout.observation[0, columns] = rollout.observation[-1, columns]
+        fresh = columns.start + np.flatnonzero(self.is_fresh[columns])
+        if fresh.size:
+            rollout.observation[0, fresh] = self.observation[fresh]
+            self.is_fresh[fresh] = False
+
+
+class Block:
+    """The environments of the columns ``columns``; the only writer of these columns, bar actions.
+
+    Raises:
+        SamplerError: from `step`, when an environment has more truncated episodes in one rollout
+            than ``final_observation_slots``, or gives a reward that is not finite.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        columns: slice,
+        config: SamplerConfig,
+        rollout: Rollout,
+        carry: Carry,
+        seed: int,
+        restart: int = 0,
+    ) -> None:
+        self._columns = columns
+        self._waits = config.reset_policy == "wait"
+        self._decorrelation_steps = config.decorrelation_steps
+        self._rollout = rollout
+        self._carry = carry
+        self._indices = range(columns.start, columns.stop)
+        self._envs: list[Environment] = []
+        self._seeds = [environment_seed(seed, index, restart) for index in self._indices]
+        for env_seed in self._seeds:
+            env = factory()
+            self._envs.append(env)
+            env.seed(env_seed.spawn(1)[0])
+        # Views made once: indexing a list is several times cheaper than indexing an array.
+        self._out = [[row[index] for index in self._indices] for row in rollout.observation]
+        self._is_waiting = [False] * len(self._envs)
+        self._slots_used = [0] * len(self._envs)
+
+    def start(self, row: int) -> None:
+        """Reset all environments into observation row ``row``, decorrelated by random steps."""
+        for i, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
+            out = self._out[row][i]
+            self._reset(i, out)
+            rng = np.random.default_rng(seed.spawn(1)[0])
+            for action in _random_actions(rng, self._decorrelation_steps, env.spec.num_actions):
+                try:
+                    ended = env.step(action, out).episode_ended
+                except Exception as error:
+                    raise self._failure(i, "step", error) from error
+                if ended:
+                    self._reset(i, out)
+
+    def step(self, t: int) -> None:
+        """Take ``action[t]``: results into row ``t``, observations into row ``t + 1``."""
+        rollout, columns = self._rollout, self._columns
+        if t == 0:
+            rollout.final_step[:, columns] = -1
+            self._slots_used = [0] * len(self._envs)
+        actions = rollout.action[t, columns].tolist()
+        results: list[Sequence[Any]] = []
+        try:
+            for env, action, out in zip(self._envs, actions, self._out[t + 1], strict=True):
+                if self._is_waiting[len(results)]:
+                    out.fill(0)
+                    results.append(_NO_STEP)
+                else:
+                    results.append(env.step(action, out))
+        except Exception as error:
+            raise self._failure(len(results), "step", error) from error
+        rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
+        rollout.reward[t, columns] = rewards
+        rollout.raw_reward[t, columns] = raw_rewards
+        rollout.terminated[t, columns] = terminated
+        rollout.truncated[t, columns] = truncated
+        rollout.episode_ended[t, columns] = ended
+        rollout.valid[t, columns] = True
+        if self._waits:
+            rollout.valid[t, columns] = np.logical_not(self._is_waiting)
+        if not np.isfinite(rollout.raw_reward[t, columns]).all():
+            self._refuse_rewards(raw_rewards)
+        if True in ended:
+            for i in np.flatnonzero(ended):
+                self._end_episode(t, int(i), keep_final=truncated[i] and not terminated[i])
+
+    def reset_waiting(self) -> None:
+        """Reset the environments that wait, their first observations into the carry."""
+        for i, is_waiting in enumerate(self._is_waiting):
+            if is_waiting:
+                index = self._indices[i]
+                self._reset(i, self._carry.observation[index])
+                self._carry.is_fresh[index] = True
+                self._is_waiting[i] = False
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
+        index, out = self._indices[i], self._out[t + 1][i]
+        if keep_final:
+            slot = self._slots_used[i]
+            slots = len(self._rollout.final_step)
+            if slot == slots:
+                raise SamplerError(
+                    f"environment {index} was truncated more than final_observation_slots={slots} "
+                    f"times within one rollout of {len(self._rollout.action)} steps; raise "
+                    f"final_observation_slots or shorten the horizon"
+                )
+            self._rollout.final_observation[slot, index] = out
+            self._rollout.final_step[slot, index] = t
+            self._slots_used[i] = slot + 1
+        if self._waits:
+            self._is_waiting[i] = True
+            out.fill(0)
+        else:
+            self._reset(i, out)
+
+    def _reset(self, i: int, out: NDArray[Any]) -> None:
+        try:
+            self._envs[i].reset(out)
+        except Exception as error:
+            raise self._failure(i, "reset", error) from error
+
+    def _failure(self, i: int, call: str, error: Exception) -> SamplerError:
+        name = self._envs[i].spec.name
+        return SamplerError(
+            f"environment {self._indices[i]} ({name}) failed in {call}: "
+            f"{type(error).__name__}: {error}"
+        )
+
+    def _refuse_rewards(self, raw_rewards: Sequence[float]) -> None:
+        i = int(np.flatnonzero(~np.isfinite(raw_rewards))[0])
+        raise SamplerError(
+            f"environment {self._indices[i]} ({self._envs[i].spec.name}) returned the reward "
+            f"{raw_rewards[i]}; rewards must be finite"
+        )
+
+
+_NO_STEP = (0.0, 0.0, False, False, False)
+
+
+def _random_actions(rng: np.random.Generator, max_steps: int, num_actions: int) -> list[int]:
+    """0 to ``max_steps`` uniformly random actions."""
+    num_steps = int(rng.integers(max_steps + 1))
+    return [int(action) for action in rng.integers(num_actions, size=num_steps)]

@@ -1,0 +1,110 @@
+"""A simulator process: ``python -m accel_rl.samplers.worker``, started by `WorkerPool`.
+
+It steps its environments straight into shared memory when its groups are released, and never loads
+torch. Its life hangs on the life pipe: the read end raises SIGIO, whose default action ends the
+process, as soon as the writer is gone. The kernel does that, so it also ends a worker that is stuck
+in C with the interpreter locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import traceback
+from time import perf_counter
+
+from accel_rl.samplers.shared import CLOSE, STEP, Descriptors, Setup, count_down, map_memory
+from accel_rl.samplers.stepping import Block
+
+
+def main() -> None:
+    descriptors = Descriptors(*map(int, sys.argv[1:]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    die_with_server(descriptors.life)
+    try:
+        run(descriptors, read_setup(descriptors.setup))
+    except BaseException as error:
+        report = {"message": str(error), "kind": type(error).__name__}
+        report["traceback"] = traceback.format_exc()[-32_000:]  # a pipe takes 64 KiB unread
+        os.write(descriptors.report, json.dumps(report).encode())
+        os._exit(1)
+
+
+def die_with_server(life: int) -> None:
+    """Let the kernel end this process when the write end of the pipe ``life`` is closed."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(life, fcntl.F_GETFL)
+    fcntl.fcntl(life, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(life, 0)
+    if poll.poll(0):  # the server was gone before the signal was asked for
+        os._exit(1)
+
+
+def read_setup(descriptor: int) -> Setup:
+    """The `Setup` sent by the server, after the module search path that its pickle may need."""
+    with os.fdopen(descriptor, "rb") as pipe:
+        (length,) = struct.unpack("<q", pipe.read(8))
+        sys.path[:] = json.loads(pipe.read(length))
+        setup = pickle.loads(pipe.read())
+    assert isinstance(setup, Setup)
+    return setup
+
+
+def run(descriptors: Descriptors, setup: Setup) -> None:
+    if setup.cpus:
+        os.sched_setaffinity(0, setup.cpus)
+    _, _, _, memory, wake, started = descriptors
+    arrays = map_memory(setup.spec, memory)
+    worker = setup.worker
+    blocks: list[tuple[int, Block]] = []
+    for group, columns in enumerate(setup.spec.columns[worker]):
+        if columns:
+            block = Block(
+                setup.factory,
+                slice(columns.start, columns.stop),
+                setup.config,
+                arrays.rollout,
+                arrays.carry,
+                setup.seed,
+                setup.restart,
+            )
+            block.start(setup.start_rows[group])
+            blocks.append((group, block))
+    arrays.has_started[worker] = True
+    os.eventfd_write(started, 1)
+
+    command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
+    while True:
+        os.eventfd_read(wake)
+        has_order = True
+        while has_order:  # several groups may have been released since, by one signal
+            has_order = False
+            for group, block in blocks:
+                order = sequence[group]
+                if order == done[group]:
+                    continue
+                if command[group] == CLOSE:
+                    for _, each in blocks:
+                        each.close()
+                    return
+                began = perf_counter()
+                if command[group] == STEP:
+                    block.step(int(row[group]))
+                else:
+                    block.reset_waiting()
+                arrays.busy_seconds[worker] += perf_counter() - began
+                done[group] = order
+                count_down(setup.countdown[group], setup.ready[group])
+                has_order = True
+
+
+if __name__ == "__main__":
+    main()

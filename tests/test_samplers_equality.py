@@ -1,0 +1,154 @@
+"""The parallel sampler gives exactly the rollouts of the serial one, and these are right."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from toy_envs import ToyEnv
+
+from accel_rl.rollout import Rollout
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
+
+T, B = 7, 12
+SHAPES = [(1, 1, 1), (1, 3, 1), (2, 1, 1), (2, 2, 1), (2, 4, 2), (3, 2, 1), (3, 3, 3), (12, 12, 12)]
+
+
+def tabular_policy(step: PolicyInput) -> np.ndarray:
+    """Actions by inverse CDF from a table over the step of the episode."""
+    table = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
+    cumulative = table[step.observation[:, 2]].cumsum(axis=1)
+    return (step.uniform[:, None] > cumulative[:, :3]).sum(axis=1)
+
+
+def config(reset_policy: str = "immediate", groups: int = 1, **options: object) -> SamplerConfig:
+    return SamplerConfig(
+        num_envs=B,
+        horizon=T,
+        num_groups=groups,
+        reset_policy=reset_policy,
+        final_observation_slots=T,
+        **options,
+    )
+
+
+def assert_same(one: Rollout, other: Rollout) -> None:
+    for field in fields(Rollout):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if field.name == "final_observation":  # slots that are not used hold anything
+            a, b = a[one.final_step >= 0], b[one.final_step >= 0]
+        assert np.array_equal(a, b), field.name
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("groups, workers, workers_per_core", SHAPES)
+def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, workers_per_core):
+    shape = {"num_workers": workers, "workers_per_core": workers_per_core}
+    options = config(reset_policy, groups, decorrelation_steps=5, **shape)
+    with SerialSampler(ToyEnv, options, seed=3) as serial:
+        with ParallelSampler(ToyEnv, options, seed=3) as parallel:
+            for _ in range(20):
+                assert_same(serial.collect(tabular_policy), parallel.collect(tabular_policy))
+                assert serial.take_episodes() == parallel.take_episodes()
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
+    """Replays every column by hand: alignment, autoreset, row T to row 0, final observations."""
+    with SerialSampler(ToyEnv, config(reset_policy), seed=1) as sampler:
+        expected = [None] * B  # the next observation of each environment
+        for _ in range(10):
+            rollout = sampler.collect(tabular_policy)
+            for b in range(B):
+                has_ended = False
+                for t in range(T):
+                    now, then = rollout.observation[t, b], rollout.observation[t + 1, b]
+                    assert rollout.valid[t, b] == (not has_ended)
+                    if has_ended:
+                        assert not then.any()
+                        assert rollout.reward[t, b] == rollout.raw_reward[t, b] == 0
+                        continue
+                    assert expected[b] is None or (now == expected[b]).all()
+                    step = now[2] + 1
+                    assert rollout.raw_reward[t, b] == 10 * step + rollout.action[t, b]
+                    assert rollout.reward[t, b] == np.sign(rollout.action[t, b] - 1)
+                    ended = rollout.episode_ended[t, b]
+                    if rollout.truncated[t, b]:
+                        (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
+                        final = rollout.final_observation[slot, b]
+                        assert final.tolist() == [now[0], now[1], step]
+                    assert ended == (rollout.truncated[t, b] or then[2] == 0 or not then.any())
+                    expected[b] = [now[0], now[1] + ended, 0 if ended else step]
+                    has_ended = ended and reset_policy == "wait"
+                assert (rollout.final_step[:, b] >= 0).sum() == rollout.truncated[:, b].sum()
+
+
+def test_episodes_equal_those_added_up_by_hand():
+    with SerialSampler(ToyEnv, config(), seed=5) as sampler:
+        reported, expected, sums = [], [], np.zeros((B, 3))
+        for _ in range(20):
+            rollout = sampler.collect(tabular_policy)
+            reported += sampler.take_episodes()
+            for t in range(T):
+                for b in range(B):
+                    sums[b] += (rollout.raw_reward[t, b], rollout.reward[t, b], 1)
+                    if rollout.episode_ended[t, b]:
+                        expected.append((b, *sums[b], bool(rollout.truncated[t, b])))
+                        sums[b] = 0
+    assert len(reported) > 100
+    assert [tuple(episode) for episode in reported] == expected
+
+
+def test_first_episode_is_not_reported_when_decorrelated():
+    def episodes(decorrelation_steps):
+        options = config(decorrelation_steps=decorrelation_steps)
+        with SerialSampler(ToyEnv, options, seed=5) as sampler:
+            for _ in range(3):
+                sampler.collect(tabular_policy)
+            return sampler.take_episodes()
+
+    whole = {10 * (e.length * (e.length + 1) // 2) for e in episodes(4)}
+    assert all(
+        e.raw_return - 3 * e.length <= 10 * (e.length * (e.length + 1) // 2) for e in episodes(4)
+    )
+    assert whole
+    # A partial episode would start later than step 1, and so have a larger return than a whole one.
+    for episode in episodes(4):
+        least = 10 * (episode.length * (episode.length + 1) // 2)
+        assert least <= episode.raw_return <= least + 3 * episode.length
+
+
+def test_same_seed_gives_the_same_rollouts_and_another_seed_others():
+    def run(seed):
+        with SerialSampler(ToyEnv, config(decorrelation_steps=9), seed=seed) as sampler:
+            return [sampler.collect(tabular_policy).copy() for _ in range(3)]
+
+    for one, other in zip(run(1), run(1), strict=True):
+        assert_same(one, other)
+    assert not np.array_equal(run(1)[0].observation, run(2)[0].observation)
+
+
+def test_uniforms_do_not_repeat_between_rollouts_or_environments():
+    seen = []
+
+    def policy(step):
+        seen.append(step.uniform.copy())
+        return np.zeros(len(step.uniform), int)
+
+    with SerialSampler(ToyEnv, config(), seed=0) as sampler:
+        for _ in range(4):
+            sampler.collect(policy)
+    assert len(np.unique(np.concatenate(seen))) == 4 * T * B
+
+
+def test_rollout_is_written_in_shared_memory_without_a_copy():
+    options = config(groups=2, num_workers=1)
+    with ParallelSampler(ToyEnv, options) as sampler:
+        views = []
+
+        def policy(step):
+            views.append(step.observation)
+            return np.zeros(len(step.observation), int)
+
+        rollout = sampler.collect(policy)
+        assert rollout.observation is sampler.rollout.observation
+        assert all(np.shares_memory(view, rollout.observation) for view in views)

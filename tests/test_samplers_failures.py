@@ -1,0 +1,308 @@
+"""What happens when a worker, an environment or a policy fails, and what is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from toy_envs import FaultyEnv, ToyEnv
+
+from accel_rl.samplers import (
+    ParallelSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    WorkerError,
+)
+
+T = 5
+
+
+def config(**options) -> SamplerConfig:
+    settings = {"num_envs": 8, "horizon": T, "num_groups": 2, "num_workers": 2}
+    return SamplerConfig(**{**settings, "step_timeout_seconds": 2, **options})
+
+
+def zeros(step) -> np.ndarray:
+    return np.zeros(len(step.observation), np.int64)
+
+
+def worker_pids() -> list[int]:
+    return sorted(p.pid for p in psutil.Process().children())
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
+        ("nan", r"environment \d \(toy\) returned the reward nan; rewards must be finite"),
+        ("kill", r"worker \d \(pid \d+, .*environments .*\) was killed by SIGKILL"),
+        ("exit", r"worker \d .* ended with exit status 7"),
+        ("sleep", r"worker \d .* has not answered within step_timeout_seconds=2"),
+        ("stuck", r"worker \d .* has not answered within step_timeout_seconds=2"),
+    ],
+)
+def test_failing_worker_is_named_in_time_and_none_is_left(fault, message):
+    sampler = ParallelSampler(partial(FaultyEnv, fault, at_step=3), config())
+    sampler.start()
+    started = time.monotonic()
+    with pytest.raises(WorkerError, match=message):
+        sampler.collect(zeros)
+    assert time.monotonic() - started < 3
+    assert not worker_pids()
+
+
+def test_worker_traceback_is_kept():
+    sampler = ParallelSampler(partial(FaultyEnv, "raise"), config())
+    sampler.start()
+    with pytest.raises(WorkerError) as caught:
+        sampler.collect(zeros)
+    assert "toy_envs.py" in caught.value.worker_traceback
+
+
+def test_killed_worker_is_named_within_a_second():
+    with ParallelSampler(ToyEnv, config(final_observation_slots=T)) as sampler:
+        sampler.collect(zeros)
+        victim = worker_pids()[0]
+        os.kill(victim, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(WorkerError, match=f"pid {victim}.*SIGKILL"):
+            sampler.collect(zeros)
+        assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("fault, message", [("init", "no simulator here"), ("reset", "cannot")])
+def test_environment_that_cannot_start_is_one_error(kind, fault, message):
+    with pytest.raises((ValueError, SamplerError), match=message):
+        kind(partial(FaultyEnv, fault), config()).start()
+    assert not worker_pids()
+
+
+def test_exception_of_an_environment_ends_the_run_under_restart_too():
+    options = config(on_worker_failure="restart")
+    with ParallelSampler(partial(FaultyEnv, "raise"), options) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke"):
+            sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("fault", ["kill", "sleep", "stuck"])
+def test_lost_worker_is_replaced_under_restart(fault, reset_policy, tmp_path):
+    marker = str(tmp_path / "failed")
+    options = config(on_worker_failure="restart", reset_policy=reset_policy)
+    factory = partial(FaultyEnv, fault, at_step=8, marker=marker)
+    with ParallelSampler(factory, options) as sampler:
+        pids = worker_pids()
+        rollouts = [sampler.collect(zeros).copy() for _ in range(3)]
+        assert len(set(pids) & set(worker_pids())) == 1
+        episodes = sampler.take_episodes()
+    assert Path(marker).exists()
+    # The fault came in the 8th step: row 2 of the second rollout.
+    hit = rollouts[1]
+    lost = np.flatnonzero(hit.truncated.any(axis=0))
+    assert len(lost) == 4  # all environments of the worker, both groups
+    assert sorted(e.env_index for e in episodes) == lost.tolist()
+    assert all(e.truncated and e.length in (7, 8) for e in episodes)
+    for b in lost:
+        (t,) = np.flatnonzero(hit.truncated[:, b])
+        assert hit.episode_ended[t, b] and hit.final_step[0, b] == t
+        was_taken = hit.valid[t, b]
+        assert hit.final_observation[0, b, 2] == T + t + was_taken
+        assert hit.observation[t + 1, b, 2] == 0  # the replacement's first observation
+        assert hit.reward[t, b] == (-1 if was_taken else 0)
+    others = np.setdiff1d(np.arange(8), lost)
+    assert hit.valid[:, others].all() and not hit.episode_ended[:, others].any()
+    assert (rollouts[2].observation[-1, others, 2] == 3 * T).all()
+
+
+def test_worker_lost_between_rollouts_is_replaced_under_restart():
+    options = config(on_worker_failure="restart", reset_policy="wait", final_observation_slots=T)
+    with ParallelSampler(ToyEnv, options) as sampler:
+        for round_ in range(6):
+            sampler.collect(zeros)
+            os.kill(worker_pids()[round_ % 2], signal.SIGKILL)
+            time.sleep(0.05)
+        rollout = sampler.collect(zeros)
+        assert len(worker_pids()) == 2
+        assert all(e.length <= 8 for e in sampler.take_episodes())  # none runs on over a restart
+        assert rollout.valid[0].sum() >= 4
+
+
+def test_restarts_end_at_their_limit(tmp_path):
+    options = config(on_worker_failure="restart", max_worker_restarts=2)
+    with ParallelSampler(partial(FaultyEnv, "kill", at_step=2), options) as sampler:
+        with pytest.raises(WorkerError, match="max_worker_restarts=2 are used up"):
+            for _ in range(10):
+                sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("is_stuck", [False, True], ids=["waiting", "stuck in C"])
+def test_killed_parent_leaves_no_worker(is_stuck, tmp_path):
+    script = f"""
+import sys, time, numpy as np
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from functools import partial
+import psutil
+from toy_envs import FaultyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+options = SamplerConfig(num_envs=4, horizon=5, num_workers=2, step_timeout_seconds=60)
+sampler = ParallelSampler(partial(FaultyEnv, "stuck" if {is_stuck} else "none"), options)
+sampler.start()
+print(*(p.pid for p in psutil.Process().children()), flush=True)
+if {is_stuck}:
+    sampler.collect(lambda step: np.zeros(len(step.observation), int))
+time.sleep(60)
+"""
+    segments = set(os.listdir("/dev/shm"))
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.5)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 2
+    while any(_is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.02)
+    assert set(os.listdir("/dev/shm")) == segments
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize(
+    "actions, message",
+    [
+        (lambda n: np.zeros(n + 1, int), r"actions of shape \(\d,\) for \d observations"),
+        (lambda n: np.zeros((n, 1), int), r"actions of shape \(\d, 1\)"),
+        (lambda n: np.zeros(n), "dtype float64; they must be integers"),
+        (lambda n: np.full(n, 4), r"the action 4; actions must be in 0 .. 3"),
+        (lambda n: np.full(n, -1), r"the action -1; actions must be in 0 .. 3"),
+    ],
+)
+def test_wrong_actions_are_refused(kind, actions, message):
+    with kind(ToyEnv, config()) as sampler:
+        with pytest.raises(ValueError, match=message):
+            sampler.collect(lambda step: actions(len(step.observation)))
+    assert not worker_pids()
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_overflow_of_final_observations_names_the_option(kind):
+    options = config(horizon=64, num_workers=1)
+    with kind(ToyEnv, options) as sampler:
+        with pytest.raises(SamplerError, match="final_observation_slots=1 times"):
+            for _ in range(5):
+                sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_sampler_used_out_of_turn_is_an_error(kind):
+    sampler = kind(ToyEnv, config())
+    with pytest.raises(SamplerError, match="not running"):
+        sampler.collect(zeros)
+    sampler.start()
+    with pytest.raises(SamplerError, match="started before"):
+        sampler.start()
+    sampler.close()
+    sampler.close()
+    with pytest.raises(SamplerError, match="not running"):
+        sampler.collect(zeros)
+    with pytest.raises(SamplerError, match="started before"):
+        sampler.start()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_envs": 9}, "num_envs=9 does not divide into num_groups=2.*num_envs=8, num_envs=10"),
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"num_groups": 0}, "num_groups is 0"),
+        ({"workers_per_core": 3}, "workers_per_core is 3; it must be 1 .* or num_groups=2"),
+        ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
+        ({"decorrelation_steps": -1}, "decorrelation_steps is -1; it must be at least 0"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        config(**options)
+
+
+def test_more_workers_than_environments_of_a_group_are_refused():
+    with pytest.raises(ValueError, match="num_workers is 5; with num_envs=8, .* at most 4"):
+        ParallelSampler(ToyEnv, config(num_workers=5))
+
+
+def test_cpus_that_cannot_be_had_are_refused():
+    with pytest.raises(ValueError, match=r"cpus=\[4095\] names CPUs 4095, which cannot be had"):
+        ParallelSampler(ToyEnv, config(), cpus=[4095])
+
+
+def test_factory_that_cannot_be_pickled_is_refused():
+    lock = __import__("threading").Lock()
+
+    def factory():
+        assert lock is not None
+        return ToyEnv()
+
+    with pytest.raises(ValueError, match="the environment factory cannot be sent to worker"):
+        ParallelSampler(factory, config()).start()
+
+
+def test_factory_from_the_main_script_needs_no_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import numpy as np
+from toy_envs import ToyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+class Mine(ToyEnv):
+    pass
+with ParallelSampler(lambda: Mine(), SamplerConfig(num_envs=4, num_workers=2)) as sampler:
+    print(sampler.collect(lambda step: np.zeros(len(step.observation), int)).valid.sum())
+"""
+    )
+    printed = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert printed.stdout.split() == ["20"]
+
+
+class ModulesEnv(ToyEnv):
+    """Observes whether torch is loaded, and the CPUs and threads it may use."""
+
+    def reset(self, out) -> None:
+        super().reset(out)
+        out[:] = ("torch" in sys.modules, len(os.sched_getaffinity(0)), max(os.sched_getaffinity(0)))
+
+
+def test_worker_never_loads_torch_and_is_pinned():
+    with ParallelSampler(ModulesEnv, config(final_observation_slots=T)) as sampler:
+        first = sampler.collect(zeros).observation[0]
+        assert not first[:, 0].any()
+        for worker, cpus in enumerate(sampler.plan.worker_cpus):
+            assert (first[[2 * worker, 4 + 2 * worker], 1] == len(cpus)).all()
+            assert (first[[2 * worker, 4 + 2 * worker], 2] == max(cpus)).all()
+
+
+def test_affinity_off_leaves_workers_alone():
+    options = config(final_observation_slots=T, affinity="off")
+    with ParallelSampler(ModulesEnv, options) as sampler:
+        first = sampler.collect(zeros).observation[0]
+    assert (first[:, 1] == len(os.sched_getaffinity(0))).all()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

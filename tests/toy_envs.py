@@ -1,0 +1,98 @@
+"""Environments for the samplers' tests: one whose rollouts can be predicted, one that fails."""
+
+import ctypes
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+from accel_rl.envs.base import EnvSpec, StepResult
+
+
+class ToyEnv:
+    """Observation ``(own random number, episode, step)``; the raw reward tells step and action.
+
+    Episodes last 1 to 8 steps, some end in a truncation; every third step loses a life.
+    """
+
+    spec = EnvSpec(
+        name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.int64), num_actions=4
+    )
+
+    def __init__(self) -> None:
+        self.episode = self.length = self.t = 0
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.identity = int(self.rng.integers(1_000_000))
+
+    def reset(self, out: Any) -> None:
+        self.episode += 1
+        self.t = 0
+        self.length = int(self.rng.integers(1, 9))
+        self.is_cut_off = bool(self.rng.random() < 0.4)
+        out[:] = (self.identity, self.episode, 0)
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.t += 1
+        out[:] = (self.identity, self.episode, self.t)
+        ended = self.t == self.length
+        loses_life = self.t % 3 == 0
+        return StepResult(
+            reward=float(np.sign(action - 1)),
+            raw_reward=10.0 * self.t + action,
+            terminated=(ended and not self.is_cut_off) or (loses_life and not ended),
+            truncated=ended and self.is_cut_off,
+            episode_ended=ended,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class FaultyEnv(ToyEnv):
+    """Goes wrong in the way ``fault`` when it has taken ``at_step`` steps in all.
+
+    With ``marker``, a path, it does so only once in all: the first to make that file.
+    """
+
+    def __init__(self, fault: str, at_step: int = 3, marker: str | None = None) -> None:
+        super().__init__()
+        if fault == "init":
+            raise RuntimeError("no simulator here")
+        self.fault, self.at_step, self.marker, self.num_steps = fault, at_step, marker, 0
+
+    def reset(self, out: Any) -> None:
+        if self.fault == "reset":
+            raise RuntimeError("cannot reset")
+        super().reset(out)
+        self.length, self.is_cut_off = 1_000, False
+
+    def step(self, action: int, out: Any) -> StepResult:
+        result = super().step(action, out)
+        self.num_steps += 1
+        if self.num_steps == self.at_step and self._is_first():
+            if self.fault == "raise":
+                raise RuntimeError("the simulator broke")
+            if self.fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "exit":
+                os._exit(7)
+            if self.fault == "sleep":
+                time.sleep(600)
+            if self.fault == "stuck":  # in C, holding the interpreter's lock
+                ctypes.PyDLL(None).sleep(600)
+            if self.fault == "nan":
+                return result._replace(raw_reward=float("nan"))
+        return result._replace(terminated=False)
+
+    def _is_first(self) -> bool:
+        if self.marker is None:
+            return True
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True

@@ -209,7 +209,7 @@ class WorkerPool:
         seconds = self._config.reset_timeout_seconds
         deadline = monotonic() + seconds
         while not self._arrays.has_started.all():
-            self._wait(deadline, is_starting=True)
+            self._wait(deadline)
             if monotonic() > deadline and not self._arrays.has_started.all():
                 late = self._workers[int(self._arrays.has_started.argmin())].describe()
                 raise WorkerError(
@@ -217,17 +217,17 @@ class WorkerPool:
                     f"{seconds:g}; raise it, or lower decorrelation_steps"
                 )
 
-    def _wait(self, deadline: float, is_starting: bool = False) -> bool:
+    def _wait(self, deadline: float) -> bool:
         """Sleep until something happens or for a moment; False if nothing did. Notes deaths."""
         events = self._epoll.poll(min(_CHECK_SECONDS, max(0.0, deadline - monotonic())))
-        for descriptor, _ in events:
-            for worker, process in enumerate(self._workers):
-                if process.pidfd == descriptor:
-                    error = process.failure()
-                    if is_starting:
-                        raise error
-                    self._replace(worker, error)
-                    break
+        happened = {descriptor for descriptor, _ in events}
+        for worker, process in enumerate(self._workers):
+            if process.pidfd in happened:
+                error = process.failure()
+                if not self._arrays.has_started[worker]:
+                    raise error
+                self._replace(worker, error)
+                break  # other deaths show again: descriptors of this round may be in use anew
         return bool(events)
 
     def _end_hung(self, group: int) -> None:
@@ -266,7 +266,6 @@ class WorkerPool:
             self.close(_GRACE_SECONDS)
             raise
         for group in owed:
-            self._arrays.done[worker, group] = self._arrays.sequence[group]
             count_down(self._countdown[group], self._ready[group])
 
     def _abandon(self, worker: int, group: int) -> int:

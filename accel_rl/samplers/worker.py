@@ -78,10 +78,11 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
             )
             block.start(setup.start_rows[group])
             blocks.append((group, block))
+    command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
+    done[:] = sequence  # what a worker lost before this one owed, the pool has settled
     arrays.has_started[worker] = True
     os.eventfd_write(started, 1)
 
-    command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
     while True:
         os.eventfd_read(wake)
         has_order = True

@@ -1,0 +1,197 @@
+"""The action server: turns a sampler's observations into actions, and its rollout into tensors.
+
+On the CPU everything happens in the sampler's own arrays. On a GPU each observation crosses once:
+its rows live on the device, where inference and the learner read the same ones.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import PolicyInput, Sampler
+
+_SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
+
+
+class ActionServer:
+    """The policy to give to ``sampler.collect``, and afterwards its rollout as tensors.
+
+        sampler.collect(server)
+        metrics = learner.update(server.finish(), progress)
+
+    Acts with the agent's parameters as they are at each call. Close it before the sampler, or use
+    it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory registered.
+
+    Raises:
+        RuntimeError: the shared memory cannot be registered with the CUDA driver.
+    """
+
+    def __init__(self, agent: CategoricalAgent, sampler: Sampler, device: torch.device) -> None:
+        self._agent = agent
+        self._rows: _Rows = (
+            _SharedRows(sampler.rollout)
+            if device.type == "cpu"
+            else _DeviceRows(sampler.rollout, device, sampler.config.reset_policy == "immediate")
+        )
+
+    def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
+        """Actions ``[n]`` for the ``n`` environments of ``step``."""
+        observation, uniform = self._rows.read(step)
+        return self._rows.answer(step, self._agent.act(observation, uniform))
+
+    def finish(self) -> RolloutTensors:
+        """The rollout that ``collect`` has completed; to be used up before the next ``collect``."""
+        return self._rows.finish()
+
+    def close(self) -> None:
+        """Release the sampler's memory. Calling it again does nothing."""
+        self._rows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Rows(Protocol):
+    """Where observations are for the agent and the learner."""
+
+    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
+        """Observation ``[n, ...]`` and uniform ``[n]``, on the agent's device."""
+        ...
+
+    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]: ...
+
+    def finish(self) -> RolloutTensors: ...
+
+    def close(self) -> None: ...
+
+
+class _SharedRows:
+    """On the CPU: tensors over the sampler's own arrays, nothing is copied."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._observation = torch.from_numpy(rollout.observation)
+        self._small = {name: torch.from_numpy(getattr(rollout, name)) for name in _SMALL_FIELDS}
+
+    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
+        return self._observation[step.t, step.columns], torch.from_numpy(step.uniform)
+
+    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
+        actions: NDArray[np.int64] = action.numpy()
+        return actions
+
+    def finish(self) -> RolloutTensors:
+        finals = _final_observations(self._rollout)
+        return RolloutTensors(self._observation, **self._small, **finals)
+
+    def close(self) -> None:
+        pass
+
+
+class _DeviceRows:
+    """On a GPU: observation rows on the device, filled group by group from registered memory.
+
+    Everything runs in order on the device's current stream: a group's copy, its inference and the
+    copy of its actions back. The host waits once a call, for the actions. That wait also makes it
+    safe to use the staging buffers again in the next call: all earlier copies are done.
+
+    Row 0 is row T of the rollout before, which the device has already; it is copied there.
+    ``row_zero_follows`` False (where environments are reset between rollouts): it is sent.
+    """
+
+    def __init__(self, rollout: Rollout, device: torch.device, row_zero_follows: bool) -> None:
+        T, B = rollout.action.shape
+        self._rollout = rollout
+        self._device = device
+        self._row_zero_follows = row_zero_follows
+        self._is_carried = np.zeros(B, np.bool_)  # the device's row T is the next rollout's row 0
+        self._shared = torch.from_numpy(rollout.observation)
+        self._is_registered = False
+        self._register()
+        self._observation = torch.empty_like(self._shared, device=device)
+        self._uniform = torch.empty(B, dtype=torch.float64, pin_memory=True)
+        self._action = torch.empty(B, dtype=torch.int64, pin_memory=True)
+        self._staged = {
+            name: torch.from_numpy(getattr(rollout, name)).clone().pin_memory()
+            for name in _SMALL_FIELDS
+        }
+
+    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
+        columns = step.columns
+        row = self._observation[step.t, columns]
+        if step.t == 0 and self._is_carried[columns].all():
+            row.copy_(self._observation[-1, columns])
+            self._is_carried[columns] = False
+        else:
+            row.copy_(self._shared[step.t, columns], non_blocking=True)
+        uniform = self._uniform[columns]
+        uniform.numpy()[:] = step.uniform
+        return row, uniform.to(self._device, non_blocking=True)
+
+    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
+        pinned = self._action[step.columns]
+        pinned.copy_(action, non_blocking=True)
+        torch.cuda.current_stream(self._device).synchronize()  # the only one of the step
+        actions: NDArray[np.int64] = pinned.numpy()
+        return actions
+
+    def finish(self) -> RolloutTensors:
+        self._observation[-1].copy_(self._shared[-1], non_blocking=True)
+        self._is_carried[:] = self._row_zero_follows
+        small = {}
+        for name, staged in self._staged.items():
+            staged.numpy()[:] = getattr(self._rollout, name)
+            small[name] = staged.to(self._device, non_blocking=True)
+        # From pageable memory, so this waits; but only after a truncation is there anything to copy.
+        finals = {
+            name: tensor.to(self._device)
+            for name, tensor in _final_observations(self._rollout).items()
+        }
+        return RolloutTensors(self._observation, **small, **finals)
+
+    def close(self) -> None:
+        if self._is_registered:
+            self._is_registered = False
+            torch.cuda.current_stream(self._device).synchronize()
+            torch.cuda.cudart().cudaHostUnregister(self._shared.data_ptr())
+
+    def _register(self) -> None:
+        # Whole pages get registered, so a second array on one of them could not be; the small ones
+        # go through staging buffers instead.
+        with torch.cuda.device(self._device):
+            error = torch.cuda.cudart().cudaHostRegister(
+                self._shared.data_ptr(), self._shared.nbytes, 0
+            )
+        if int(error) != 0:
+            raise RuntimeError(
+                f"CUDA could not register {self._shared.nbytes} bytes of shared memory (error "
+                f"{int(error)}); raise the limit of locked memory (ulimit -l) or use device=cpu"
+            )
+        self._is_registered = True
+
+
+def _final_observations(rollout: Rollout) -> dict[str, Tensor]:
+    """Those of episodes truncated without having terminated; copies, and seldom any."""
+    slot, env = np.nonzero(rollout.final_step >= 0)
+    step: NDArray[Any] = rollout.final_step[slot, env]
+    return {
+        "final_observation": torch.from_numpy(rollout.final_observation[slot, env]),
+        "final_step": torch.from_numpy(step),
+        "final_env": torch.from_numpy(env),
+    }

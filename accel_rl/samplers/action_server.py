@@ -116,17 +116,19 @@ class _DeviceRows:
     """
 
     def __init__(self, rollout: Rollout, device: torch.device, row_zero_follows: bool) -> None:
-        T, B = rollout.action.shape
+        num_envs = rollout.action.shape[1]
         self._rollout = rollout
         self._device = device
         self._row_zero_follows = row_zero_follows
-        self._is_carried = np.zeros(B, np.bool_)  # the device's row T is the next rollout's row 0
+        self._is_carried = np.zeros(
+            num_envs, np.bool_
+        )  # the device's row T is the next rollout's row 0
         self._shared = torch.from_numpy(rollout.observation)
         self._is_registered = False
         self._register()
         self._observation = torch.empty_like(self._shared, device=device)
-        self._uniform = torch.empty(B, dtype=torch.float64, pin_memory=True)
-        self._action = torch.empty(B, dtype=torch.int64, pin_memory=True)
+        self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
+        self._action = torch.empty(num_envs, dtype=torch.int64, pin_memory=True)
         self._staged = {
             name: torch.from_numpy(getattr(rollout, name)).clone().pin_memory()
             for name in _SMALL_FIELDS
@@ -158,7 +160,7 @@ class _DeviceRows:
         for name, staged in self._staged.items():
             staged.numpy()[:] = getattr(self._rollout, name)
             small[name] = staged.to(self._device, non_blocking=True)
-        # From pageable memory, so this waits; but only after a truncation is there anything to copy.
+        # From pageable memory, so this waits; but there is none except after a truncation.
         finals = {
             name: tensor.to(self._device)
             for name, tensor in _final_observations(self._rollout).items()
@@ -169,15 +171,13 @@ class _DeviceRows:
         if self._is_registered:
             self._is_registered = False
             torch.cuda.current_stream(self._device).synchronize()
-            torch.cuda.cudart().cudaHostUnregister(self._shared.data_ptr())
+            _cudart().cudaHostUnregister(self._shared.data_ptr())
 
     def _register(self) -> None:
         # Whole pages get registered, so a second array on one of them could not be; the small ones
         # go through staging buffers instead.
         with torch.cuda.device(self._device):
-            error = torch.cuda.cudart().cudaHostRegister(
-                self._shared.data_ptr(), self._shared.nbytes, 0
-            )
+            error = _cudart().cudaHostRegister(self._shared.data_ptr(), self._shared.nbytes, 0)
         if int(error) != 0:
             raise RuntimeError(
                 f"CUDA could not register {self._shared.nbytes} bytes of shared memory (error "
@@ -195,3 +195,7 @@ def _final_observations(rollout: Rollout) -> dict[str, Tensor]:
         "final_step": torch.from_numpy(step),
         "final_env": torch.from_numpy(env),
     }
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

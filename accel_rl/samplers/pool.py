@@ -23,6 +23,7 @@ from accel_rl.samplers.shared import (
     CLOSE,
     RESET_WAITING,
     STEP,
+    WAIT_FOR_RESET,
     PoolSpec,
     Setup,
     count_down,
@@ -278,7 +279,7 @@ class WorkerPool:
             self.carry.is_fresh[columns.start : columns.stop] = False
             return self._spec.rollout.T
         truncate_running(arrays.rollout, columns, row, not self._owes(worker, group), waits)
-        return row + 1
+        return WAIT_FOR_RESET if waits else row + 1
 
     def _owes(self, worker: int, group: int) -> bool:
         """Whether a worker has an order of this group that it has not carried out."""

@@ -31,6 +31,8 @@ def truncate_running(rollout: Rollout, columns: range, t: int, is_done: bool, wa
             # All slots are taken by earlier truncations of this rollout. Rare enough to give up
             # the bootstrap value of one episode.
             rollout.terminated[t, b] = True
+    if waits:
+        rollout.observation[t + 1, columns.start : columns.stop] = 0
     rollout.truncated[t, cols] = True
     rollout.episode_ended[t, cols] = True
 

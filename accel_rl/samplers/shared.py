@@ -22,6 +22,8 @@ STEP = 1
 RESET_WAITING = 2
 CLOSE = 3
 
+WAIT_FOR_RESET = -1
+
 
 class PoolSpec(NamedTuple):
     """All that both sides need to lay out the shared memory, and who steps which columns.
@@ -80,7 +82,8 @@ class Descriptors(NamedTuple):
 class Setup(NamedTuple):
     """What a worker is told at its start.
 
-    ``start_rows[group]`` is the observation row that its first observations go to. ``countdown``
+    ``start_rows[group]`` is the observation row that its first observations go to, or
+    `WAIT_FOR_RESET` if they come with the next reset of what waits. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
     the group is ready, so that the server wakes once for a group and not once for a worker.
     """

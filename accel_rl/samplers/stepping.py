@@ -100,6 +100,10 @@ class Block:
                 if ended:
                     self._reset(i, out)
 
+    def wait_for_reset(self) -> None:
+        """Let all environments wait, in the place of others that were lost within a rollout."""
+        self._is_waiting = [True] * len(self._envs)
+
     def step(self, t: int) -> None:
         """Take ``action[t]``: results into row ``t``, observations into row ``t + 1``."""
         rollout, columns = self._rollout, self._columns

@@ -19,7 +19,15 @@ import sys
 import traceback
 from time import perf_counter
 
-from accel_rl.samplers.shared import CLOSE, STEP, Descriptors, Setup, count_down, map_memory
+from accel_rl.samplers.shared import (
+    CLOSE,
+    STEP,
+    WAIT_FOR_RESET,
+    Descriptors,
+    Setup,
+    count_down,
+    map_memory,
+)
 from accel_rl.samplers.stepping import Block
 
 
@@ -76,7 +84,10 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                 setup.seed,
                 setup.restart,
             )
-            block.start(setup.start_rows[group])
+            if setup.start_rows[group] == WAIT_FOR_RESET:
+                block.wait_for_reset()
+            else:
+                block.start(setup.start_rows[group])
             blocks.append((group, block))
     command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
     done[:] = sequence  # what a worker lost before this one owed, the pool has settled

@@ -179,8 +179,20 @@ def plan_cores(
             # What is left over after whole workers, less than one CPU, is for the server.
             paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
         num_workers = paid_for * workers_per_core
-    if rank == 0:
-        _warn_if_shared(num_workers, workers_per_core, worker_cores, cores, num_ranks, server_cpus)
+    planned = len(worker_cores) * workers_per_core
+    if num_ranks > len(cores):
+        notice = f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
+    elif num_workers > planned:
+        notice = (
+            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
+            f"num_workers={planned} may be faster"
+        )
+    elif drives_gpu and len(share) == 1:
+        notice = "the server of a GPU shares its one core with the workers"
+    else:
+        notice = ""
+    if notice and rank == 0:
+        _warn_once(notice)
     worker_cpus = []
     for worker in range(num_workers):
         core = worker_cores[worker // workers_per_core % len(worker_cores)]
@@ -229,26 +241,6 @@ def _share(
     first = position * len(ordered) // num_ranks
     end = (position + 1) * len(ordered) // num_ranks
     return tuple(ordered[first : max(end, first + 1)])
-
-
-def _warn_if_shared(
-    num_workers: int,
-    workers_per_core: int,
-    worker_cores: Sequence[Core],
-    cores: Sequence[Core],
-    num_ranks: int,
-    server_cpus: Sequence[int],
-) -> None:
-    planned = len(worker_cores) * workers_per_core
-    if num_ranks > len(cores):
-        _warn_once(f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own")
-    elif num_workers > planned:
-        _warn_once(
-            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
-            f"num_workers={planned} may be faster"
-        )
-    elif {tuple(server_cpus)} == {core.cpus for core in worker_cores} and len(cores) > num_ranks:
-        _warn_once("the server of a GPU shares its one core with the workers")
 
 
 @functools.cache

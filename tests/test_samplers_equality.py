@@ -106,11 +106,6 @@ def test_first_episode_is_not_reported_when_decorrelated():
                 sampler.collect(tabular_policy)
             return sampler.take_episodes()
 
-    whole = {10 * (e.length * (e.length + 1) // 2) for e in episodes(4)}
-    assert all(
-        e.raw_return - 3 * e.length <= 10 * (e.length * (e.length + 1) // 2) for e in episodes(4)
-    )
-    assert whole
     # A partial episode would start later than step 1, and so have a larger return than a whole one.
     for episode in episodes(4):
         least = 10 * (episode.length * (episode.length + 1) // 2)

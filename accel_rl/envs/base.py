@@ -1,7 +1,8 @@
 """What a simulator must offer, and what one step of it returns.
 
-Simulators write their observations straight into an array that the caller owns (a row of a rollout in shared
-memory), so that nothing is copied afterwards. Everything here is NumPy: a simulator process never loads torch.
+Simulators write their observations straight into an array that the caller owns (a row of a rollout
+in shared memory), so that nothing is copied afterwards. Everything here is NumPy: a simulator
+process never loads torch.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class EnvSpec:
 class StepResult(NamedTuple):
     """The outcome of one action.
 
-    ``reward`` is what the learner sees (clipped where the environment clips), ``raw_reward`` the task's own.
-    ``terminated``: the episode ended as the learner sees it (game over, or a lost life where lives count), so the
-    next state has value 0. ``truncated``: cut off by a time limit. ``episode_ended``: game over or truncated; only
-    this asks for a reset.
+    ``reward`` is what the learner sees (clipped where the environment clips), ``raw_reward`` the
+    task's own. ``terminated``: the episode ended as the learner sees it (game over, or a lost life
+    where lives count), so the next state has value 0. ``truncated``: cut off by a time limit.
+    ``episode_ended``: game over or truncated; only this asks for a reset.
     """
 
     reward: float
@@ -51,7 +52,8 @@ class Environment(Protocol):
     """One simulator with discrete actions ``0 .. spec.num_actions - 1``.
 
     ``seed`` is called once, before the first ``reset``; all later randomness follows from it.
-    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation_shape`` and dtype.
+    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation_shape`` and
+    dtype.
     """
 
     @property

@@ -1,0 +1,63 @@
+# The commands of accel_rl. Each makes .venv when it is missing and installs nothing when called again.
+#   make train            trains on an Atari game for a few minutes (ARGS="..." for another run)
+#   make test             passes the tests
+#   make test-learning    the three-seed learning tests, minutes long
+#   make check            format, lint, types and make test
+#   make format           formats and mends what can be mended
+#   make clean            removes .venv, caches and build outputs (runs/ stays)
+
+PYTHON ?= python3
+ARGS ?= algo=a2c env=pong total_steps=600000
+
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+export PIP_RETRIES ?= 10
+export PIP_DEFAULT_TIMEOUT ?= 60
+
+# pip gives up on a download that breaks off in its middle; what came whole is in its cache next time.
+define install
+	for try in 1 2 3; do \
+	    $(BIN)/python -m pip install $(1) && exit 0; \
+	    echo "pip install failed (try $$try of 3)" >&2; sleep $$((5 * try)); \
+	done; exit 1
+endef
+
+.PHONY: train test test-learning check format clean
+
+train: .venv/.ready-to-run
+	$(BIN)/python launch/train.py $(ARGS)
+
+test: .venv/.ready-to-test
+	$(BIN)/python -m pytest -m "not learning"
+
+test-learning: .venv/.ready-to-test
+	$(BIN)/python -m pytest -m learning
+
+check: .venv/.ready-to-test
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: .venv/.ready-to-test
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find accel_rl launch benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else "accel_rl needs Python 3.11 to 3.14 and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+# The markers are touched last, so that an installation that broke off is taken up again.
+.venv/.ready-to-run: .venv/.made requirements.txt pyproject.toml
+	$(call install,-r requirements.txt)
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.ready-to-test: .venv/.ready-to-run requirements-dev.txt
+	$(call install,-r requirements-dev.txt)
+	@touch $@

@@ -1,0 +1,41 @@
+"""The agent of policy-gradient methods: actions are drawn from a softmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from accel_rl.models import PolicyValue, PolicyValueModel
+
+
+class CategoricalAgent:
+    """Draws actions from the softmax of ``model``'s logits."""
+
+    def __init__(self, model: PolicyValueModel) -> None:
+        self.model = model
+
+    @torch.inference_mode()
+    def act(self, observation: Tensor, uniform: Tensor) -> Tensor:
+        """Actions ``[N]`` int64, with the parameters as they are now.
+
+        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
+        """
+        return sample_categorical(self.model(observation).logits, uniform)
+
+    def evaluate(self, observation: Tensor) -> PolicyValue:
+        """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient."""
+        return self.model(observation)
+
+
+def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from softmax(``logits``) by inverse CDF.
+
+    The action is the first whose cumulative probability exceeds ``uniform``, so that it depends on
+    nothing but its own row.
+
+    ``logits``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). Returns ``[N]`` int64. No gradient.
+    """
+    cumulative = logits.double().softmax(1).cumsum_(1)
+    action = (cumulative <= uniform.unsqueeze(1)).sum(1)
+    # Rounding may leave the last cumulative probability below 1, and the uniform above it.
+    return action.clamp_(max=logits.shape[1] - 1)

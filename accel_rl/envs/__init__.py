@@ -1,0 +1,22 @@
+"""Simulators. The emulator, OpenCV and Gymnasium load with the first environment, not here."""
+
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, StepResult
+from accel_rl.envs.catch import Catch
+from accel_rl.envs.counting import CountingEnv
+from accel_rl.envs.errors import EnvError
+from accel_rl.envs.make import is_atari_game, make_env_factory, probe_spec
+
+__all__ = [
+    "AtariConfig",
+    "Catch",
+    "CountingEnv",
+    "EnvError",
+    "EnvFactory",
+    "EnvSpec",
+    "Environment",
+    "StepResult",
+    "is_atari_game",
+    "make_env_factory",
+    "probe_spec",
+]

@@ -1,0 +1,82 @@
+"""Which Atari games there are, and an emulator with one of them loaded."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import ale_py
+from ale_py import roms
+
+NOOP, FIRE, UP = 0, 1, 2  # the emulator's own codes, in whatever action set
+
+
+class GameFacts(NamedTuple):
+    """What a game's ROM says of it. Action codes are the emulator's; ``height`` counts screen
+    rows."""
+
+    minimal_actions: tuple[int, ...]
+    legal_actions: tuple[int, ...]
+    height: int
+
+
+@functools.cache
+def atari_games() -> tuple[str, ...]:
+    """Names of the games that the installed ale-py ships and can play with one player, sorted."""
+    is_supported = ale_py.ALEInterface.isSupportedROM
+    return tuple(sorted(game for game in roms.get_all_rom_ids() if is_supported(_path(game))))
+
+
+def check_game(game: str) -> None:
+    """Raises a `ValueError` that offers close names unless ``game`` is one of `atari_games`."""
+    if game not in atari_games():
+        close = close_names(game, atari_games())
+        offer = f"did you mean {close}?" if close else f"there are {', '.join(atari_games())}"
+        raise ValueError(f"{game!r} is not an Atari game; {offer}")
+
+
+def close_names(name: str, known: Iterable[str]) -> str:
+    """Up to three of ``known`` that are close to ``name``, joined by "or"; empty if none is."""
+    by_lower = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(name.lower(), by_lower)
+    return " or ".join(by_lower[word] for word in close)
+
+
+def load_emulator(game: str, seed: int) -> ale_py.ALEInterface:
+    """An emulator with ``game`` loaded, one frame an ``act``, its own sticky actions off, silent.
+
+    ``seed``: 0 to 2**31 - 1, for the console's memory and timer, which come up with random values.
+    """
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    # Both take effect when a ROM is loaded. The first alone seeds only the emulator's own sticky
+    # actions.
+    emulator.setInt("random_seed", seed)
+    emulator.setInt("system_random_seed", seed)
+    emulator.setInt("frame_skip", 1)
+    emulator.setFloat("repeat_action_probability", 0.0)
+    emulator.setBool("color_averaging", False)
+    emulator.loadROM(_path(game))
+    return emulator
+
+
+@functools.cache
+def game_facts(game: str) -> GameFacts:
+    """Facts of ``game``. Loads its ROM once in a process, which takes some 70 ms."""
+    emulator = load_emulator(game, seed=0)
+    return GameFacts(
+        minimal_actions=tuple(action.value for action in emulator.getMinimalActionSet()),
+        legal_actions=tuple(action.value for action in emulator.getLegalActionSet()),
+        height=emulator.getScreenDims()[0],
+    )
+
+
+@functools.cache
+def _path(game: str) -> Path:
+    path = roms.get_rom_path(game)
+    if path is None:
+        raise ValueError(f"ale-py has no ROM for {game!r}; reinstall it: pip install ale-py")
+    return path

@@ -1,0 +1,54 @@
+"""Catch: a ball falls, a paddle waits for it. The smallest task in which a network must look at
+what it sees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accel_rl.envs.base import Array, EnvSpec, StepResult
+
+ROWS, COLUMNS = 10, 5
+LEFT, STAY, RIGHT = range(3)
+
+
+class Catch:
+    """A ball falls one row a step from a random column of the top row; the paddle starts in the
+    bottom row's middle.
+
+    Observations: ``[10, 5]`` float32, 1 where the ball and the paddle are, else 0. Actions: 0 left,
+    1 stay, 2 right. The episode ends after nine steps, with reward 1 if the paddle is under the
+    ball and -1 if not. Every ball can be caught, so the best return is 1; random play gets about
+    -0.6. (As in Osband et al. 2020, arXiv 1908.03568.)
+    """
+
+    spec = EnvSpec(
+        name="catch",
+        observation_shape=(ROWS, COLUMNS),
+        observation_dtype=np.dtype(np.float32),
+        num_actions=3,
+    )
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def reset(self, out: Array) -> None:
+        self._ball_row, self._ball_column = 0, int(self._rng.integers(COLUMNS))
+        self._paddle = COLUMNS // 2
+        self._draw(out)
+
+    def step(self, action: int, out: Array) -> StepResult:
+        self._paddle = min(max(self._paddle + action - STAY, 0), COLUMNS - 1)
+        self._ball_row += 1
+        self._draw(out)
+        if self._ball_row < ROWS - 1:
+            return StepResult(0.0, 0.0, False, False, False)
+        reward = 1.0 if self._paddle == self._ball_column else -1.0
+        return StepResult(reward, reward, True, False, True)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _draw(self, out: Array) -> None:
+        out.fill(0)
+        out[self._ball_row, self._ball_column] = 1
+        out[ROWS - 1, self._paddle] = 1

@@ -1,0 +1,15 @@
+"""The error for an environment that cannot be used."""
+
+from __future__ import annotations
+
+
+class EnvError(ValueError):
+    """An environment raised an error, or broke what it had promised.
+
+    The message names the environment and the call; what the environment itself raised is chained.
+    """
+
+
+def env_failure(name: str, call: str, error: Exception) -> EnvError:
+    """The error to raise ``from error`` when environment ``name`` raised it in ``call``."""
+    return EnvError(f"environment {name} failed in {call}: {type(error).__name__}: {error}")

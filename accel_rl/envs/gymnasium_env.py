@@ -1,0 +1,114 @@
+"""Any Gymnasium environment with discrete actions and array observations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.errors import EnvError, env_failure
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+class GymnasiumEnv:
+    """A Gymnasium environment as an `Environment`. Its rewards stay as they are.
+
+    The observation is an array of the observation space's shape and dtype; a ``Discrete`` space
+    gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
+    elsewhere.
+
+    Args:
+        make: makes the environment.
+        name: what messages call it.
+
+    Raises:
+        EnvError: from the constructor if ``make`` raises, or for spaces that do not fit; from
+        ``reset`` and ``step``
+            if the environment raises, or returns an observation of another shape or kind, or a
+            reward that is not finite.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], name: str) -> None:
+        self._name = name
+        try:
+            self._env = make()
+        except Exception as error:
+            raise env_failure(name, "its constructor", error) from error
+        actions, observations = self._env.action_space, self._env.observation_space
+        if not isinstance(actions, spaces.Discrete):
+            raise EnvError(
+                f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
+                f"environment in one that has such a space (gymnasium.ActionWrapper)"
+            )
+        if not isinstance(observations, _ARRAY_SPACES):
+            raise EnvError(
+                f"environment {name} has the observation space {observations}; it must be one "
+                f"array (Box, Discrete, MultiBinary or MultiDiscrete): wrap the environment in "
+                f"gymnasium.wrappers.FlattenObservation"
+            )
+        assert observations.shape is not None
+        self._first_action = int(actions.start)
+        self._seed: int | None = None
+        self._shape = observations.shape
+        self._spec = EnvSpec(
+            name=name,
+            observation_shape=self._shape,
+            observation_dtype=np.dtype(observations.dtype),
+            num_actions=int(actions.n),
+        )
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self._seed = int(seed.generate_state(1)[0])
+
+    def reset(self, out: Array) -> None:
+        seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
+        try:
+            observation, _ = self._env.reset(seed=seed)
+        except Exception as error:
+            raise env_failure(self._name, "reset", error) from error
+        self._write(observation, out, "reset")
+
+    def step(self, action: int, out: Array) -> StepResult:
+        try:
+            observation, reward, terminated, truncated, _ = self._env.step(
+                action + self._first_action
+            )
+            reward = float(reward)
+        except Exception as error:
+            raise env_failure(self._name, "step", error) from error
+        if not math.isfinite(reward):
+            raise EnvError(
+                f"environment {self._name} returned the reward {reward} from step; "
+                f"it must be finite"
+            )
+        self._write(observation, out, "step")
+        ended = bool(terminated or truncated)
+        return StepResult(reward, reward, bool(terminated), bool(truncated), ended)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _write(self, observation: Any, out: Array, call: str) -> None:
+        array = np.asarray(observation)
+        if array.shape != self._shape:
+            raise EnvError(
+                f"environment {self._name} returned an observation of shape {array.shape} from "
+                f"{call}; its observation space says {self._shape}"
+            )
+        try:
+            np.copyto(out, array, casting="same_kind")
+        except TypeError:
+            raise EnvError(
+                f"environment {self._name} returned an observation of dtype {array.dtype} from "
+                f"{call}; its observation space says {out.dtype}"
+            ) from None

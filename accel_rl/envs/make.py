@@ -1,0 +1,148 @@
+"""From the name of an environment to a factory of it, which a worker process can be sent."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from typing import Any
+
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
+from accel_rl.envs.catch import Catch
+from accel_rl.envs.counting import CountingEnv
+from accel_rl.envs.errors import EnvError, env_failure
+
+# Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
+
+_OWN = {"catch": Catch, "counting": CountingEnv}
+
+
+def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory:  # noqa: B008
+    """A picklable factory of the environment that ``env`` names.
+
+    Args:
+        env: an Atari game (``breakout``, ``ms_pacman``), ``catch``, ``counting``, a Gymnasium id
+        (``CartPole-v1``,
+            ``ALE/Pong-v5``), or ``module:function`` with a function that takes no arguments and
+            returns a ``gymnasium.Env`` or an `Environment`.
+        atari: how Atari games are played; the others ignore it.
+
+    Raises:
+        ValueError: there is no such environment; the message offers close names.
+    """
+    if env in _OWN:
+        return _OWN[env]
+    if is_atari_game(env):
+        return functools.partial(_make_atari, env, atari)
+    if ":" in env and not re.search(r"-v\d+$", env):
+        _find_function(env)
+        return functools.partial(_make_from_function, env)
+    _check_gymnasium_id(env)
+    return functools.partial(_make_from_gymnasium, env)
+
+
+def is_atari_game(env: str) -> bool:
+    """Whether ``env`` names an Atari game, so that `AtariConfig` applies."""
+    from accel_rl.envs.atari_games import atari_games
+
+    return env in atari_games()
+
+
+def probe_spec(factory: EnvFactory) -> EnvSpec:
+    """The spec of the factory's environments, from one made and closed in this process.
+
+    Raises:
+        EnvError: the factory raises, or returns something that is no `Environment`.
+    """
+    try:
+        env = factory()
+    except EnvError:
+        raise
+    except Exception as error:
+        raise env_failure(_name(factory), "its constructor", error) from error
+    if not isinstance(env, Environment):
+        raise EnvError(
+            f"environment {_name(factory)} is a {type(env).__name__}, which lacks methods of "
+            f"accel_rl.envs.Environment; wrap a gymnasium.Env in GymnasiumEnv, from "
+            f"accel_rl.envs.gymnasium_env"
+        )
+    spec = env.spec
+    env.close()
+    return spec
+
+
+def _make_atari(game: str, config: AtariConfig) -> Environment:
+    from accel_rl.envs.atari import AtariEnv
+
+    return AtariEnv(game, config)
+
+
+def _make_from_function(path: str) -> Environment:
+    import gymnasium
+
+    from accel_rl.envs.gymnasium_env import GymnasiumEnv
+
+    function = _find_function(path)
+    try:
+        env = function()
+    except Exception as error:
+        raise env_failure(path, "its constructor", error) from error
+    if isinstance(env, gymnasium.Env):
+        return GymnasiumEnv(lambda: env, path)
+    if isinstance(env, Environment):
+        return env
+    raise EnvError(
+        f"environment {path} is a {type(env).__name__}; the function must return a gymnasium.Env "
+        f"or an accel_rl.envs.Environment"
+    )
+
+
+def _find_function(path: str) -> Any:
+    module_name, _, function_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"env={path}: the module {module_name} cannot be imported ({error}); install it or "
+            f"put its folder on PYTHONPATH"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ValueError(f"env={path}: the module {module_name} has no function {function_name}")
+    return function
+
+
+def _make_from_gymnasium(env_id: str) -> Environment:
+    import gymnasium
+
+    from accel_rl.envs.gymnasium_env import GymnasiumEnv
+
+    _register(env_id)
+    # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
+    return GymnasiumEnv(functools.partial(gymnasium.make, env_id, disable_env_checker=True), env_id)
+
+
+def _register(env_id: str) -> None:
+    if env_id.startswith("ALE/"):
+        importlib.import_module("ale_py")  # registers its environments
+
+
+def _check_gymnasium_id(env: str) -> None:
+    import gymnasium
+
+    from accel_rl.envs.atari_games import atari_games, close_names
+
+    _register(env)
+    try:
+        gymnasium.spec(env)
+    except (gymnasium.error.Error, ImportError) as error:
+        close = close_names(env, [*_OWN, *atari_games(), *gymnasium.registry])
+        raise ValueError(
+            f"env={env} is neither an Atari game nor catch, counting, a Gymnasium id or "
+            f"module:function{close and f'; did you mean {close}?'}"
+        ) from error
+
+
+def _name(factory: EnvFactory) -> str:
+    return getattr(factory, "__name__", repr(factory))

@@ -1,0 +1,17 @@
+"""Initial parameters. Weights are ``[out, in, ...]``; ``in`` is what feeds one output unit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def normc_(weight: Tensor, norm: float) -> Tensor:
+    """Fill ``weight`` ``[out, in]`` with Gaussian rows of L2 norm ``norm``.
+
+    The norm is that of each output unit's incoming weights: dimension 1 here, 0 in libraries that
+    store ``[in, out]``.
+    """
+    weight.normal_()
+    return weight.mul_(norm / weight.norm(dim=1, keepdim=True))

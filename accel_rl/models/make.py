@@ -1,0 +1,54 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork
+from accel_rl.models.mlp import MLP
+from accel_rl.models.policy_value import PolicyValueModel
+
+_IMAGE_SPECS = {spec.name: spec for spec in (A3C_NET, DQN_NET, NATURE_NET)}
+
+MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp")
+
+
+def make_model(
+    name: str,
+    observation_shape: tuple[int, ...],
+    observation_dtype: np.dtype[Any],
+    num_actions: int,
+) -> PolicyValueModel:
+    """A network with fresh parameters, drawn from torch's global generator, on the CPU.
+
+    ``name``: ``a3c``, ``dqn`` or ``nature`` for images (uint8 ``[C, H, W]``), ``mlp`` for
+    anything else, or ``auto``: ``a3c`` for images that are large enough for it, else ``mlp``.
+
+    Raises:
+        ValueError: unknown name, or a convolutional network for what is no image or too small.
+    """
+    if name not in MODEL_NAMES:
+        raise ValueError(f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}")
+    image_shape = _image_shape(observation_shape, observation_dtype)
+    if name == "auto":
+        is_large = image_shape and min(A3C_NET.feature_shape(*image_shape[1:])) >= 1
+        name = "a3c" if is_large else "mlp"
+    if name == "mlp":
+        return MLP(observation_shape, num_actions)
+    if image_shape is None:
+        raise ValueError(
+            f"model={name} needs images, uint8 of shape [channels, height, width]; observations "
+            f"are {observation_dtype} of shape {list(observation_shape)}; use model=mlp or auto"
+        )
+    return ImageNetwork(_IMAGE_SPECS[name], image_shape, num_actions)
+
+
+def _image_shape(
+    observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
+) -> tuple[int, int, int] | None:
+    if observation_dtype != np.uint8 or len(observation_shape) != 3:
+        return None
+    channels, height, width = observation_shape
+    return channels, height, width

@@ -1,0 +1,49 @@
+"""A small network for observations that are not images."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
+
+HIDDEN = 64
+
+
+class MLP(PolicyValueModel):
+    """Two tanh layers of 64 units each for the policy and for the value, which share nothing.
+
+    Orthogonal initial weights of gain sqrt(2), heads 0.01 and 1, biases 0, as is usual for vector
+    observations since PPO (Schulman et al. 2017, arXiv:1707.06347, section 6.1).
+    """
+
+    def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
+        super().__init__()
+        self.policy = _layers(prod(observation_shape), num_actions, output_gain=0.01)
+        self.value = _layers(prod(observation_shape), 1, output_gain=1.0)
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
+        x = observation.flatten(1).to(torch.float32)
+        return PolicyValue(self.policy(x), self.value(x).squeeze(1))
+
+
+def _layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
+    linear = partial(_linear, gain=sqrt(2))
+    return nn.Sequential(
+        linear(num_inputs, HIDDEN),
+        nn.Tanh(),
+        linear(HIDDEN, HIDDEN),
+        nn.Tanh(),
+        _linear(HIDDEN, num_outputs, gain=output_gain),
+    )
+
+
+def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(num_inputs, num_outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

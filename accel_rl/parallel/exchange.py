@@ -1,0 +1,87 @@
+"""From a gradient to new parameters: one learner alone, or several together.
+
+An exchange is all that an algorithm knows of other learners. It computes its gradient into
+``parameters.gradient`` and calls `Exchange.step`; what happens in between (nothing, an all-reduce,
+a parameter store) is the exchange's business.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.rules import RMSProp
+
+State = dict[str, dict[str, Tensor]]
+"""What to save: by kind ("parameters", or one of the rule's), then by parameter name."""
+
+
+class Exchange(Protocol):
+    """What algorithms need of an exchange."""
+
+    parameters: FlatParameters
+
+    def step(self, lr: float) -> Tensor:
+        """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.
+
+        Returns the L2 norm, before clipping, of the gradient that was used: 0-d, on its device.
+        """
+        ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Local:
+    """One learner: clip the gradient, apply the rule.
+
+    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit.
+    """
+
+    def __init__(
+        self, parameters: FlatParameters, rule: RMSProp, max_gradient_norm: float | None
+    ) -> None:
+        self.parameters = parameters
+        self._rule = rule
+        self._max_gradient_norm = max_gradient_norm
+        self._rule_state = rule.make_state(parameters.parameter)
+
+    def step(self, lr: float) -> Tensor:
+        """As `Exchange.step`."""
+        flat = self.parameters
+        norm = clip_gradient_(flat.gradient, self._max_gradient_norm)
+        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, lr)
+        return norm
+
+    def state_dict(self) -> State:
+        """Parameters and optimizer state, on the CPU."""
+        flats = {"parameters": self.parameters.parameter, **self._rule_state}
+        return {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Raises ValueError where ``state`` is of another model or rule."""
+        flats = {"parameters": self.parameters.parameter, **self._rule_state}
+        if state.keys() != flats.keys():
+            raise ValueError(
+                f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
+                f"needs {', '.join(sorted(flats))}"
+            )
+        for kind, flat in flats.items():
+            self.parameters.from_named_(flat, state[kind])
+
+
+@torch.no_grad()
+def clip_gradient_(gradient: Tensor, max_norm: float | None) -> Tensor:
+    """Scale ``gradient`` ``[P]`` down to L2 norm ``max_norm``; give its norm before.
+
+    The factor is ``min(norm, max_norm) / (norm + 1e-7)``, as in Lasagne: the same as usual but for
+    the last digits, and applied always.
+    """
+    norm: Tensor = torch.linalg.vector_norm(gradient)
+    if max_norm is not None:
+        gradient.mul_(norm.clamp(max=max_norm) / (norm + 1e-7))
+    return norm

@@ -1,0 +1,106 @@
+"""All parameters of a model in one flat tensor, all gradients in another.
+
+So an all-reduce is one call, a chunk of a parameter store is a slice, and an update rule is a few
+passes over long vectors. Build it last, after device, dtype and memory format: ``module.to(...)``,
+``load_state_dict(assign=True)`` and ``zero_grad(set_to_none=True)`` would put other tensors in the
+views' place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+ALIGNMENT = 16  # elements; 64 bytes of float32, one cache line
+
+
+class FlatParameters:
+    """Turns the parameters and gradients of ``model`` into views of ``parameter`` and ``gradient``.
+
+    Each view keeps the shape and strides its parameter had, permuted ones (channels last) included,
+    and begins at a multiple of 16 elements; the gaps stay 0.
+
+    ``parameter``, ``gradient``: ``[P]``, of the parameters' dtype, on their device.
+
+    Raises:
+        ValueError: the parameters differ in dtype or device, or one has gaps or overlaps in memory.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = dict(model.named_parameters())
+        kinds = {(p.dtype, p.device) for p in self._parameters.values()}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"the model's parameters are of {len(kinds)} kinds of dtype and device; flat "
+                f"parameters need exactly one; convert the model with .to(device, dtype) first"
+            )
+        self._offsets: dict[str, int] = {}
+        end = 0
+        for name, p in self._parameters.items():
+            if not torch.ops.aten.is_non_overlapping_and_dense(p):
+                raise ValueError(f"parameter {name} has gaps or overlaps in memory; make it dense")
+            self._offsets[name] = end
+            end += -(-p.numel() // ALIGNMENT) * ALIGNMENT
+        dtype, device = kinds.pop()
+        self.parameter = torch.zeros(end, dtype=dtype, device=device)
+        self.gradient = torch.zeros_like(self.parameter)
+        gradients = self._views(self.gradient)
+        for name, view in self._views(self.parameter).items():
+            p = self._parameters[name]
+            view.copy_(p.detach())
+            p.data = view
+            p.grad = gradients[name]
+
+    def zero_gradient(self) -> None:
+        self.gradient.zero_()
+
+    def check_views(self) -> None:
+        """Assert that the model's parameters and gradients still are the views made here."""
+        parameters, gradients = self._views(self.parameter), self._views(self.gradient)
+        for name, p in self._parameters.items():
+            for what, found, view in (
+                ("parameter", p, parameters[name]),
+                ("gradient", p.grad, gradients[name]),
+            ):
+                assert found is not None and found.data_ptr() == view.data_ptr(), (
+                    f"the {what} of {name} no longer lies in the flat tensor"
+                )
+                assert found.stride() == view.stride(), f"the {what} of {name} has other strides"
+
+    def to_named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Contiguous copies, on the CPU, of what ``flat`` ``[P]`` holds for each parameter.
+
+        ``flat`` may be ``parameter`` or anything laid out like it, such as an optimizer's state.
+        Names, shapes and order of elements are the model's, whatever its memory format.
+        """
+        return {
+            name: torch.empty(view.shape, dtype=view.dtype).copy_(view)
+            for name, view in self._views(flat).items()
+        }
+
+    def from_named_(self, flat: Tensor, named: Mapping[str, Tensor]) -> None:
+        """Fill ``flat`` ``[P]`` from what `to_named` gave.
+
+        Raises:
+            ValueError: names or shapes are not those of the model.
+        """
+        views = self._views(flat)
+        expected = {name: list(view.shape) for name, view in views.items()}
+        found = {name: list(tensor.shape) for name, tensor in named.items()}
+        if expected != found:
+            differing = sorted(n for n in expected | found if expected.get(n) != found.get(n))
+            raise ValueError(
+                f"the saved parameters are not those of this model; they differ in "
+                f"{', '.join(differing)}; use the model and environment they were saved with"
+            )
+        for name, view in views.items():
+            view.copy_(named[name])
+
+    def _views(self, flat: Tensor) -> dict[str, Tensor]:
+        flat = flat.detach()
+        return {
+            name: flat.as_strided(p.shape, p.stride(), flat.storage_offset() + self._offsets[name])
+            for name, p in self._parameters.items()
+        }

@@ -1,0 +1,65 @@
+"""Checkpoints: what a run has learned so far, in files that are whole or absent.
+
+``checkpoints/steps_000001000000.pt`` is a ``torch.save`` of tensors and plain values, so that
+loading one never executes a pickle: ``torch.load(path, weights_only=True)``.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accel_rl.training.files import write_whole
+
+FORMAT = 1
+"""raised when what a checkpoint holds changes"""
+
+
+def checkpoint_path(run_dir: Path, steps: int) -> Path:
+    """Where the checkpoint after ``steps`` steps lies; names sort by steps."""
+    return run_dir / "checkpoints" / f"steps_{steps:012d}.pt"
+
+
+def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
+    """Writes a checkpoint and deletes all but the last ``num_kept``.
+
+    ``state`` holds tensors and plain values only. A CUDA tensor is read here, which waits for
+    the device.
+
+    Raises:
+        OSError: it could not be written; the earlier ones are untouched.
+    """
+    path = checkpoint_path(run_dir, steps)
+    path.parent.mkdir(exist_ok=True)
+    # Through memory, because torch reports a full disk as an internal failure of its file format.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, buffer)
+    write_whole(path, buffer.getbuffer(), durable=True)
+    for old in list_checkpoints(run_dir)[:-num_kept]:
+        old.unlink()
+    return path
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("steps_*.pt"))
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What `save_checkpoint` wrote, its tensors on the CPU.
+
+    Raises:
+        ValueError: the file is not a checkpoint of this version of accel_rl.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a checkpoint of this version of accel_rl")
+    return state

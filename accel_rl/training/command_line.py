@@ -1,0 +1,188 @@
+"""The command line: ``key=value`` over a preset, and ``--help``.
+
+A key is dotted (``sampler.num_envs``), or its last part alone where that names one option
+(``num_envs``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import get_origin
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.envs.atari_games import atari_games
+from accel_rl.training.options import Option, field_docs, format_value, list_options
+
+PARALLEL_ONLY = (
+    "cpus",
+    "sampler.num_groups",
+    "sampler.num_workers",
+    "sampler.workers_per_core",
+    "sampler.affinity",
+    "sampler.on_worker_failure",
+    "sampler.max_worker_restarts",
+    "sampler.step_timeout_seconds",
+    "sampler.reset_timeout_seconds",
+)
+"""options that a serial sampler has no use for"""
+
+USAGE = """\
+python launch/train.py [key=value ...]     one training run
+torchrun launch/train.py [key=value ...]   the same
+python -m accel_rl [key=value ...]         the same, where accel_rl is installed
+
+Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
+written as 3e6. `algo=NAME --help` shows that preset's values."""
+
+
+def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
+    """The preset named by ``algo``, with the given options in place of its own.
+
+    Raises:
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
+            or without effect; the message names it and what is allowed.
+    """
+    given = _split(arguments)
+    base = _preset(given.pop("algo", "a2c"))
+    options = {option.key: option for option in list_options(base)}
+    texts: dict[str, str] = {}
+    for key, text in given.items():
+        full = resolve_key(key, options)
+        if full in texts:
+            raise ValueError(f"{full} is given twice")
+        texts[full] = text
+    tree = OmegaConf.structured(base)
+    for key, text in texts.items():
+        option = options[key]
+        try:
+            override = OmegaConf.create()
+            OmegaConf.update(override, key, _value(option, text))
+            tree = OmegaConf.merge(tree, override)
+        except OmegaConfBaseException as error:
+            raise ValueError(
+                f"{key}={text} is not valid; it must be: {option.type_name}"
+            ) from error
+    try:
+        config = OmegaConf.to_object(tree)
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    assert isinstance(config, TrainConfig)
+    _refuse_ineffective(config, texts)
+    return config
+
+
+def resolve_key(key: str, options: Mapping[str, Option]) -> str:
+    """The full key that ``key`` stands for.
+
+    Raises:
+        ValueError: none, or several.
+    """
+    if key in options:
+        return key
+    matches = [option.key for option in options.values() if option.name == key]
+    if len(matches) > 1:
+        raise ValueError(f"{key} may mean {' or '.join(matches)}; write it in full")
+    if matches:
+        return matches[0]
+    groups = {option.group for option in options.values()} - {""}
+    if key in groups:
+        raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
+    names = [*options, *(option.name for option in options.values())]
+    raise ValueError(f"unknown option {key}; {_suggest(key, names)}")
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    """Whether ``--help`` or ``-h`` is among the arguments."""
+    return "--help" in arguments or "-h" in arguments
+
+
+def help_text(arguments: Sequence[str], width: int) -> str:
+    """Every option with its type, documentation and default, in the preset that is asked about."""
+    given = _split([each for each in arguments if each not in ("--help", "-h")])
+    algo = given.get("algo", "a2c")
+    base = _preset(algo)
+    lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
+    for name, preset in PRESETS.items():
+        lines += _entry(name, (preset.__doc__ or "").splitlines()[0], width)
+    lines += ["", f"Options, with their defaults under algo={algo}"]
+    group = ""
+    docs = field_docs(TrainConfig)
+    for option in list_options(base):
+        if option.group != group:
+            group = option.group
+            lines += ["", f"{group}: {docs[group]}"]
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += _entry(head, option.doc, width)
+    return "\n".join(lines)
+
+
+def _entry(head: str, doc: str, width: int) -> list[str]:
+    body = textwrap.wrap(doc, max(width, 40), initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return [f"  {head}", *body]
+
+
+def _split(arguments: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if key.startswith("-"):
+            wanted = f"{key.lstrip('-').replace('-', '_')}={text or 'VALUE'}"
+            raise ValueError(f"{argument!r}: options are written without dashes: {wanted}")
+        if not equals or not key:
+            raise ValueError(f"{argument!r} is not of the form key=value; --help lists the keys")
+        if key in given:
+            raise ValueError(f"{key} is given twice")
+        given[key] = text
+    return given
+
+
+def _preset(name: str) -> TrainConfig:
+    if name not in PRESETS:
+        raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
+    return PRESETS[name]()
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(dict.fromkeys(close))}?"
+    return f"there are {', '.join(known)}" if len(known) < 10 else "--help lists all"
+
+
+def _value(option: Option, text: str) -> object:
+    """What OmegaConf is given, which turns text into the option's type, but knows no 3e6."""
+    kinds = option.alternatives
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    if any(get_origin(kind) is tuple for kind in kinds):
+        return [part for part in text.strip("[]").split(",") if part]
+    if int in kinds and text.count("e") + text.count(".") > 0:
+        with contextlib.suppress(ValueError):
+            return int(number) if (number := float(text)).is_integer() else text
+    return text
+
+
+def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
+    reasons = {
+        "evaluation_episodes": config.evaluation_interval == 0 and "evaluation_interval is 0",
+        "schedule_steps": config.learner.lr_schedule == "constant"
+        and "learner.lr_schedule is constant",
+        "learner.lr_base": config.learner.lr is not None and "learner.lr is given",
+        "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
+        "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
+        and "sampler.on_worker_failure is raise",
+    }
+    if config.serial:
+        reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
+    for key, text in given.items():
+        reason = reasons.get(key)
+        if key.startswith("atari.") and config.env not in atari_games():
+            reason = f"env={config.env} is no Atari game"
+        if reason:
+            raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")

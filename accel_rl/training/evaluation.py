@@ -1,0 +1,94 @@
+"""Evaluation while a run goes on: whole games in environments of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.config import TrainConfig
+from accel_rl.envs.base import EnvFactory
+from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler, evaluate
+from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.training.interval import Interval
+from accel_rl.training.stopping import Interrupted, StopRequest
+
+MAX_STEPS = 27_000
+"""of one game: Stooke and Abbeel 2018, as for training"""
+HORIZON = 20
+"""steps between two looks at which games have ended"""
+
+
+class Evaluator:
+    """Plays ``evaluation_episodes`` games, one in each of as many environments, every interval.
+
+    Its environments and random numbers are its own: training goes on as if it had not been.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        factory: EnvFactory,
+        agent: CategoricalAgent,
+        device: torch.device,
+    ) -> None:
+        self._config = config
+        self._factory = factory
+        self._agent = agent
+        self._device = device
+        self._interval = Interval(config.evaluation_interval)
+        self._seeds = np.random.SeedSequence([config.seed, 1])
+
+    def is_due(self, steps: int) -> bool:
+        """Whether a multiple of the interval was passed since the last time it was asked."""
+        return self._interval.is_due(steps)
+
+    def evaluate(self, stop: StopRequest) -> dict[str, float]:
+        """Scores, as a row for ``evaluation.csv``.
+
+        Raises:
+            Interrupted: a stop was asked for meanwhile.
+        """
+        sampler = self._make_sampler()
+        with (
+            closing(sampler),
+            ActionServer(self._agent, sampler, self._device) as server,
+        ):
+
+            def policy(step: PolicyInput) -> Any:
+                if stop.received is not None:
+                    raise Interrupted(stop.received)
+                return server(step)
+
+            sampler.start()
+            result = evaluate(sampler, policy, episodes_per_env=1, max_steps_per_env=MAX_STEPS)
+        raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
+        return {
+            "episodes": len(result.episodes),
+            "unfinished_episodes": result.num_unfinished,
+            "episode_return_raw_mean": float(raw.mean()),
+            "episode_return_raw_std": float(raw.std()),
+            "episode_return_raw_min": float(raw.min()),
+            "episode_return_raw_max": float(raw.max()),
+        }
+
+    def _make_sampler(self) -> Sampler:
+        num_envs = self._config.evaluation_episodes
+        sampler_config = dataclasses.replace(
+            self._config.sampler,
+            num_envs=num_envs,
+            horizon=HORIZON,
+            num_groups=1,
+            num_workers=None,
+            workers_per_core=1,
+            reset_policy="immediate",
+            decorrelation_steps=0,
+        )
+        seed = int(self._seeds.spawn(1)[0].generate_state(1)[0])
+        if self._config.serial:
+            return SerialSampler(self._factory, sampler_config, seed)
+        return ParallelSampler(self._factory, sampler_config, seed, list(self._config.cpus) or None)

@@ -1,0 +1,50 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError within names ``path``: Python's own says where only when opening a file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
+    """Writes ``data`` to ``path`` so that a reader sees all of it or what was there before.
+
+    It goes to a temporary name beside ``path``, which is then moved. ``durable``: it is on the
+    disk before the move, so that this holds over a power cut too.
+
+    Raises:
+        OSError: it could not be written; ``path`` is as it was and nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with naming(path), temporary.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

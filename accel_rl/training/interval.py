@@ -1,0 +1,16 @@
+"""When something is due that happens every so many steps."""
+
+from __future__ import annotations
+
+
+class Interval:
+    """Tells whether a multiple of ``steps`` was passed since the last time it was asked."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._passed = 0
+
+    def is_due(self, steps: int) -> bool:
+        passed = steps // self._steps
+        is_due, self._passed = passed > self._passed, passed
+        return is_due

@@ -1,0 +1,176 @@
+"""A training run from start to end: build the parts, collect and update in turns, leave results."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import traceback
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from accel_rl.config import TrainConfig
+from accel_rl.samplers import SamplerError
+from accel_rl.samplers.base import Sampler
+from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.parts import Learner, Parts, Server, build
+from accel_rl.training.progress import (
+    Progress,
+    ProgressHandler,
+    Status,
+    make_progress,
+)
+from accel_rl.training.recorder import Recorder
+from accel_rl.training.run_directory import (
+    describe_machine,
+    log_to,
+    make_run_directory,
+    write_config,
+)
+from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.torch_threads import learning_threads
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunError(RuntimeError):
+    """A run ended early. The message says why; the traceback is in the run's ``train.log``."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended. ``status`` has its counts, and its speeds and shares over all of it."""
+
+    run_dir: Path
+    status: Status
+    updates: int
+    stopped_by: signal.Signals | None = None
+
+
+def train(config: TrainConfig, console: Console | None = None) -> TrainResult:
+    """Trains as ``config`` says, showing progress on ``console``.
+
+    Ctrl-C and SIGTERM end it within seconds with everything saved, as ``stopped_by`` tells.
+
+    Raises:
+        ValueError: the config cannot be had here, before any process or file is made.
+        SamplerError: this is not Linux, and ``serial`` is false.
+        RunError: it failed later; what was learned until then is saved if that is possible.
+        Interrupted: stopped before the first iteration; nothing was learned.
+    """
+    parts = build(config)
+    console = console or Console()
+    try:
+        run_dir = make_run_directory(config, datetime.now())
+        progress = make_progress(console, config.title)
+        with (
+            StopRequest() as stop,
+            log_to(run_dir / "train.log", ProgressHandler(progress)),
+        ):
+            try:
+                return _run(config, parts, run_dir, progress, stop)
+            except Exception as error:
+                # To the file alone: people get the message, from whoever called.
+                _LOGGER.info("the run failed\n%s", traceback.format_exc())
+                raise RunError(f"{_explain(error)}\n(details: {run_dir / 'train.log'})") from error
+            finally:
+                progress.close()
+    finally:
+        parts.server.close()
+        parts.sampler.close()
+
+
+def _run(
+    config: TrainConfig, parts: Parts, run_dir: Path, progress: Progress, stop: StopRequest
+) -> TrainResult:
+    write_config(config, run_dir / "config.yaml")
+    _LOGGER.info("%s", describe_machine(parts.device))
+    for notice in _notices(config, parts, run_dir):
+        progress.say(notice)
+        _LOGGER.info("%s", notice)
+    recorder = Recorder(
+        config,
+        run_dir,
+        progress,
+        parts.exchange.state_dict,
+        frame_skip=parts.sampler.env_spec.frame_skip,
+        on_gpu=parts.device.type == "cuda",
+    )
+    try:
+        parts.sampler.start()
+        stop.hold()
+        recorder.begin(parts.sampler.times)
+        try:
+            iterate(
+                config, parts.sampler, parts.server, parts.learner, recorder, parts.evaluator, stop
+            )
+        except Exception:
+            _save_what_can_be(recorder)
+            raise
+        recorder.finish()
+    finally:
+        recorder.close()
+    result = TrainResult(run_dir, recorder.whole_run(), recorder.updates, stop.received)
+    _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
+    return result
+
+
+def iterate(
+    config: TrainConfig,
+    sampler: Sampler,
+    server: Server,
+    learner: Learner,
+    recorder: Recorder,
+    evaluator: Evaluator | None,
+    stop: StopRequest,
+) -> None:
+    """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
+    while recorder.steps < config.planned_steps and stop.received is None:
+        sampler.collect(server)
+        began = perf_counter()
+        with learning_threads():
+            batch = server.finish()
+            metrics = learner.update(batch, config.progress(recorder.steps))
+        recorder.learning_seconds += perf_counter() - began
+        recorder.after_update(
+            config.steps_per_iteration, metrics, sampler.take_episodes(), sampler.times
+        )
+        if evaluator is not None and evaluator.is_due(recorder.steps):
+            began = perf_counter()
+            try:
+                recorder.write_evaluation(evaluator.evaluate(stop))
+            except Interrupted:  # the loop ends, and saves
+                pass
+            recorder.pause(perf_counter() - began)
+
+
+def _notices(config: TrainConfig, parts: Parts, run_dir: Path) -> list[str]:
+    notices = [f"run directory: {run_dir}", parts.describe()]
+    if config.planned_steps != config.total_steps:
+        notices.append(
+            f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "
+            f"whole rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}"
+        )
+    return notices
+
+
+def _save_what_can_be(recorder: Recorder) -> None:
+    """After a failure: what was learned is worth keeping, and the first error worth telling."""
+    try:
+        recorder.finish()
+    except Exception:
+        _LOGGER.info("the results so far could not all be saved\n%s", traceback.format_exc())
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return (
+            f"cannot write {error.filename}: {error.strerror}; "
+            "free some space there, or choose another run_dir"
+        )
+    if isinstance(error, ValueError | SamplerError | FloatingPointError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,95 @@
+"""The options of a config: every leaf of nested dataclasses, with type, documentation, default."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. ``key`` is dotted (``sampler.num_envs``); ``type`` its annotation."""
+
+    key: str
+    type: Any
+    doc: str
+    default: Any
+
+    @property
+    def group(self) -> str:
+        """The group it is in, empty at the top."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The key without its group."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def alternatives(self) -> tuple[Any, ...]:
+        """The members of a union, else the type alone."""
+        is_union = get_origin(self.type) in (Union, types.UnionType)
+        return get_args(self.type) if is_union else (self.type,)
+
+    @property
+    def type_name(self) -> str:
+        """What may be given, in words."""
+        return " or ".join(_type_name(each) for each in self.alternatives)
+
+
+def list_options(config: object, group: str = "") -> list[Option]:
+    """Every leaf of the dataclass instance ``config``, in order."""
+    assert is_dataclass(config)
+    cls: type = type(config)
+    hints, docs = get_type_hints(cls), field_docs(cls)
+    options = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        key = f"{group}.{field.name}" if group else field.name
+        if is_dataclass(value):
+            options += list_options(value, key)
+        else:
+            options.append(Option(key, hints[field.name], docs[field.name], value))
+    return options
+
+
+@functools.cache
+def field_docs(cls: type) -> dict[str, str]:
+    """The string under each field of a dataclass, base classes included, on one line each."""
+    docs: dict[str, str] = {}
+    for each in reversed(cls.__mro__):
+        if not is_dataclass(each):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, below in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                is_string = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                assert is_string, f"{each.__name__}.{statement.target.id} has no documentation"
+                docs[statement.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+    return docs
+
+
+def format_value(value: Any) -> str:
+    """A value as it would be written on the command line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "[" + ",".join(format_value(each) for each in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return f"list of {_type_name(get_args(kind)[0])}"
+    names = {int: "integer", float: "number", bool: "true|false", str: "text"}
+    return names.get(kind, "none")

@@ -1,0 +1,93 @@
+"""The parts of a run, built from its config. No process and no file is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos.a2c import A2C
+from accel_rl.config import TrainConfig
+from accel_rl.envs import make_env_factory
+from accel_rl.models import make_model
+from accel_rl.parallel import Exchange, FlatParameters, Local
+from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.training.evaluation import Evaluator
+
+
+class Server(Protocol):
+    """What the loop needs of an action server: it acts, then hands over the rollout."""
+
+    def __call__(self, step: PolicyInput) -> Any: ...
+
+    def finish(self) -> RolloutTensors: ...
+
+    def close(self) -> None: ...
+
+
+class Learner(Protocol):
+    """What the loop needs of an algorithm."""
+
+    def update(self, batch: RolloutTensors, progress: float) -> Mapping[str, torch.Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run consists of, built but not started."""
+
+    sampler: Sampler
+    server: Server
+    learner: Learner
+    exchange: Exchange
+    evaluator: Evaluator | None
+    device: torch.device
+    num_parameters: int
+
+    def describe(self) -> str:
+        """One line for people: what is trained where."""
+        sampler = self.sampler
+        where = "in this process"
+        if isinstance(sampler, ParallelSampler):
+            where = f"in {sampler.plan.describe()}"
+        spec = sampler.env_spec
+        return (
+            f"{sampler.config.num_envs} x {spec.name} {where}; {self.num_parameters:,} parameters "
+            f"on {self.device}"
+        )
+
+
+def build(config: TrainConfig) -> Parts:
+    """Raises ValueError where the config cannot be had here; the message says what can."""
+    device = _pick_device(config.device)
+    factory = make_env_factory(config.env, config.atari)
+    sampler: Sampler
+    if config.serial:
+        sampler = SerialSampler(factory, config.sampler, config.seed)
+    else:
+        sampler = ParallelSampler(factory, config.sampler, config.seed, list(config.cpus) or None)
+    spec = sampler.env_spec
+    torch.manual_seed(config.seed)
+    model = make_model(
+        config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
+    ).to(device)
+    agent = CategoricalAgent(model)
+    exchange = Local(FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm)
+    learner = A2C(agent, config.learner, exchange)
+    evaluator = None
+    if config.evaluation_interval:
+        evaluator = Evaluator(config, factory, agent, device)
+    server = ActionServer(agent, sampler, device)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

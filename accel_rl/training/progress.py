@@ -1,0 +1,219 @@
+"""What a run shows while it goes: a live panel in a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from accel_rl.training.metrics import EPISODE_WINDOW, Row
+from accel_rl.training.timing import Bottleneck, TimeSplit
+
+PANEL_SECONDS = 1.0
+"""between two drawings of the panel: each takes some milliseconds from training"""
+LINE_SECONDS = 10.0
+"""between two plain lines, at least"""
+
+_COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands. Speeds and time shares are those since the last row of metrics."""
+
+    steps: int
+    planned_steps: int
+    frame_skip: int
+    seconds: float
+    steps_per_second: float
+    num_episodes: int
+    scores: Row
+    split: TimeSplit
+    bottleneck: Bottleneck
+
+    @property
+    def seconds_left(self) -> float:
+        """At the present speed."""
+        return (self.planned_steps - self.steps) / max(self.steps_per_second, 1e-9)
+
+
+class Progress(Protocol):
+    """Shows a `Status`; ``interval_seconds`` is how often it wants one."""
+
+    interval_seconds: float
+
+    def show(self, status: Status) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LivePanel:
+    """A panel that is drawn over itself. No thread: it is drawn when `show` is called."""
+
+    interval_seconds = PANEL_SECONDS
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, status: Status) -> None:
+        self._live.update(panel(status, self._title), refresh=True)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leaves the last panel standing."""
+        self._live.stop()
+
+
+class PlainLines:
+    """One line at a time, for files and CI: no escape codes."""
+
+    interval_seconds = LINE_SECONDS
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, status: Status) -> None:
+        self.say(line(status))
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class ProgressHandler(logging.Handler):
+    """Shows log records, warnings above all, without breaking the panel."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def make_progress(console: Console, title: str) -> Progress:
+    """The panel where the console is a terminal that can draw over itself, else lines."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LivePanel(console, title)
+    return PlainLines(console)
+
+
+def line(status: Status) -> str:
+    """The status as one line of text."""
+    mean = status.scores["episode_return_raw_mean"]
+    score = f"score {mean:.2f}" if mean == mean else "score none yet"
+    return (
+        f"{status.steps / status.planned_steps:4.0%}  {status.steps:,} steps  "
+        f"{status.steps_per_second:,.0f} steps/s  {score}  "
+        f"episodes {status.num_episodes:,}  left {clock(status.seconds_left)}  "
+        f"limited by {status.bottleneck.name} ({status.bottleneck.share:.0%})"
+    )
+
+
+def panel(status: Status, title: str) -> RenderableType:
+    """The status as a panel as wide as the console; no line needs more than 80 columns."""
+    bar = Table.grid(expand=True, padding=(0, 1))
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right", no_wrap=True)
+    bar.add_row(
+        ProgressBar(total=status.planned_steps, completed=status.steps),
+        f"{status.steps / status.planned_steps:.0%}  "
+        f"{count(status.steps)} of {count(status.planned_steps)} steps",
+    )
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="ellipsis")
+    rows.add_row("score", _score(status))
+    rows.add_row("speed", _speed(status))
+    rows.add_row("time", f"{clock(status.seconds)} gone, {clock(status.seconds_left)} left")
+    rows.add_row("spent", _split(status.split))
+    worst = status.bottleneck
+    rows.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    return Panel(Group(bar, rows), title=Text(title, "bold"), title_align="left", padding=(0, 1))
+
+
+def summary(
+    status: Status, run_dir: Path, updates: int, stopped_by: signal.Signals | None
+) -> RenderableType:
+    """The end of a run as a table; speeds and shares are those that ``status`` has."""
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    how = "finished" if stopped_by is None else f"stopped by {stopped_by.name}"
+    frames = f", {status.steps * status.frame_skip:,} frames" if status.frame_skip > 1 else ""
+    table.add_row("run", how)
+    table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
+    table.add_row("score", _score(status))
+    table.add_row("time", clock(status.seconds))
+    table.add_row("speed", _speed(status))
+    table.add_row("spent", _split(status.split))
+    worst = status.bottleneck
+    table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    table.add_row("files", str(run_dir))
+    return table
+
+
+def count(number: float) -> str:
+    """A count in short: 950, 12.5k, 3.00M."""
+    for limit, unit, digits in ((1e9, "G", 2), (1e6, "M", 2), (1e4, "k", 1)):
+        if number >= limit:
+            return f"{number / (1e3 if unit == 'k' else limit):.{digits}f}{unit}"
+    return f"{number:.0f}"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03."""
+    whole = round(min(seconds, 359_999_999))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _score(status: Status) -> Text:
+    scores = status.scores
+    if not status.num_episodes:
+        return Text("no episode has finished yet", "dim")
+    return Text.assemble(
+        (f"{scores['episode_return_raw_mean']:.2f}", "bold"),
+        f"  mean of the last {min(EPISODE_WINDOW, status.num_episodes)} of "
+        f"{status.num_episodes:,} episodes, "
+        f"{scores['episode_return_raw_min']:g} to {scores['episode_return_raw_max']:g}",
+    )
+
+
+def _speed(status: Status) -> str:
+    text = f"{status.steps_per_second:,.0f} steps/s"
+    if status.frame_skip > 1:
+        text += f", {status.steps_per_second * status.frame_skip:,.0f} frames/s"
+    return text
+
+
+def _split(split: TimeSplit) -> Text:
+    shares = {
+        "simulators": split.waiting,
+        "inference": split.inference,
+        "learning": split.learning,
+        "other": split.other,
+    }
+    text = Text()
+    for name, share in shares.items():
+        text.append("■ ", _COLOURS[name])
+        text.append(f"{name} {share:.0%}  ")
+    return text

@@ -1,0 +1,225 @@
+"""What a run counts, and leaves behind at intervals: metrics, curve, checkpoints, progress."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from accel_rl.config import TrainConfig
+from accel_rl.samplers.base import Episode, SamplerTimes
+from accel_rl.training.checkpoint import save_checkpoint
+from accel_rl.training.curve import draw_learning_curve
+from accel_rl.training.interval import Interval
+from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores
+from accel_rl.training.progress import Progress, Status, clock, line
+from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
+
+CURVE_SECONDS = 60.0
+"""between two drawings of the learning curve: each takes a third of a second from training"""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Counts and clocks at one moment."""
+
+    steps: int
+    updates: int
+    clock: Clock
+
+
+class Recorder:
+    """Counts steps, updates and seconds, and writes what is due after each iteration.
+
+    ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
+    all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
+    beside the counts.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        progress: Progress,
+        make_state: Callable[[], dict[str, Any]],
+        *,
+        frame_skip: int,
+        on_gpu: bool,
+    ) -> None:
+        self.steps = self.updates = 0
+        self.learning_seconds = 0.0
+        self.scores = Scores()
+        self.rows: list[dict[str, float]] = []
+        self._config = config
+        self._run_dir = run_dir
+        self._progress = progress
+        self._make_state = make_state
+        self._frame_skip = frame_skip
+        self._on_gpu = on_gpu
+        self._writer = MetricsWriter(run_dir)
+        self._learner_metrics = LearnerMetrics()
+        self._log = Interval(config.log_interval)
+        self._checkpoint = Interval(config.checkpoint_interval)
+        self._saved_steps = -1
+        self._times = SamplerTimes(0.0, 0.0, 0.0)
+        self._began = self._shown = self._drawn = perf_counter()
+        self._first = self._before_last_row = self._last_row = self._read()
+
+    def begin(self, times: SamplerTimes) -> None:
+        """Training starts now, with the sampler's clocks at ``times``."""
+        self._times = times
+        self._began = self._shown = self._drawn = perf_counter()
+        self._first = self._before_last_row = self._last_row = self._read()
+
+    def pause(self, seconds: float) -> None:
+        """Takes ``seconds`` that just passed out of the training time."""
+        self._began += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far."""
+        return perf_counter() - self._began
+
+    @property
+    def frames(self) -> int:
+        return self.steps * self._frame_skip
+
+    def whole_run(self) -> Status:
+        """Where the run stands, speeds and shares since `begin`."""
+        return self.status(self._first)
+
+    def after_update(
+        self,
+        num_steps: int,
+        metrics: Mapping[str, torch.Tensor],
+        episodes: Sequence[Episode],
+        times: SamplerTimes,
+    ) -> None:
+        """Counts one iteration, and writes and shows what is due.
+
+        Raises:
+            OSError: something could not be written.
+            FloatingPointError: learning has diverged.
+        """
+        self.steps += num_steps
+        self.updates += 1
+        self._times = times
+        self.scores.add(episodes)
+        self._learner_metrics.add(metrics)
+        now = perf_counter()
+        if now - self._shown >= self._progress.interval_seconds:
+            self._progress.show(self.status())
+            self._shown = now
+        if self._log.is_due(self.steps):
+            self.write_row()
+            if now - self._drawn >= CURVE_SECONDS:
+                self.draw_curve()
+                self._drawn = now
+        if self._checkpoint.is_due(self.steps):
+            self.save()
+
+    def write_row(self) -> None:
+        """A row of metrics about what happened since the last one.
+
+        Raises:
+            FloatingPointError: a metric of the learner is not finite.
+        """
+        before, now = self._last_row, self._read()
+        learner = self._learner_metrics.take()
+        seconds = max(now.clock.wall - before.clock.wall, 1e-9)
+        steps_per_second = (now.steps - before.steps) / seconds
+        split = TimeSplit.between(before.clock, now.clock)
+        row: dict[str, float] = {
+            "steps": self.steps,
+            "frames": self.frames,
+            "updates": self.updates,
+            "episodes": self.scores.num_episodes,
+            "training_seconds": now.clock.wall,
+            "steps_per_second": steps_per_second,
+            "frames_per_second": steps_per_second * self._frame_skip,
+            "updates_per_second": (now.updates - before.updates) / seconds,
+            **self.scores.summary(),
+            "waiting_for_simulators_share": split.waiting,
+            "inference_share": split.inference,
+            "learning_share": split.learning,
+            "other_share": split.other,
+            "simulators_busy_share": split.simulating,
+            **learner,
+        }
+        self._writer.write(row)
+        self.rows.append(row)
+        self._before_last_row, self._last_row = before, now
+        _LOGGER.info(line(self.status(before)))
+        diverged = [name for name, value in learner.items() if not math.isfinite(value)]
+        if diverged:
+            raise FloatingPointError(
+                f"learning has diverged: {', '.join(diverged)} not finite after {self.steps:,} "
+                "steps; a smaller learner.lr or a tighter gradient clip may help"
+            )
+
+    def write_evaluation(self, row: Mapping[str, float]) -> None:
+        """A row of ``evaluation.csv``, the counts put before it."""
+        self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
+
+    def draw_curve(self) -> None:
+        path = self._run_dir / "learning_curve.png"
+        title = f"{self._config.title}, {clock(self.seconds)}"
+        draw_learning_curve(path, self.rows, title, self._frame_skip)
+
+    def save(self) -> None:
+        """A checkpoint, unless the last one is of the same step."""
+        if self.steps == self._saved_steps:
+            return
+        counts = {
+            "steps": self.steps,
+            "frames": self.frames,
+            "updates": self.updates,
+            "episodes": self.scores.num_episodes,
+            "training_seconds": self.seconds,
+        }
+        state = {"counts": counts, **self._make_state()}
+        save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
+        self._saved_steps = self.steps
+
+    def finish(self) -> None:
+        """The last row, curve, checkpoint and picture of the progress."""
+        if self.updates > self._last_row.updates:
+            self.write_row()
+        self.draw_curve()
+        self.save()
+        self._progress.show(self.whole_run())
+
+    def close(self) -> None:
+        """Closes files; calling it again does nothing."""
+        self._writer.close()
+
+    def status(self, since: Reading | None = None) -> Status:
+        """Where the run stands; speeds and shares since ``since``, the last row but one if not
+        given: the last may have been written just now.
+        """
+        before, now = since or self._before_last_row, self._read()
+        seconds = max(now.clock.wall - before.clock.wall, 1e-9)
+        split = TimeSplit.between(before.clock, now.clock)
+        return Status(
+            steps=self.steps,
+            planned_steps=self._config.planned_steps,
+            frame_skip=self._frame_skip,
+            seconds=now.clock.wall,
+            steps_per_second=(now.steps - before.steps) / seconds,
+            num_episodes=self.scores.num_episodes,
+            scores=self.scores.summary(),
+            split=split,
+            bottleneck=find_bottleneck(split, is_serial=self._config.serial, on_gpu=self._on_gpu),
+        )
+
+    def _read(self) -> Reading:
+        clock = Clock.read(self.seconds, self._times, self.learning_seconds)
+        return Reading(self.steps, self.updates, clock)

@@ -1,0 +1,97 @@
+"""The directory of a run: its name, its resolved config and its log."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from accel_rl import __version__
+from accel_rl.config import TrainConfig
+from accel_rl.topology import available_cpus
+
+LOGGER = logging.getLogger("accel_rl")
+
+
+def make_run_directory(config: TrainConfig, now: datetime) -> Path:
+    """Makes ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` where none is given.
+
+    Raises:
+        ValueError: ``run_dir`` holds something already, or cannot be made.
+    """
+    if config.run_dir is None:
+        return _make_new(config, now)
+    path = Path(config.run_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        is_used = any(path.iterdir())
+    except OSError as error:
+        raise ValueError(
+            f"run_dir={path} cannot be used: {error.strerror}; choose another"
+        ) from error
+    if is_used:
+        raise ValueError(
+            f"run_dir={path} is not empty, and a run never overwrites another; "
+            "choose another, or leave it out for a new one"
+        )
+    return path
+
+
+def _make_new(config: TrainConfig, now: datetime) -> Path:
+    env = "".join(c if c.isalnum() or c in "._" else "-" for c in config.env)
+    base = Path("runs") / f"{env}-{config.algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
+    for number in itertools.count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # of a run that began in the same second
+            continue
+        except OSError as error:
+            raise ValueError(
+                f"runs/ cannot be made here: {error.strerror}; choose a place with run_dir=..."
+            ) from error
+        return path
+    raise AssertionError("unreachable")
+
+
+def describe_machine(device: torch.device) -> str:
+    """One line for the log: versions and hardware, without which no speed can be compared."""
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    return (
+        f"accel_rl {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{platform.platform()}, {len(available_cpus())} CPUs{gpu}"
+    )
+
+
+def write_config(config: TrainConfig, path: Path) -> None:
+    """The resolved config as YAML, every option in it."""
+    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+
+
+@contextmanager
+def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
+    """Sends what accel_rl logs to the file at ``path``, and warnings to ``others`` as well."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level, propagate = LOGGER.level, LOGGER.propagate
+    for other in others:
+        other.setLevel(logging.WARNING)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False  # a host's own handlers would print each line once more
+    for each in (handler, *others):
+        LOGGER.addHandler(each)
+    try:
+        yield
+    finally:
+        for each in (handler, *others):
+            LOGGER.removeHandler(each)
+        LOGGER.setLevel(level)
+        LOGGER.propagate = propagate
+        handler.close()

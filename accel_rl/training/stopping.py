@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM: the first asks a run to stop cleanly, the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """A signal came where nothing is worth saving yet; not an `Exception`, like Ctrl-C itself."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+class StopRequest:
+    """Turns signals into a request that the training loop reads between two iterations.
+
+    Until `hold` is called a signal raises `Interrupted` wherever the program is: while simulators
+    start there is nothing to save. Workers need no word of it; they end when this process does.
+    Outside the main thread, where Python allows no handlers, signals stay the host's affair.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._is_held = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def hold(self) -> None:
+        """From now on the loop reads ``received``."""
+        self._is_held = True
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            # Dies of the signal, so that a shell sees it; the kernel takes the workers along.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.received = signal.Signals(number)
+        if not self._is_held:
+            raise Interrupted(self.received)

@@ -1,0 +1,145 @@
+"""Measurements in processes of their own: what is measured there, and how it is asked for.
+
+A child is a script of this folder run with one JSON argument, its specification. It prepares
+itself, prints one line of JSON that says what it uses, and then answers each number of seconds on
+its standard input with one line: the steps it took and the seconds they needed. It stays alive
+between measurements, idle, so that many measurements can be interleaved without starting anything
+anew, and ends with its standard input. Standard library only: peers may run it with another
+interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+START_TIMEOUT_SECONDS = 300.0
+WARM_UP_SECONDS = 0.3
+SETTLE_SECONDS = 0.05  # steps still under way when a measurement ended are done by then
+
+Advance = Callable[[], int]  # takes a few milliseconds' worth of steps and returns how many
+
+
+class ChildError(RuntimeError):
+    """A child ended or did not answer; the message holds the end of what it printed."""
+
+
+def serve(advance: Advance, settings: dict[str, Any]) -> None:
+    """The child's side: announces ``settings``, then measures ``advance`` when asked to."""
+    _reply({"settings": settings})
+    for line in sys.stdin:
+        _run(advance, WARM_UP_SECONDS)
+        steps, seconds = _run(advance, float(line))
+        _reply({"steps": steps, "seconds": seconds})
+
+
+def read_spec() -> dict[str, Any]:
+    """The child's first act: its specification, and the CPUs named there become its own.
+
+    Standard output is kept for the answers, since emulators print to it.
+    """
+    global _answers
+    _answers = os.dup(1)
+    os.dup2(2, 1)
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, spec["cpus"])
+    if spec.get("malloc") == "tuned":
+        from accel_rl.training.malloc import tune_malloc
+
+        tune_malloc()
+    return spec
+
+
+_answers = 1
+
+
+def _reply(answer: dict[str, Any]) -> None:
+    os.write(_answers, (json.dumps(answer) + "\n").encode())
+
+
+def _run(advance: Advance, seconds: float) -> tuple[int, float]:
+    steps = 0
+    start = time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        steps += advance()
+    return steps, elapsed
+
+
+class Child:
+    """The asking side of one child."""
+
+    def __init__(self, script: str, spec: dict[str, Any], python: str = sys.executable) -> None:
+        self._errors = tempfile.TemporaryFile()
+        paths = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+        threads = str(spec.get("torch_threads", 1))
+        self._process = subprocess.Popen(
+            [python, str(FOLDER / script), json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": threads},
+        )
+        self._buffer = b""
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """What the child says of itself, once it is ready to measure."""
+        return dict(self._read(START_TIMEOUT_SECONDS)["settings"])
+
+    def ask(self, seconds: float) -> None:
+        """Starts a measurement of ``seconds``; `answer` has its result."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n".encode())
+        self._process.stdin.flush()
+
+    def answer(self, seconds: float) -> float:
+        """Steps a second of the measurement asked for."""
+        result = self._read(10 * seconds + 60)
+        return float(result["steps"] / result["seconds"])
+
+    def close(self) -> None:
+        """Ends the child; a second call does nothing."""
+        if self._process.poll() is None:
+            self._process.stdin.close()  # type: ignore[union-attr]
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process.stdout.close()  # type: ignore[union-attr]
+        self._errors.close()
+
+    def _read(self, timeout: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            chunk = b""
+            if left > 0 and select.select([output], [], [], left)[0]:
+                chunk = os.read(output, 1 << 16)
+            if not chunk:
+                raise ChildError(f"{self._reason(timeout)}\n{self._last_words()}")
+            self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return dict(json.loads(line))
+
+    def _reason(self, timeout: float) -> str:
+        try:
+            return f"ended with status {self._process.wait(2)}"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return f"gave no answer in {timeout:.0f} s"
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:].strip()

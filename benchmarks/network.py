@@ -1,0 +1,49 @@
+"""The network in the loop, ours and the peers' alike: same weights, same dtype, same number of
+threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.models import make_model
+
+Act = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
+
+
+def make_agent(spec: dict[str, Any]) -> tuple[CategoricalAgent, dict[str, Any]]:
+    """A3C-Net with initial weights, or those of a checkpoint, and what is to be said of it.
+
+    ``spec``: observation_shape, num_actions, torch_threads, device, checkpoint (a path, or None),
+    seed, malloc.
+    """
+    torch.set_num_threads(spec["torch_threads"])
+    torch.manual_seed(spec["seed"])
+    shape = tuple(spec["observation_shape"])
+    model = make_model("a3c", shape, np.dtype(np.uint8), spec["num_actions"])
+    if spec["checkpoint"]:
+        from accel_rl.training.checkpoint import load_checkpoint
+
+        model.load_state_dict(load_checkpoint(spec["checkpoint"])["model"])
+    settings = {name: spec[name] for name in ("torch_threads", "device", "checkpoint", "malloc")}
+    return CategoricalAgent(model.to(spec["device"])), settings
+
+
+def make_act(spec: dict[str, Any]) -> tuple[Act, dict[str, Any]]:
+    """A function from observations ``[n, ...]`` to actions ``[n]``, both NumPy."""
+    agent, settings = make_agent(spec)
+    rng = np.random.default_rng(spec["seed"])
+    device = spec["device"]
+
+    def act(observation: NDArray[np.uint8]) -> NDArray[np.int64]:
+        uniform = torch.from_numpy(rng.random(len(observation)))
+        with torch.inference_mode():
+            actions = agent.act(torch.from_numpy(observation).to(device), uniform.to(device))
+        return actions.cpu().numpy()
+
+    return act, settings

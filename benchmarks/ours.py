@@ -1,0 +1,59 @@
+"""Our parallel sampler, with random actions or with the network in the loop."""
+
+from __future__ import annotations
+
+import numpy as np
+from children import read_spec, serve
+from numpy.typing import NDArray
+
+from accel_rl.envs import AtariConfig, make_env_factory
+from accel_rl.rollout import Rollout
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+from accel_rl.samplers.base import PolicyInput
+
+
+def main() -> None:
+    """Measures the sampler of the specification."""
+    spec = read_spec()
+    factory = make_env_factory(spec["game"], AtariConfig(**spec["atari"]))
+    with ParallelSampler(factory, SamplerConfig(**spec["sampler"]), spec["seed"]) as sampler:
+        settings = {"sampler": spec["sampler"], "plan": sampler.plan.describe()}
+        if not spec["network"]:
+            policy = RandomPolicy(sampler.env_spec.num_actions, spec["seed"])
+            serve(lambda: count(sampler.collect(policy)), settings)
+            return
+
+        import torch
+        from network import make_agent
+
+        from accel_rl.samplers import ActionServer
+
+        agent, more = make_agent(spec | {"num_actions": sampler.env_spec.num_actions})
+        with ActionServer(agent, sampler, torch.device(spec["device"])) as server:
+
+            def advance() -> int:
+                rollout = sampler.collect(server)
+                server.finish()  # as a learner has it, on its device
+                return count(rollout)
+
+            serve(advance, settings | more)
+
+
+def count(rollout: Rollout) -> int:
+    """Steps in a rollout."""
+    return rollout.action.size
+
+
+class RandomPolicy:
+    """Uniform actions."""
+
+    def __init__(self, num_actions: int, seed: int) -> None:
+        self._num_actions = num_actions
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
+        return self._rng.integers(self._num_actions, size=len(step.uniform))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""From rates to a report: ratios, what the parts allow, the bars; as a table, as JSON, as a figure.
+
+A report is one JSON object: ``machine``, ``options``, ``rows`` (one for each case: what it is, its
+settings, its rates in steps a second for each round, their spread, its ratios) and ``bars``. A
+ratio is taken in each round, so that what slows the whole machine for a while cancels out; a spread
+is the median of the rounds, the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from interleave import Result
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, Any]
+CPP_PEERS = ("envpool", "ale")
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def ratio(rates: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
+    """The spread of the quotients round by round; rounds that one of them lacks are left out."""
+    return spread([rate / other for rate, other in zip(rates, reference, strict=False)])
+
+
+def parts_allow(
+    cores: int, simulated: Sequence[float], inferred: Sequence[float], threads: int
+) -> list[float]:
+    """Steps a second if simulators and network shared the cores and nothing else cost time.
+
+    ``cores / (simulator + inference core-seconds a step)``. ``simulated``: steps a second of
+    the simulators alone on all cores, round by round; ``inferred``: of the network alone on
+    ``threads`` cores.
+    """
+    rounds = zip(simulated, inferred, strict=False)
+    return [cores / (cores / steps + threads / samples) for steps, samples in rounds]
+
+
+def summarise(
+    results: Iterable[Result], machine: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The report. Cases that failed keep their row, with the error and without figures."""
+    rows = [
+        {"name": result.case.name, **result.case.row}
+        | {"settings": result.settings, "rates": result.rates, "error": result.error}
+        for result in results
+    ]
+    measured = [row for row in rows if row["rates"] and not row["error"]]
+    num_cores = len(machine["cores_used"])
+    for row in measured:
+        row["steps_per_second"] = spread(row["rates"])
+        same = {"hyperthreads": row["hyperthreads"]}
+        emulator = find(measured, part="emulator", cached_starts=True, **same)
+        environment = find(measured, part="environment", envs_per_core=row["hyperthreads"], **same)
+        if row["part"] != "inference" and emulator and environment:
+            row["of_emulator"] = ratio(row["rates"], emulator[0]["rates"])
+            row["of_environment"] = ratio(row["rates"], environment[0]["rates"])
+        if row["part"] == "sampler" and row["network"]:
+            threads = row["torch_threads"]
+            alone = find(
+                measured, part="inference", batch=row["batch"], torch_threads=threads, **same
+            )
+            if alone and environment and options["device"] == "cpu":
+                allowed = parts_allow(
+                    num_cores, environment[0]["rates"], alone[0]["rates"], threads
+                )
+                row["parts_allow"] = spread(allowed)
+                row["of_parts"] = ratio(row["rates"], allowed)
+    bars = [
+        bar
+        for threads in sorted({row["hyperthreads"] for row in measured})
+        for bar in hold_against_bars(find(measured, hyperthreads=threads), options)
+    ]
+    return {"machine": machine, "options": options, "rows": rows, "bars": bars}
+
+
+def find(rows: Iterable[Row], **values: Any) -> list[Row]:
+    """The rows that have all of ``values``."""
+    return [row for row in rows if all(row.get(key) == value for key, value in values.items())]
+
+
+def fastest(rows: Iterable[Row]) -> Row | None:
+    """The row with the highest median, if there is one."""
+    return max(rows, key=lambda row: float(row["steps_per_second"]["median"]), default=None)
+
+
+def hold_against_bars(rows: list[Row], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """What we set out to reach at two groups: our fastest layout, the peer's fastest settings."""
+    is_half = options["observation_size"] == "104x80"
+    ours = {"part": "sampler", "envs_per_core": options["bar_envs_per_core"], "groups": 2}
+    bare = fastest(find(rows, **ours, network=False))
+    served = fastest(find(rows, **ours, network=True))
+    peers = [row for row in rows if row["part"] in CPP_PEERS]
+    fastest_cpp = fastest(find(peers, network=False))
+    envpool = fastest(find(peers, part="envpool", asynchronous=True, network=True))
+    bars = []
+
+    def hold(what: str, row: Row | None, value: dict[str, float] | None, bar: float) -> None:
+        if row and value:
+            bars.append({"what": what, "case": row["name"], "bar": bar, **value})
+
+    if bare:
+        hold("sampler / environment (b)", bare, bare.get("of_environment"), 0.96)
+        hold("sampler / emulator with saved starts (a)", bare, bare.get("of_emulator"), 0.88)
+    if bare and fastest_cpp:
+        value = ratio(bare["rates"], fastest_cpp["rates"])
+        hold(
+            f"sampler / fastest of the C++ peers ({fastest_cpp['name']})",
+            bare,
+            value,
+            1.2 if is_half else 1.0,
+        )
+    if served:
+        hold("sampler, network / what the parts allow", served, served.get("of_parts"), 0.85)
+    if served and envpool:
+        value = ratio(served["rates"], envpool["rates"])
+        hold(f"sampler, network / EnvPool asynchronous ({envpool['name']})", served, value, 1.15)
+    return bars
+
+
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """Prints the rows and the bars."""
+    machine = report["machine"]
+    cores = len(machine["cores_used"])
+    title = f"{report['options']['game']}, steps a second on {cores} cores of {machine['cpu']}"
+    table = Table(title=title)
+    for column in ("", "envs/core", "groups", "workers/core"):
+        table.add_column(column)
+    for column in ("steps/s", "range", "of (a) saved starts", "of (b)", "of what the parts allow"):
+        table.add_column(column, justify="right")
+    previous = None
+    for row in report["rows"]:
+        section = (row["hyperthreads"], row["part"], row.get("network"))
+        if previous not in (None, section):
+            table.add_section()
+        previous = section
+        steps = row.get("steps_per_second")
+        shown = [
+            label(row),
+            *(_cell(row.get(key)) for key in ("envs_per_core", "groups", "workers_per_core")),
+        ]
+        if steps is None:
+            table.add_row(*shown, "failed")
+            continue
+        table.add_row(
+            *shown,
+            f"{steps['median']:,.0f}",
+            f"{steps['low']:,.0f}-{steps['high']:,.0f}",
+            *(_ratio_cell(row.get(key)) for key in ("of_emulator", "of_environment", "of_parts")),
+        )
+    console.print(table)
+    for row in report["rows"]:
+        if "parts_allow" in row and row["envs_per_core"] == report["options"]["bar_envs_per_core"]:
+            allowed = row["parts_allow"]
+            console.print(
+                f"the parts allow {allowed['median']:,.0f} steps/s for {row['name']}",
+                highlight=False,
+            )
+    for bar in report["bars"]:
+        verdict = "reached" if bar["median"] >= bar["bar"] else "missed"
+        console.print(
+            f"{_ratio_cell(bar)}  bar {bar['bar']:.2f} {verdict}: {bar['what']}", highlight=False
+        )
+
+
+def label(row: Row) -> str:
+    """What a row is, in words."""
+    part = row["part"]
+    words = [part]
+    if part == "emulator":
+        words.append("saved starts" if row["cached_starts"] else "own resets")
+    if part == "inference":
+        words.append(f"batch {row['batch']}")
+    if part in CPP_PEERS:
+        words.append("asynchronous" if row["asynchronous"] else "synchronous")
+        words += ["pinned"] * row["pinned"]
+    if row.get("network"):
+        words.append(f"A3C-Net, {row['torch_threads']} threads")
+    if row["hyperthreads"] > 1:
+        words.append(f"{row['hyperthreads']} hyperthreads")
+    return ", ".join(words)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _ratio_cell(value: dict[str, float] | None) -> str:
+    if value is None:
+        return ""
+    return f"{value['median']:.3f} ({value['low']:.3f}-{value['high']:.3f})"
+
+
+def write_json(report: dict[str, Any], path: Path) -> None:
+    """The whole report."""
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Steps a second against environments a core; dashed: without inference."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for row in report["rows"] if "steps_per_second" in row]
+    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["part"] == "sampler":
+            name = f"{label(row)}, {row['groups']} groups, {row['workers_per_core']} workers/core"
+            lines.setdefault(name, []).append(row)
+        elif row["part"] == "environment" and row["envs_per_core"] == row["hyperthreads"]:
+            name = f"{label(row)}: no inference (b)"
+            axes.axhline(
+                row["steps_per_second"]["median"], linestyle="--", color="black", label=name
+            )
+        elif row["part"] == "emulator":
+            axes.axhline(
+                row["steps_per_second"]["median"],
+                linestyle=":",
+                color="grey",
+                label=f"{label(row)} (a)",
+            )
+        elif row["part"] != "inference" and "envs_per_core" in row:
+            lines.setdefault(label(row), []).append(row)
+    for number, (name, points) in enumerate(lines.items()):
+        steps = [row["steps_per_second"] for row in points]
+        middle = [each["median"] for each in steps]
+        errors = [
+            [each["median"] - each["low"] for each in steps],
+            [each["high"] - each["median"] for each in steps],
+        ]
+        is_ours = points[0]["part"] == "sampler"
+        axes.errorbar(
+            [row["envs_per_core"] for row in points],
+            middle,
+            yerr=errors,
+            marker="o" if is_ours else "x",
+            linestyle="-" if is_ours and points[0]["network"] else "-." if is_ours else "none",
+            color=f"C{number % 10}",
+            capsize=2,
+            label=name,
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("environments a core")
+    axes.set_ylabel("steps a second, all cores")
+    machine = report["machine"]
+    axes.set_title(
+        f"{report['options']['game']}, {len(machine['cores_used'])} cores of {machine['cpu']}"
+    )
+    figure.legend(loc="outside right upper", fontsize="x-small")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

@@ -1,0 +1,57 @@
+"""How fast experience is sampled, and how fast it could be: Fig. 1b of arXiv:1803.02811, on any
+machine.
+
+In one interleaved run on the pinned cores, in agent steps a second of all cores together:
+
+  emulator           (a) four `act` calls a step, no observation; the game's resets, or saved starts
+  environment        (b) the same with observations: our environment in a plain loop on each core
+  sampler            (c) the parallel sampler with random actions
+  sampler, network   (d) with A3C-Net in the loop
+  inference          the network alone, on batches as large as in (d)
+  envpool, ale, gymnasium   other vector environments, where installed, without and with A3C-Net
+
+Every figure is a median over the rounds with its range, and a ratio of (a) with saved starts and of
+(b), taken round by round. Prints a table and writes OUT.json and OUT.png.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from interleave import measure
+from machine import describe_machine
+from options import parse
+from report import draw, summarise, tabulate, write_json
+from rich.console import Console
+from sampling_cases import Options, find_peers, make_cases
+
+from accel_rl.topology import available_cpus, physical_cores
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    options = parse(Options, sys.argv[1:], __doc__)
+    progress = Console(stderr=True)
+    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = cores[: options.num_cores or len(cores)]
+    machine = describe_machine(cores)
+    cases = make_cases(options, cores, find_peers(options, progress))
+    minutes = len(cases) * (options.rounds * (options.seconds + 0.5) + 4) / 60
+    progress.print(f"{len(cases)} cases, {options.rounds} rounds: about {minutes:.0f} minutes")
+    results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
+
+    report = summarise(results.values(), machine, dataclasses.asdict(options))
+    tabulate(report, Console())
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(report, Path(f"{out}.json"))
+    draw(report, Path(f"{out}.png"))
+    print(f"wrote {out}.json and {out}.png")
+    if any(result.error for result in results.values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

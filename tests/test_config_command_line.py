@@ -1,0 +1,223 @@
+"""Options given as key=value: what they become, what is refused, and what --help says."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from accel_rl.__main__ import main
+from accel_rl.config import PRESETS
+from accel_rl.training.command_line import help_text, parse_arguments, resolve_key
+from accel_rl.training.options import Option, list_options
+
+
+def value_of(config: Any, key: str) -> Any:
+    for name in key.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def test_no_arguments_give_the_a2c_preset() -> None:
+    assert parse_arguments([]) == PRESETS["a2c"]()
+
+
+def test_algo_chooses_the_preset_wherever_it_stands() -> None:
+    config = parse_arguments(["seed=3", "algo=a2c_baselines"])
+    assert config.algo == "a2c_baselines"
+    assert config.learner.rmsprop_decay == 0.99
+    assert config.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "value"),
+    [
+        ("env=ms_pacman", "env", "ms_pacman"),
+        ("env=1e3", "env", "1e3"),
+        ("env=mine:make", "env", "mine:make"),
+        ("total_steps=3e6", "total_steps", 3_000_000),
+        ("total_steps=3000000.0", "total_steps", 3_000_000),
+        ("total_steps=3_000_000", "total_steps", 3_000_000),
+        ("sampler.num_envs=64", "sampler.num_envs", 64),
+        ("num_envs=64", "sampler.num_envs", 64),
+        ("num_workers=3", "sampler.num_workers", 3),
+        ("num_workers=none", "sampler.num_workers", None),
+        ("num_workers=null", "sampler.num_workers", None),
+        ("sticky_actions=0.25", "atari.sticky_actions", 0.25),
+        ("sticky_actions=0", "atari.sticky_actions", 0.0),
+        ("observation_size=84x84", "atari.observation_size", "84x84"),
+        ("episodic_lives=false", "atari.episodic_lives", False),
+        ("lr=1e-3", "learner.lr", 1e-3),
+        ("max_gradient_norm=none", "learner.max_gradient_norm", None),
+        ("cpus=[0,2]", "cpus", (0, 2)),
+        ("run_dir=runs/1", "run_dir", "runs/1"),
+        ("run_dir=none", "run_dir", None),
+        ("reset_policy=wait", "sampler.reset_policy", "wait"),
+    ],
+)
+def test_option_becomes_its_value(argument: str, key: str, value: Any) -> None:
+    found = value_of(parse_arguments([argument]), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["total_step=5"], r"unknown option total_step; did you mean total_steps"),
+        (["sampler.num_env=5"], r"unknown option sampler.num_env; did you mean sampler.num_envs"),
+        (["learning_rate=1"], r"unknown option learning_rate"),
+        (["qqqq=1"], r"unknown option qqqq; --help lists all"),
+        (["sampler=3"], r"sampler is a group of options"),
+        (["algo=a3c"], r"algo=a3c is unknown; did you mean a2c"),
+        (["algo=dqn"], r"algo=dqn is unknown; there are a2c, a2c_baselines"),
+        (["num_envs=many"], r"sampler.num_envs=many is not valid; it must be: integer"),
+        (["num_envs=2.5"], r"sampler.num_envs=2.5 is not valid; it must be: integer"),
+        (["num_envs="], r"sampler.num_envs= is not valid; it must be: integer"),
+        (["num_envs=true"], r"sampler.num_envs=true is not valid; it must be: integer"),
+        (["num_workers=x"], r"num_workers=x is not valid; it must be: integer or none"),
+        (["num_envs=none"], r"num_envs=none is not valid"),
+        (["sticky_actions=often"], r"atari.sticky_actions=often is not valid; it must be: number"),
+        (["clip_reward=perhaps"], r"clip_reward=perhaps is not valid; it must be: true\|false"),
+        (["reset_policy=later"], r"reset_policy=later is not valid; .* immediate\|wait"),
+        (["device=tpu"], r"device=tpu is not valid; it must be: auto\|cpu\|cuda"),
+        (["cpus=0-3"], r"cpus=0-3 is not valid; it must be: list of integer"),
+        (["num_envs=[1"], r"sampler.num_envs=\[1 is not valid"),
+        (["num_envs=0"], r"num_envs is 0; it must be at least 1"),
+        (["num_envs=17"], r"num_envs=17 does not divide into num_groups=2"),
+        (["sticky_actions=1.5"], r"sticky_actions is 1.5"),
+        (["gamma=2"], r"gamma is 2.0; it must be from 0 to 1"),
+        (["total_steps=-1"], r"total_steps is -1"),
+        (["seed=1", "seed=2"], r"seed is given twice"),
+        (["num_envs=4", "sampler.num_envs=8"], r"sampler.num_envs is given twice"),
+        (["--num-envs=4"], r"options are written without dashes: num_envs=4"),
+        (["--seed"], r"options are written without dashes: seed=VALUE"),
+        (["breakout"], r"'breakout' is not of the form key=value"),
+        (["=3"], r"'=3' is not of the form key=value"),
+    ],
+)
+def test_wrong_argument_is_refused_with_the_way_out(arguments: list[str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        parse_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluation_episodes=3"],
+        ["schedule_steps=1e9"],
+        ["affinity=off", "cpus=[0]"],
+        ["on_worker_failure=raise", "max_worker_restarts=3"],
+        ["serial=true", "num_workers=2"],
+        ["serial=true", "cpus=[0]"],
+        ["lr=1e-3", "lr_base=1e-3"],
+        ["env=catch", "sticky_actions=0.25"],
+        ["env=CartPole-v1", "atari.frame_skip=2"],
+    ],
+    ids=" ".join,
+)
+def test_option_without_effect_is_refused(arguments: list[str]) -> None:
+    key = arguments[-1].split("=")[0]
+    with pytest.raises(ValueError, match=rf"{key}=.* has no effect, because .*; leave it out"):
+        parse_arguments(arguments)
+
+
+def test_short_key_of_two_options_is_refused_with_both() -> None:
+    options = {key: Option(key, float, "", 0.0) for key in ("learner.lr", "critic.lr", "seed")}
+    with pytest.raises(ValueError, match=r"lr may mean learner\.lr or critic\.lr; write it in full"):
+        resolve_key("lr", options)
+    assert resolve_key("critic.lr", options) == "critic.lr"
+
+
+@pytest.mark.parametrize("algo", PRESETS)
+def test_help_lists_every_option_with_type_documentation_and_default(algo: str) -> None:
+    text = help_text([f"algo={algo}", "--help"], width=100)
+    lines = text.splitlines()
+    for option in list_options(PRESETS[algo]()):
+        (at,) = (i for i, each in enumerate(lines) if each.startswith(f"  {option.key}="))
+        assert lines[at].endswith(f"({option.type_name})")
+        assert lines[at + 1].split()[:2] == option.doc.split()[:2]
+    for name in PRESETS:
+        assert f"  {name}" in lines
+
+
+def test_help_shows_the_defaults_of_the_preset_asked_about() -> None:
+    assert "  learner.lr=none  (number or none)" in help_text(["--help"], 80)
+    assert "  learner.lr=0.0007  (number or none)" in help_text(["algo=a2c_baselines", "-h"], 80)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_help_is_no_wider_than_the_terminal(width: int) -> None:
+    text = help_text(["--help"], width)
+    assert max(map(len, text.splitlines())) <= max(width, 97)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["total_step=5"], "unknown option total_step; did you mean total_steps"),
+        (["env=braekout"], "breakout"),
+        (["env=braekout", "serial=true"], "breakout"),
+        (["model=nature", "env=CartPole-v1"], "model=nature needs images"),
+        (["model=resnet"], "model is 'resnet'"),
+        (["cpus=[4000]"], "4000"),
+        (["num_envs=2", "num_workers=4"], "num_workers"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_gives_one_message_and_exit_code_1(
+    arguments: list[str], message: str, capfd, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "total_steps=100"]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["device=cuda"]) == 1
+    assert "device=cuda, but torch finds no GPU here; use device=cpu or auto" in capfd.readouterr().err
+
+
+def test_several_learners_are_refused(capfd, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([]) == 1
+    assert "several learners are not supported yet" in capfd.readouterr().err
+
+
+def test_used_run_directory_is_refused(capfd, tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["env=catch", f"run_dir={tmp_path}", "serial=true"]) == 1
+    assert "is not empty, and a run never overwrites another" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_run_directory_in_an_impossible_place_is_refused(capfd) -> None:
+    assert main(["env=catch", "run_dir=/dev/null/x", "serial=true"]) == 1
+    assert "run_dir=/dev/null/x cannot be used: Not a directory" in capfd.readouterr().err
+
+
+def test_elsewhere_than_linux_the_message_names_the_serial_sampler(capfd, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert main(["env=catch"]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("error: parallel samplers need Linux")
+    assert "serial=true" in err
+
+
+def test_help_into_a_closed_pipe_is_quiet() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run(
+        [sys.executable, "-m", "accel_rl", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert result.stderr == ""
+    assert result.returncode == 0

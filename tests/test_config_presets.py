@@ -1,0 +1,117 @@
+"""Presets against the numbers of their papers, and configs through YAML and back."""
+
+import dataclasses
+import math
+
+import pytest
+from omegaconf import OmegaConf
+
+from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.training.run_directory import write_config
+
+# Stooke and Abbeel 2018 (arXiv:1803.02811), section 4 and appendix, and the code published with it.
+STOOKE = {
+    "num_envs": 16,
+    "horizon": 5,
+    "lr_at_16": 7e-4,
+    "lr_at_64": 1.4e-3,  # 7e-4 * sqrt(64 / 16)
+    "lr_end": 7e-4,
+    "gamma": 0.99,
+    "gae_lambda": 1.0,
+    "value_coefficient": 0.25,
+    "entropy_coefficient": 0.01,
+    "max_gradient_norm": 0.5,
+    "rmsprop": (0.9, 1e-6, 0.0),
+    "observation_size": "104x80",
+    "sticky_actions": 0.0,
+    "max_noops": 30,
+    "max_episode_steps": 27_000,
+}
+# OpenAI baselines, a2c: defaults of learn() and of its network for images.
+BASELINES = STOOKE | {
+    "lr_at_64": 7e-4,
+    "lr_end": 0.0,
+    "value_coefficient": 0.5,
+    "rmsprop": (0.99, 1e-5, 1.0),
+    "observation_size": "84x84",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "model"),
+    [("a2c", STOOKE, "auto"), ("a2c_baselines", BASELINES, "nature")],
+    ids=["a2c", "a2c_baselines"],
+)
+def test_preset_has_the_numbers_of_its_paper(name: str, expected: dict, model: str) -> None:
+    config = PRESETS[name]()
+    learner, atari = config.learner, config.atari
+    found = {
+        "num_envs": config.sampler.num_envs,
+        "horizon": config.sampler.horizon,
+        "lr_at_16": learner.learning_rate(16, 0.0),
+        "lr_at_64": learner.learning_rate(64, 0.0),
+        "lr_end": learner.learning_rate(16, 1.0),
+        "gamma": learner.gamma,
+        "gae_lambda": learner.gae_lambda,
+        "value_coefficient": learner.value_coefficient,
+        "entropy_coefficient": learner.entropy_coefficient,
+        "max_gradient_norm": learner.max_gradient_norm,
+        "rmsprop": (learner.rmsprop_decay, learner.rmsprop_eps, learner.rmsprop_initial),
+        "observation_size": atari.observation_size,
+        "sticky_actions": atari.sticky_actions,
+        "max_noops": atari.max_noops,
+        "max_episode_steps": atari.max_episode_steps,
+    }
+    assert found == expected
+    assert config.model == model
+    assert config.algo == name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_trains_like_a_training_run(name: str) -> None:
+    config = PRESETS[name]()
+    assert config.env == "pong"
+    assert config.seed == 0
+    assert config.sampler.decorrelation_steps == 2_000
+    assert config.sampler.on_worker_failure == "restart"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_written_config_read_back_is_the_same(name: str, tmp_path) -> None:
+    config = dataclasses.replace(PRESETS[name](), env="breakout", cpus=(0, 3), run_dir="x")
+    write_config(config, tmp_path / "config.yaml")
+    tree = OmegaConf.merge(
+        OmegaConf.structured(TrainConfig), OmegaConf.load(tmp_path / "config.yaml")
+    )
+    assert OmegaConf.to_object(tree) == config
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "planned"), [(80, 80), (81, 160), (79, 80), (1_000, 1_040)]
+)
+def test_planned_steps_are_total_steps_rounded_up_to_rollouts(total_steps, planned) -> None:
+    config = TrainConfig(total_steps=total_steps)  # 16 environments x 5 steps
+    assert config.planned_steps == planned
+    assert config.planned_steps == math.ceil(total_steps / 80) * 80
+
+
+def test_progress_follows_schedule_steps_and_never_exceeds_one() -> None:
+    config = TrainConfig(total_steps=1_000, schedule_steps=4_000)
+    assert [config.progress(steps) for steps in (0, 1_000, 4_000)] == [0.0, 0.25, 1.0]
+    assert TrainConfig(total_steps=1_000).progress(1_040) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"total_steps": 0}, "total_steps is 0; it must be at least 1"),
+        ({"log_interval": -5}, "log_interval is -5; it must be at least 1"),
+        ({"num_checkpoints": 0}, "num_checkpoints is 0"),
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"evaluation_interval": -1}, "evaluation_interval is -1"),
+        ({"total_steps": 200, "schedule_steps": 100}, "use schedule_steps=200 or more"),
+    ],
+)
+def test_value_out_of_range_is_refused(options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        TrainConfig(**options)

@@ -1,0 +1,103 @@
+"""The fast frame pipeline and protocol against `slow_atari`, on real games and for all options."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from slow_atari import SlowAtari
+
+from accel_rl.envs import AtariConfig
+from accel_rl.envs.atari import AtariEnv
+
+SEED = 11
+
+# game, options, steps. Carnival is 214 rows high, journey_escape 230, pooyan 220; the others whose
+# screens are not 210 high have 250 and a palette of their own (PAL).
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "default": ("breakout", {}, 400),
+    "no-lives": ("pong", {}, 100),
+    "flicker": ("space_invaders", {}, 150),
+    "up-to-start": ("ms_pacman", {}, 150),
+    "starts-differ": ("seaquest", {"max_episode_steps": 20}, 150),
+    "84x84": ("breakout", {"observation_size": "84x84"}, 250),
+    "84x84-busy": ("atlantis", {"observation_size": "84x84"}, 100),
+    "whole-games": ("breakout", {"episodic_lives": False}, 400),
+    "own-reward": ("space_invaders", {"clip_reward": False}, 150),
+    "full-actions": ("breakout", {"full_action_set": True}, 200),
+    "sticky": ("breakout", {"sticky_actions": 0.25}, 250),
+    "sticky-one-frame": ("breakout", {"sticky_actions": 0.5, "frame_skip": 1}, 200),
+    "no-noops": ("space_invaders", {"max_noops": 0, "max_episode_steps": 30}, 100),
+    "no-fire": ("breakout", {"press_fire": False}, 150),
+    "one-frame": ("space_invaders", {"frame_skip": 1}, 150),
+    "two-frames": ("space_invaders", {"frame_skip": 2}, 150),
+    "single": ("breakout", {"frame_stack": 1}, 150),
+    "long-stack": ("breakout", {"frame_stack": 7}, 150),
+    "time-limit": ("breakout", {"max_episode_steps": 13}, 150),
+    "saved-starts-off": ("breakout", {"cached_starts": "off", "max_episode_steps": 13}, 100),
+    "214-rows": ("carnival", {}, 100),
+    "220-rows": ("pooyan", {}, 100),
+    "230-rows": ("journey_escape", {}, 100),
+    "250-rows": ("air_raid", {}, 100),
+    "250-rows-84x84": ("king_kong", {"observation_size": "84x84"}, 100),
+}
+
+
+@pytest.mark.parametrize(("game", "options", "num_steps"), CASES.values(), ids=CASES)
+def test_atari_random_play_equals_slow_reference(
+    game: str, options: dict[str, Any], num_steps: int
+) -> None:
+    config = AtariConfig(**options)
+    env = AtariEnv(game, config)
+    env.seed(np.random.SeedSequence(SEED))
+    slow = SlowAtari(game, config, np.random.SeedSequence(SEED))
+    exact = config.observation_size == "104x80" and slow.grey().shape == (210, 160)
+    out = np.full(env.spec.observation_shape, 77, np.uint8)
+    env.reset(out)
+    assert_frames_equal(out, slow.reset(), exact)
+    for action in np.random.default_rng(SEED).integers(env.spec.num_actions, size=num_steps):
+        result = env.step(int(action), out)
+        observation, expected = slow.step(int(action))
+        assert result == expected
+        assert_frames_equal(out, observation, exact)
+        if result.episode_ended:
+            env.reset(out)
+            assert_frames_equal(out, slow.reset(), exact)
+
+
+def assert_frames_equal(found: Any, expected: Any, exact: bool) -> None:
+    """The 2 x 2 mean is rounded half up; OpenCV's other reductions compute in fixed point."""
+    assert found.shape == expected.shape
+    if exact:
+        np.testing.assert_array_equal(found, np.floor(expected + 0.5))
+    else:
+        assert np.abs(found - expected).max() <= 1.0
+        assert np.abs(found - expected).mean() <= 0.3
+
+
+@pytest.mark.parametrize("game", ["breakout", "space_invaders", "carnival", "king_kong"])
+@pytest.mark.parametrize("size", ["104x80", "84x84"])
+def test_atari_frame_equals_reduction_of_whole_screen(game: str, size: str) -> None:
+    """Only rows that changed are reduced again: that must not be seen, to the last bit."""
+    import cv2
+
+    config = AtariConfig(observation_size=size, frame_stack=1)  # type: ignore[arg-type]
+    env = AtariEnv(game, config)
+    env.seed(np.random.SeedSequence(SEED))
+    slow = SlowAtari(game, config, np.random.SeedSequence(SEED))
+    out = np.zeros(env.spec.observation_shape, np.uint8)
+    env.reset(out)
+    slow.reset()
+    for action in np.random.default_rng(SEED).integers(env.spec.num_actions, size=60).tolist():
+        env.step(action, out)
+        for _ in range(3):
+            slow.ale.act(slow.codes[action])
+        third = slow.grey()
+        slow.ale.act(slow.codes[action])
+        pooled = np.maximum(third, slow.grey())
+        if size == "84x84":
+            frame = cv2.resize(pooled, (84, 84), interpolation=cv2.INTER_AREA)
+        else:
+            frame = cv2.resize(pooled[:-2], (80, 104), interpolation=cv2.INTER_LINEAR)
+        if slow.ale.lives() != slow.lives:
+            break
+        np.testing.assert_array_equal(out[0], frame)

@@ -1,0 +1,117 @@
+"""The README's commands and programs, run as they stand there.
+
+Programs run unchanged. Commands run unchanged too, but for the length of a run: `SHORTER` says
+which options replace or join the ones given. ``make`` is only asked what it would do: it would
+install.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SHORTER = {
+    "launch/train.py": ["total_steps=320", "log_interval=160"],
+    "benchmarks/sampling_speed.py": [
+        "rounds=1",
+        "seconds=0.2",
+        "envs_per_core=[2]",
+        "groups=[2]",
+        "workers_per_core=[1]",
+        "out=sampling",
+    ],
+}
+
+
+class Block(NamedTuple):
+    """A fenced block. ``name``: of the file that a program is."""
+
+    language: str
+    text: str
+    name: str
+
+
+def read_blocks(text: str) -> list[Block]:
+    """The blocks in order; a program whose first line is a comment ``# NAME.py`` has that name."""
+    blocks: list[Block] = []
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        named = re.match(r"# (\w+\.py)\n", match[2])
+        name = named[1] if named else f"readme_{len(blocks)}.py"
+        blocks.append(Block(match[1], match[2], name))
+    return blocks
+
+
+def shortened(command: list[str]) -> list[str]:
+    """The command with its options of `SHORTER`; one that only asks for help stays as it is."""
+    options = next((new for script, new in SHORTER.items() if script in command), [])
+    if "--help" in command:
+        return command
+    keys = {option.partition("=")[0] for option in options}
+    return [word for word in command if word.partition("=")[0] not in keys] + options
+
+
+BLOCKS = read_blocks((ROOT / "README.md").read_text())
+PROGRAMS = [block for block in BLOCKS if block.language == "python"]
+COMMANDS = [
+    line.partition(" #")[0].strip()
+    for file in ("README.md", "CONTRIBUTING.md")
+    for block in read_blocks((ROOT / file).read_text())
+    if block.language == "shell"
+    for line in block.text.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader would be: the scripts at hand, and the README's own files."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("launch", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    for program in PROGRAMS:
+        (folder / program.name).write_text(program.text)
+    return folder
+
+
+def run(command: list[str], folder: Path) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_readme_has_programs_and_commands() -> None:
+    assert len(PROGRAMS) >= 3
+    assert {"make train", "make test"} <= set(COMMANDS)
+    assert {block.language for block in BLOCKS} <= {"python", "shell", "text"}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_of_the_readme_runs_as_written(program: Block, folder: Path) -> None:
+    run([sys.executable, program.name], folder)
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c.startswith("make")}))
+def test_make_command_of_the_readme_is_known(command: str) -> None:
+    run([*shlex.split(command), "--dry-run"], ROOT)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("make")])
+def test_command_of_the_readme_runs(command: str, folder: Path) -> None:
+    run(shortened(shlex.split(command)), folder)
+
+
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_local_links_of_the_documents_resolve(file: str) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / file).read_text())
+    assert [target for target in targets if not (ROOT / target).exists()] == []

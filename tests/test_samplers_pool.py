@@ -1,0 +1,112 @@
+"""The pool alone: who steps what, groups served as they come, evaluation."""
+
+import numpy as np
+import pytest
+from toy_envs import ToyEnv
+
+from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool, evaluate
+from accel_rl.samplers.layout import assign_columns, plan_workers
+from accel_rl.samplers.restart import truncate_running
+
+
+def flatten(columns: list[list[range]]) -> list[int]:
+    return sorted(b for worker in columns for group in worker for b in group)
+
+
+@pytest.mark.parametrize(
+    "num_envs, groups, workers, workers_per_core",
+    [(16, 2, 3, 1), (16, 1, 16, 1), (12, 3, 3, 3), (10, 2, 4, 2), (64, 2, 2, 1), (2, 2, 1, 1)],
+)
+def test_every_environment_has_one_worker_and_shares_are_even(
+    num_envs, groups, workers, workers_per_core
+):
+    config = SamplerConfig(num_envs=num_envs, num_groups=groups, workers_per_core=workers_per_core)
+    columns = assign_columns(config, workers)
+    assert flatten(columns) == list(range(num_envs))
+    size = num_envs // groups
+    for worker, slices in enumerate(columns):
+        for group, slice_ in enumerate(slices):
+            assert all(b // size == group for b in slice_)
+            if workers_per_core > 1:
+                assert bool(slice_) == (worker % groups == group)
+    for group in range(groups):
+        held = [len(worker[group]) for worker in columns if worker[group]]
+        assert max(held) - min(held) <= 1
+
+
+def test_number_of_workers_never_exceeds_the_environments_of_a_group():
+    assert len(plan_workers(SamplerConfig(num_envs=2, num_groups=2)).worker_cpus) == 1
+
+
+def test_groups_are_received_as_they_come():
+    """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
+    config = SamplerConfig(num_envs=6, horizon=50, num_groups=6, workers_per_core=6, num_workers=6)
+    config_slots = SamplerConfig(**{**vars(config), "final_observation_slots": 50})
+    spec = config_slots.rollout_spec(ToyEnv.spec)
+    pool = WorkerPool(ToyEnv, spec, config_slots, 0, plan_workers(config_slots))
+    pool.start()
+    try:
+        rows = [0] * 6
+        order = []
+        for group in range(6):
+            pool.carry.into_row_zero(pool.rollout, pool.columns[group])
+            pool.rollout.action[0, group] = 0
+            pool.send(group, row=0)
+        while min(rows) < 50:
+            group = pool.recv()
+            order.append(group)
+            rows[group] += 1
+            if rows[group] < 50:
+                pool.rollout.action[rows[group], group] = 0
+                pool.send(group, row=rows[group])
+            if not any(pool.is_released(g) for g in range(6)):
+                break
+        assert rows == [50] * 6 and len(order) == 300
+        with SerialSampler(ToyEnv, config_slots, seed=0) as serial:
+            expected = serial.collect(lambda step: np.zeros(6, int))
+            assert np.array_equal(expected.observation, pool.rollout.observation)
+            assert np.array_equal(expected.raw_reward, pool.rollout.raw_reward)
+    finally:
+        pool.close()
+
+
+def test_evaluation_counts_the_first_episodes_of_every_environment():
+    config = SamplerConfig(num_envs=4, horizon=5, num_groups=1, final_observation_slots=5)
+    policy = lambda step: np.zeros(len(step.observation), int)  # noqa: E731
+    with SerialSampler(ToyEnv, config, seed=2) as sampler:
+        result = evaluate(sampler, policy, episodes_per_env=3, max_steps_per_env=200)
+    with SerialSampler(ToyEnv, config, seed=2) as sampler:
+        ended = []
+        for _ in range(40):
+            sampler.collect(policy)
+            ended += sampler.take_episodes()
+    expected = [e for b in range(4) for e in [e for e in ended if e.env_index == b][:3]]
+    assert sorted(result.episodes) == sorted(expected)
+    assert result.num_unfinished == 0
+    assert result.mean_raw_return == pytest.approx(np.mean([e.raw_return for e in expected]))
+
+
+def test_evaluation_that_runs_out_of_steps_says_how_many_are_unfinished():
+    config = SamplerConfig(num_envs=4, horizon=5, num_groups=1, final_observation_slots=5)
+    with SerialSampler(ToyEnv, config, seed=2) as sampler:
+        result = evaluate(
+            sampler,
+            lambda step: np.zeros(len(step.observation), int),
+            episodes_per_env=100,
+            max_steps_per_env=10,
+        )
+    assert result.num_unfinished == 4 and result.num_steps == 40
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
+    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
+    with SerialSampler(ToyEnv, config) as sampler:
+        rollout = sampler.rollout
+        rollout.final_step[:] = [[1, -1]]
+        rollout.valid[:] = True
+        truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
+    assert rollout.terminated[2].tolist() == [True, False]
+    assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
+    assert rollout.final_step.tolist() == [[1, 2]]
+    assert (rollout.valid[2] == is_done).all()

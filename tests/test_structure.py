@@ -1,0 +1,295 @@
+"""The shape of the house: who imports whom, what is exported, how long things are."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINKS = ("algos", "samplers")
+
+# A part may import from its own layer and the ones after it.
+LAYERS = (
+    ("launch", "benchmarks"),
+    ("__main__", "config", "training"),
+    ("algos", "parallel", "samplers"),
+    ("agents", "envs", "models"),
+    ("rollout", "topology"),
+)
+NEVER = {("algos", "samplers"), ("samplers", "algos")}
+WITHOUT_TORCH = ("envs", "rollout", "topology")
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60  # docstring not counted
+# The wiring of an entry point reads best in one piece.
+WIRING = {"accel_rl/training/loop.py:train"}
+
+SOURCES = sorted(
+    path for part in ("accel_rl", "benchmarks", "launch") for path in (ROOT / part).rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MODULES = [path for path in SOURCES if path.is_relative_to(ROOT / "accel_rl")]
+PACKAGES = sorted(module.parent for module in MODULES if module.name == "__init__.py")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_of(path: Path) -> str:
+    """accel_rl/envs/__init__.py -> accel_rl.envs"""
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def part_of(module: str) -> str | None:
+    """accel_rl.envs.atari -> envs; None for the package itself."""
+    names = module.split(".")
+    return names[0] if names[0] != "accel_rl" else names[1] if len(names) > 1 else None
+
+
+def imports_in(nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Dotted names of everything imported; relative ones begin with a dot."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            yield source
+            if source.startswith("accel_rl"):  # the name may be a module
+                yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def all_imports(path: Path) -> set[str]:
+    return set(imports_in(ast.walk(ast.parse(path.read_text()))))
+
+
+def imports_on_loading(path: Path) -> set[str]:
+    """Without those that only a type checker or a function call brings."""
+
+    def loaded(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            yield child
+            yield from loaded(child)
+
+    return set(imports_in(loaded(ast.parse(path.read_text()))))
+
+
+def may_import(part: str, other: str) -> bool:
+    layer_of = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+    return (part, other) not in NEVER and layer_of[part] <= layer_of[other]
+
+
+def run_python(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+# ---- imports -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "expected"),
+    [
+        ("training", "algos", True),
+        ("agents", "models", True),
+        ("envs", "samplers", False),
+        ("algos", "samplers", False),
+        ("samplers", "algos", False),
+        ("config", "benchmarks", False),
+        ("rollout", "envs", False),
+    ],
+)
+def test_import_rule_for_two_parts_allows_only_downwards(
+    part: str, other: str, expected: bool
+) -> None:
+    assert may_import(part, other) is expected
+
+
+def test_imports_of_each_file_run_downwards() -> None:
+    wrong = {
+        (name_of(path), module)
+        for path in SOURCES
+        if (part := part_of(module_of(path)))  # accel_rl/__init__.py is checked below
+        for module in all_imports(path)
+        if module.startswith("accel_rl.")
+        and (other := part_of(module)) not in (None, part, "__version__")
+        and not may_import(part, other)
+    }
+    assert not wrong
+
+
+def test_imports_between_parts_make_no_cycle() -> None:
+    imported_by: dict[str, set[str]] = {}
+    for path in MODULES:
+        if part := part_of(module_of(path)):
+            names = {name for name in all_imports(path) if name.startswith("accel_rl.")}
+            others = {other for name in names if (other := part_of(name))}
+            imported_by.setdefault(part, set()).update(others - {part})
+    # What imports nothing that is left can be taken away; a cycle never can.
+    while free := {part for part, others in imported_by.items() if not others & set(imported_by)}:
+        imported_by = {part: o for part, o in imported_by.items() if part not in free}
+    assert not imported_by
+
+
+def test_imports_of_each_file_are_absolute_and_not_through_the_links() -> None:
+    wrong = {
+        (name_of(path), module)
+        for path in SOURCES + TESTS
+        for module in all_imports(path)
+        if module.split(".")[0] in ("", *LINKS)  # a relative one begins with a dot
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("part", WITHOUT_TORCH)
+def test_parts_of_simulator_processes_never_name_torch(part: str) -> None:
+    paths = [path for path in MODULES if part_of(module_of(path)) == part]
+    assert paths
+    for path in paths:
+        assert "torch" not in {name.split(".")[0] for name in all_imports(path)}, name_of(path)
+
+
+def test_worker_module_loads_no_torch_however_indirectly() -> None:
+    by_module = {module_of(path): path for path in MODULES}
+    todo, seen = ["accel_rl.samplers.worker"], set()
+    while todo:
+        module = todo.pop()
+        if module in seen or module not in by_module:
+            continue
+        seen.add(module)
+        imported = imports_on_loading(by_module[module])
+        assert "torch" not in {name.split(".")[0] for name in imported}, module
+        parents = module.split(".")
+        todo += [*imported, *(".".join(parents[:n]) for n in range(1, len(parents)))]
+    assert {"accel_rl.samplers", "accel_rl.rollout"} <= seen
+
+
+def test_importing_the_package_starts_nothing_and_loads_no_torch() -> None:
+    code = (
+        "import accel_rl, accel_rl.envs, accel_rl.samplers.worker, accel_rl.topology\n"
+        "import psutil, sys, threading\n"
+        "print('torch' in sys.modules, psutil.Process().children(), threading.active_count())"
+    )
+    assert run_python(code).split() == ["False", "[]", "1"]
+
+
+# ---- what there is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_at_the_root_lead_to_their_packages(name: str) -> None:
+    assert (ROOT / name).is_symlink()
+    assert (ROOT / name).resolve() == ROOT / "accel_rl" / name
+
+
+def test_each_file_compiles_without_a_warning() -> None:
+    for path in SOURCES + TESTS:
+        compile(path.read_text(), name_of(path), "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=name_of)
+def test_exported_names_equal_all(folder: Path) -> None:
+    package = importlib.import_module(name_of(folder).replace("/", "."))
+    exported = getattr(package, "__all__", [])
+    assert len(set(exported)) == len(exported)
+    for name in exported:
+        assert getattr(package, name) is not None
+    tree = ast.parse((folder / "__init__.py").read_text())
+    typing_only = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("accel_rl")
+        for alias in node.names
+    }
+    public = {
+        name
+        for name, value in vars(package).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public - typing_only <= set(exported)
+
+
+def test_each_file_opens_with_what_it_is_for() -> None:
+    texts = {name_of(path): path.read_text() for path in SOURCES}
+    assert not [
+        name
+        for name, text in texts.items()
+        if text.strip() and ast.get_docstring(ast.parse(text)) is None
+    ]
+
+
+# ---- how long ------------------------------------------------------------------------------------
+
+
+def test_each_file_is_short_enough() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES + TESTS}
+    assert not {name: length for name, length in lengths.items() if length > MAX_FILE_LINES}
+
+
+def length_of(node: ast.stmt) -> int:
+    """Lines, without those of a docstring."""
+    assert node.end_lineno is not None
+    length = node.end_lineno - node.lineno + 1
+    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+        length -= length_of(node.body[0])
+    return length
+
+
+def test_each_function_is_short_enough() -> None:
+    lengths = {
+        f"{name_of(path)}:{node.name}": length_of(node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert not {
+        name: length
+        for name, length in lengths.items()
+        if length > MAX_FUNCTION_LINES and name not in WIRING
+    }
+
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+
+def test_names_of_test_files_are_unique() -> None:
+    names = [path.name for path in TESTS if path.name.startswith("test_")]
+    assert len(set(names)) == len(names)
+
+
+def gpu_tests_without_marker(source: str) -> list[str]:
+    """Tests without ``@pytest.mark.gpu`` in a file whose ``pytestmark`` does not have it."""
+    tree = ast.parse(source)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0]):
+            if "pytest.mark.gpu" in ast.unparse(node.value):
+                return []
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if "pytest.mark.gpu" not in map(ast.unparse, node.decorator_list)
+    ]
+
+
+def test_each_test_of_the_gpu_folder_carries_the_marker() -> None:
+    folder = ROOT / "tests" / "gpu"
+    unmarked = {name_of(p): gpu_tests_without_marker(p.read_text()) for p in folder.rglob("*.py")}
+    assert not {name: tests for name, tests in unmarked.items() if tests}
+
+
+def test_a_gpu_test_without_the_marker_is_found() -> None:
+    source = "@pytest.mark.gpu\ndef test_a(): ...\n@pytest.mark.slow\ndef test_b(): ...\n"
+    assert gpu_tests_without_marker(source) == ["test_b"]
+    assert gpu_tests_without_marker("pytestmark = [pytest.mark.gpu]\n" + source) == []

@@ -22,7 +22,10 @@ define install
 	done; exit 1
 endef
 
-.PHONY: train test test-learning check format clean
+help:
+	@sed -n 's/^#   //p' Makefile
+
+.PHONY: help train test test-learning check format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS)

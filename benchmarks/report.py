@@ -114,7 +114,7 @@ def hold_against_bars(rows: list[Row], options: dict[str, Any]) -> list[dict[str
     if bare and fastest_cpp:
         value = ratio(bare["rates"], fastest_cpp["rates"])
         hold(
-            f"sampler / fastest of the C++ peers ({fastest_cpp['name']})",
+            f"sampler / fastest of the C++ peers ({label(fastest_cpp)})",
             bare,
             value,
             1.2 if is_half else 1.0,
@@ -123,53 +123,57 @@ def hold_against_bars(rows: list[Row], options: dict[str, Any]) -> list[dict[str
         hold("sampler, network / what the parts allow", served, served.get("of_parts"), 0.85)
     if served and envpool:
         value = ratio(served["rates"], envpool["rates"])
-        hold(f"sampler, network / EnvPool asynchronous ({envpool['name']})", served, value, 1.15)
+        hold(f"sampler, network / EnvPool asynchronous ({label(envpool)})", served, value, 1.15)
     return bars
 
 
 def tabulate(report: dict[str, Any], console: Console) -> None:
     """Prints the rows and the bars."""
-    machine = report["machine"]
+    machine, options = report["machine"], report["options"]
     cores = len(machine["cores_used"])
-    title = f"{report['options']['game']}, steps a second on {cores} cores of {machine['cpu']}"
-    table = Table(title=title)
-    for column in ("", "envs/core", "groups", "workers/core"):
-        table.add_column(column)
-    for column in ("steps/s", "range", "of (a) saved starts", "of (b)", "of what the parts allow"):
-        table.add_column(column, justify="right")
+    title = f"{options['game']}, steps a second on {cores} cores of {machine['cpu']}"
+    table = Table("", title=title)
+    for heading in (
+        "envs",
+        "groups",
+        "workers",
+        "steps/s",
+        "range",
+        "of (a)",
+        "of (b)",
+        "of parts",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
     previous = None
     for row in report["rows"]:
         section = (row["hyperthreads"], row["part"], row.get("network"))
         if previous not in (None, section):
             table.add_section()
         previous = section
+        shown = [label(row)]
+        for key in ("envs_per_core", "groups", "workers_per_core"):
+            shown.append(str(row.get(key, "")))
         steps = row.get("steps_per_second")
-        shown = [
-            label(row),
-            *(_cell(row.get(key)) for key in ("envs_per_core", "groups", "workers_per_core")),
-        ]
         if steps is None:
             table.add_row(*shown, "failed")
             continue
-        table.add_row(
-            *shown,
-            f"{steps['median']:,.0f}",
-            f"{steps['low']:,.0f}-{steps['high']:,.0f}",
-            *(_ratio_cell(row.get(key)) for key in ("of_emulator", "of_environment", "of_parts")),
-        )
+        shown += [f"{steps['median']:,.0f}", f"{steps['low']:,.0f}-{steps['high']:,.0f}"]
+        shown += [ratio_cell(row.get(key)) for key in ("of_emulator", "of_environment", "of_parts")]
+        table.add_row(*shown)
     console.print(table)
+    console.print(
+        "envs, workers: a core. (a): emulator, saved starts. (b): environment, one at a time.\n"
+        "parts: cores / (simulator + inference core-seconds a step), each measured alone.",
+        highlight=False,
+    )
     for row in report["rows"]:
-        if "parts_allow" in row and row["envs_per_core"] == report["options"]["bar_envs_per_core"]:
-            allowed = row["parts_allow"]
-            console.print(
-                f"the parts allow {allowed['median']:,.0f} steps/s for {row['name']}",
-                highlight=False,
-            )
+        if "parts_allow" in row and row["envs_per_core"] == options["bar_envs_per_core"]:
+            allowed = row["parts_allow"]["median"]
+            console.print(f"the parts allow {allowed:,.0f} steps/s: {layout(row)}", highlight=False)
     for bar in report["bars"]:
         verdict = "reached" if bar["median"] >= bar["bar"] else "missed"
-        console.print(
-            f"{_ratio_cell(bar)}  bar {bar['bar']:.2f} {verdict}: {bar['what']}", highlight=False
-        )
+        text = f"{ratio_cell(bar)}, bar {bar['bar']:.2f} {verdict}: {bar['what']}"
+        console.print(text, highlight=False)
 
 
 def label(row: Row) -> str:
@@ -184,20 +188,23 @@ def label(row: Row) -> str:
         words.append("asynchronous" if row["asynchronous"] else "synchronous")
         words += ["pinned"] * row["pinned"]
     if row.get("network"):
-        words.append(f"A3C-Net, {row['torch_threads']} threads")
+        words.append(f"A3C-Net x{row['torch_threads']}")
     if row["hyperthreads"] > 1:
         words.append(f"{row['hyperthreads']} hyperthreads")
     return ", ".join(words)
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
+def layout(row: Row) -> str:
+    """What one of our samplers is, with its groups and workers."""
+    groups, workers = row["groups"], row["workers_per_core"]
+    return f"{label(row)}, {groups} group{'s' * (groups > 1)}, {workers} workers a core"
 
 
-def _ratio_cell(value: dict[str, float] | None) -> str:
+def ratio_cell(value: dict[str, float] | None) -> str:
+    """A spread of ratios in words, empty if there is none."""
     if value is None:
         return ""
-    return f"{value['median']:.3f} ({value['low']:.3f}-{value['high']:.3f})"
+    return f"{value['median']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
@@ -217,8 +224,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     lines: dict[str, list[Row]] = {}
     for row in rows:
         if row["part"] == "sampler":
-            name = f"{label(row)}, {row['groups']} groups, {row['workers_per_core']} workers/core"
-            lines.setdefault(name, []).append(row)
+            lines.setdefault(layout(row), []).append(row)
         elif row["part"] == "environment" and row["envs_per_core"] == row["hyperthreads"]:
             name = f"{label(row)}: no inference (b)"
             axes.axhline(

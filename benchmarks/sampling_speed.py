@@ -43,7 +43,7 @@ def main() -> None:
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
 
     report = summarise(results.values(), machine, dataclasses.asdict(options))
-    tabulate(report, Console())
+    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(report, Path(f"{out}.json"))

@@ -3,6 +3,8 @@
 What `accel_rl.envs.atari` must agree with; written from the protocol, on nothing of its code.
 """
 
+import functools
+
 import ale_py
 import numpy as np
 from ale_py import roms
@@ -96,6 +98,7 @@ class SlowAtari:
         return np.stack((blank + self.frames)[-self.config.frame_stack :])
 
 
+@functools.cache
 def overlaps(num_new: int, num_old: int) -> NDArray[np.float64]:
     """[num_new, num_old]: which share of each new cell each old cell covers."""
     weights = np.zeros((num_new, num_old))
@@ -107,6 +110,7 @@ def overlaps(num_new: int, num_old: int) -> NDArray[np.float64]:
     return weights
 
 
+@functools.cache
 def between(num_new: int, num_old: int) -> NDArray[np.float64]:
     """[num_new, num_old]: linear interpolation at the centre of each new cell."""
     weights = np.zeros((num_new, num_old))

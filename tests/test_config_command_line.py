@@ -125,7 +125,9 @@ def test_option_without_effect_is_refused(arguments: list[str]) -> None:
 
 def test_short_key_of_two_options_is_refused_with_both() -> None:
     options = {key: Option(key, float, "", 0.0) for key in ("learner.lr", "critic.lr", "seed")}
-    with pytest.raises(ValueError, match=r"lr may mean learner\.lr or critic\.lr; write it in full"):
+    with pytest.raises(
+        ValueError, match=r"lr may mean learner\.lr or critic\.lr; write it in full"
+    ):
         resolve_key("lr", options)
     assert resolve_key("critic.lr", options) == "critic.lr"
 
@@ -183,7 +185,9 @@ def test_bad_input_gives_one_message_and_exit_code_1(
 def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["device=cuda"]) == 1
-    assert "device=cuda, but torch finds no GPU here; use device=cpu or auto" in capfd.readouterr().err
+    assert (
+        "device=cuda, but torch finds no GPU here; use device=cpu or auto" in capfd.readouterr().err
+    )
 
 
 def test_several_learners_are_refused(capfd, monkeypatch) -> None:
@@ -216,7 +220,10 @@ def test_help_into_a_closed_pipe_is_quiet() -> None:
     read, write = os.pipe()
     os.close(read)
     result = subprocess.run(
-        [sys.executable, "-m", "accel_rl", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "accel_rl", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     os.close(write)
     assert result.stderr == ""

@@ -17,14 +17,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+RUN = ["total_steps=320", "log_interval=160", "sampler.decorrelation_steps=0"]
 SHORTER = {
-    "launch/train.py": ["total_steps=320", "log_interval=160"],
+    "launch/train.py": RUN,
+    "accel_rl": RUN,  # python -m accel_rl
     "benchmarks/sampling_speed.py": [
         "rounds=1",
         "seconds=0.2",
         "envs_per_core=[2]",
         "groups=[2]",
         "workers_per_core=[1]",
+        "network=false",
         "out=sampling",
     ],
 }

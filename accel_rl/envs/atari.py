@@ -80,7 +80,7 @@ class AtariEnv:
         self._screen = Screen(self._emulator, config.observation_size, config.frame_stack)
         self._saved_starts.clear()
         self._uses_saved_starts = config.cached_starts == "auto" and starts_are_identical(
-            self._game, self._start_presses, config.max_noops
+            self._game, self._start_presses
         )
 
     def reset(self, out: Array) -> None:

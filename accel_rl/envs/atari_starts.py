@@ -23,9 +23,11 @@ import ale_py
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.atari_games import NOOP, load_emulator
+from accel_rl.envs.atari_games import NOOP, game_facts, load_emulator
 
-NUM_PROBES = 64
+PROBED_SEEDS = 3  # console seeds: what memory comes up with decides in some games
+PROBED_STARTS = 20  # with each seed; the rarest known difference is in one start of twenty
+PLAYED_FRAMES = 30  # of random play after each start, for differences that take time to show
 
 
 class SavedStart(NamedTuple):
@@ -49,21 +51,26 @@ def start_game(emulator: ale_py.ALEInterface, presses: tuple[int, ...], num_noop
 
 
 @functools.cache
-def starts_are_identical(game: str, presses: tuple[int, ...], max_noops: int) -> bool:
-    """Whether `NUM_PROBES` starts of ``game`` agree, in memory and on the screen, before and after
-    the no-ops.
+def starts_are_identical(game: str, presses: tuple[int, ...]) -> bool:
+    """Whether an emulator of ``game`` always starts alike: memory at once, memory and screen later.
 
-    Runs in an emulator of its own with a fixed seed, so that every process comes to the same answer
-    and no environment's randomness is touched. Takes up to 0.4 s, once in a process.
+    Runs in emulators of its own with fixed seeds, so that every process comes to the same answer and
+    no environment's randomness is touched. Takes up to 0.6 s, once in a process.
     """
-    emulator = load_emulator(game, seed=0)
+    return all(_one_emulator_starts_alike(game, presses, seed) for seed in range(PROBED_SEEDS))
 
-    def start() -> tuple[bytes, ...]:
+
+def _one_emulator_starts_alike(game: str, presses: tuple[int, ...], seed: int) -> bool:
+    emulator = load_emulator(game, seed)
+    actions = game_facts(game).minimal_actions
+    play = np.random.default_rng(0).choice(actions, PLAYED_FRAMES).tolist()
+
+    def probe() -> tuple[bytes, ...]:
         start_game(emulator, presses, 0)
         memory = emulator.getRAM().tobytes()
-        for _ in range(max_noops):
-            emulator.act(NOOP)
+        for code in play:
+            emulator.act(code)
         return memory, emulator.getRAM().tobytes(), emulator.getScreen().tobytes()
 
-    first = start()
-    return all(start() == first for _ in range(NUM_PROBES - 1))
+    first = probe()
+    return all(probe() == first for _ in range(PROBED_STARTS - 1))

@@ -29,6 +29,7 @@ class FlatParameters:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._parameters = dict(model.named_parameters())
         kinds = {(p.dtype, p.device) for p in self._parameters.values()}
         if len(kinds) != 1:
@@ -59,7 +60,7 @@ class FlatParameters:
     def check_views(self) -> None:
         """Assert that the model's parameters and gradients still are the views made here."""
         parameters, gradients = self._views(self.parameter), self._views(self.gradient)
-        for name, p in self._parameters.items():
+        for name, p in self._model.named_parameters():  # these may be other objects by now
             for what, found, view in (
                 ("parameter", p, parameters[name]),
                 ("gradient", p.grad, gradients[name]),

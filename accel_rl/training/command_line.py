@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from accel_rl.config import PRESETS, TrainConfig
-from accel_rl.envs.atari_games import atari_games
+from accel_rl.envs import is_atari_game
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 
 PARALLEL_ONLY = (
@@ -182,7 +182,7 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
     for key, text in given.items():
         reason = reasons.get(key)
-        if key.startswith("atari.") and config.env not in atari_games():
+        if key.startswith("atari.") and not is_atari_game(config.env):
             reason = f"env={config.env} is no Atari game"
         if reason:
             raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")

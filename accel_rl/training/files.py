@@ -28,18 +28,18 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) 
         OSError: it could not be written; ``path`` is as it was and nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.part")
-    try:
-        with naming(path), temporary.open("wb") as file:
-            file.write(data)
+    with naming(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
             if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        _sync_folder(path.parent)
+                _sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

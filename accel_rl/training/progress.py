@@ -163,7 +163,9 @@ def summary(
     table.add_row("run", how)
     table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
     table.add_row("score", _score(status))
-    table.add_row("time", clock(status.seconds))
+    table.add_row(
+        "time", clock(status.seconds) if status.seconds >= 60 else f"{status.seconds:.1f} s"
+    )
     table.add_row("speed", _speed(status))
     table.add_row("spent", _split(status.split))
     worst = status.bottleneck

@@ -1,0 +1,48 @@
+"""Drawing actions by inverse CDF."""
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.agents import CategoricalAgent, sample_categorical
+from accel_rl.models import make_model
+
+
+def test_sample_on_known_distribution_gives_known_actions() -> None:
+    # p = (0.25, 0.5, 0.25), cumulative 0.25, 0.75, 1
+    logits = torch.tensor([0.25, 0.5, 0.25]).log().expand(6, 3)
+    uniform = torch.tensor([0.0, 0.24, 0.26, 0.74, 0.76, 0.999], dtype=torch.float64)
+    assert sample_categorical(logits, uniform).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_sampled_frequencies_equal_softmax() -> None:
+    rng = np.random.default_rng(0)
+    n, logits = 40_000, torch.tensor([1.0, -1.0, 0.5, 0.0])
+    actions = sample_categorical(logits.expand(n, 4), torch.from_numpy(rng.random(n)))
+    weights = np.exp([1.0, -1.0, 0.5, 0.0])
+    expected = weights / weights.sum()
+    standard_error = np.sqrt(expected * (1 - expected) / n)
+    frequency = np.bincount(actions.numpy(), minlength=4) / n
+    assert (abs(frequency - expected) < 4 * standard_error).all()
+
+
+@pytest.mark.parametrize("num_actions", [2, 3, 6, 18])
+def test_largest_uniform_gives_an_allowed_action(num_actions: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1000, num_actions)
+    uniform = torch.full((1000,), np.nextafter(1.0, 0.0), dtype=torch.float64)
+    assert sample_categorical(logits, uniform).max() == num_actions - 1
+
+
+def test_uniform_zero_never_gives_an_impossible_action() -> None:
+    logits = torch.tensor([[-1e30, 0.0, 0.0]])
+    assert sample_categorical(logits, torch.zeros(1, dtype=torch.float64)).item() == 1
+
+
+def test_act_depends_on_each_row_alone() -> None:
+    torch.manual_seed(0)
+    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=5))
+    observation, uniform = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
+    together = agent.act(observation, uniform)
+    alone = [agent.act(observation[i : i + 1], uniform[i : i + 1]).item() for i in range(8)]
+    assert together.tolist() == alone

@@ -1,0 +1,223 @@
+"""The A2C learner: what of a rollout moves the parameters, and by how much."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos import A2C, A2CConfig
+from accel_rl.models import PolicyValue, PolicyValueModel, make_model
+from accel_rl.parallel import FlatParameters, Local
+
+T, B, NUM_ACTIONS = 5, 4, 3
+
+
+class LinearModel(PolicyValueModel):
+    """The observation, a number, is its own value; the policy starts uniform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.logits = nn.Parameter(torch.zeros(NUM_ACTIONS))
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        logits = self.logits.expand(len(observation), NUM_ACTIONS)
+        return PolicyValue(logits, self.scale * observation.float())
+
+
+def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
+    flat = FlatParameters(model)
+    exchange = Local(flat, config.rule, config.max_gradient_norm)
+    return A2C(CategoricalAgent(model), config, exchange), flat
+
+
+def make_batch(seed: int = 0) -> RolloutTensors:
+    """Random scalars as observations, nothing ends."""
+    g = torch.Generator().manual_seed(seed)
+    return RolloutTensors(
+        observation=torch.randn(T + 1, B, generator=g),
+        action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
+        reward=torch.randn(T, B, generator=g),
+        terminated=torch.zeros(T, B, dtype=torch.bool),
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        valid=torch.ones(T, B, dtype=torch.bool),
+        final_observation=torch.empty(0),
+        final_step=torch.empty(0, dtype=torch.int64),
+        final_env=torch.empty(0, dtype=torch.int64),
+    )
+
+
+def truncated_batch() -> RolloutTensors:
+    """As `make_batch`, but environment 1 is truncated at step 2 with the final observation 50."""
+    batch = make_batch()
+    batch.truncated[2, 1] = True
+    return batch._replace(
+        final_observation=torch.tensor([50.0]),
+        final_step=torch.tensor([2]),
+        final_env=torch.tensor([1]),
+    )
+
+
+def slow_mean_return(batch: RolloutTensors, gamma: float, final_value: float) -> float:
+    total = 0.0
+    for b in range(B):
+        following = batch.observation[T, b].item()
+        for t in reversed(range(T)):
+            if batch.truncated[t, b]:
+                following = final_value
+            following = batch.reward[t, b].item() + gamma * following
+            total += following
+    return total / (T * B)
+
+
+@pytest.mark.parametrize(
+    ("time_limit_terminal", "final_value"), [(False, 50.0), (True, 0.0)], ids=["bootstrap", "end"]
+)
+def test_truncated_step_bootstraps_from_final_observation_unless_terminal(
+    time_limit_terminal: bool, final_value: float
+) -> None:
+    config = A2CConfig(time_limit_terminal=time_limit_terminal)
+    learner, _ = make_learner(LinearModel(), config)
+    batch = truncated_batch()
+    metrics = learner.update(batch, progress=0.0)
+    expected = slow_mean_return(batch, config.gamma, final_value)
+    assert metrics["mean_return"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_update_moves_parameters_as_worked_out_by_loops() -> None:
+    config = A2CConfig(lr=0.01, max_gradient_norm=None, value_coefficient=0.25)
+    model, batch = LinearModel(), make_batch()
+    learner, _ = make_learner(model, config)
+    metrics = learner.update(batch, progress=0.0)
+    # With a uniform policy the entropy has no gradient; d(-A log p_a)/dz_j = A (1/3 - [j = a]).
+    # The value is scale * x: d(R - x)^2/dscale = -2 (R - x) x.
+    grad_scale, grad_logits, n = 0.0, np.zeros(NUM_ACTIONS), T * B
+    for b in range(B):
+        return_ = batch.observation[T, b].item()
+        for t in reversed(range(T)):
+            x = batch.observation[t, b].item()
+            return_ = batch.reward[t, b].item() + config.gamma * return_
+            grad_scale += 0.25 * -2 * (return_ - x) * x / n
+            for j in range(NUM_ACTIONS):
+                chosen = j == batch.action[t, b].item()
+                grad_logits[j] += (return_ - x) * (1 / NUM_ACTIONS - chosen) / n
+    norm = np.sqrt(grad_scale**2 + (grad_logits**2).sum())
+    assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
+    assert metrics["entropy"].item() == pytest.approx(np.log(NUM_ACTIONS), rel=1e-6)
+    for found, start, grad in ((model.scale, 1.0, grad_scale), (model.logits, 0.0, grad_logits)):
+        expected = start - 0.01 * grad / np.sqrt(0.1 * grad**2 + 1e-6)
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
+
+
+def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
+    results = []
+    for garbage in (0.0, 1000.0):
+        batch = make_batch()
+        batch.terminated[2, 1] = True
+        batch.valid[3:, 1] = False
+        batch.reward[3:, 1] = garbage
+        batch.observation[3:, 1] = garbage
+        learner, flat = make_learner(LinearModel(), A2CConfig())
+        learner.update(batch, progress=0.0)
+        results.append(flat.parameter.clone())
+    assert torch.equal(*results)
+
+
+def test_normalized_advantages_make_policy_gradient_blind_to_reward_scale() -> None:
+    norms = []
+    for scale in (1.0, 100.0):
+        batch = make_batch()
+        batch = batch._replace(observation=scale * batch.observation, reward=scale * batch.reward)
+        config = A2CConfig(normalize_advantage=True, value_coefficient=0.0, max_gradient_norm=None)
+        learner, _ = make_learner(LinearModel(), config)
+        norms.append(learner.update(batch, progress=0.0)["gradient_norm"].item())
+    assert norms[0] > 0
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_envs", "progress", "expected"),
+    [
+        ({}, 16, 0.5, 7e-4),
+        ({}, 64, 0.5, 1.4e-3),
+        ({}, 512, 0.0, 7e-4 * 32**0.5),
+        ({"lr_base": 1e-3}, 4, 0.0, 5e-4),
+        ({"lr": 2.5e-4}, 64, 0.9, 2.5e-4),
+        ({"lr_schedule": "linear"}, 64, 0.75, 3.5e-4),
+        ({"lr_schedule": "linear"}, 16, 1.0, 0.0),
+    ],
+)
+def test_learning_rate_follows_rule_and_schedule(
+    options: dict[str, float], num_envs: int, progress: float, expected: float
+) -> None:
+    config = A2CConfig(**options)  # type: ignore[arg-type]
+    assert config.learning_rate(num_envs, progress) == pytest.approx(expected)
+
+
+def test_update_uses_learning_rate_of_the_batch_and_progress() -> None:
+    moves = []
+    for progress in (0.0, 0.5, 1.0):
+        learner, flat = make_learner(LinearModel(), A2CConfig(lr_schedule="linear"))
+        before = flat.parameter.clone()
+        learner.update(make_batch(), progress)
+        moves.append((flat.parameter - before).abs().max().item())
+    # the first step of RMSProp from 0 is lr / sqrt(1 - decay); lr = 7e-4 * sqrt(4 / 16)
+    assert moves[0] == pytest.approx(3.5e-4 / 0.1**0.5, rel=1e-2)
+    assert moves[1] == pytest.approx(moves[0] / 2, rel=1e-2)
+    assert moves[2] == 0
+
+
+def image_updates(config: A2CConfig) -> Iterator[tuple[FlatParameters, dict[str, Tensor]]]:
+    torch.manual_seed(0)
+    model = make_model("a3c", (2, 40, 44), np.dtype(np.uint8), NUM_ACTIONS)
+    learner, flat = make_learner(model, config)
+    for seed in range(3):
+        batch = make_batch(seed)
+        images = torch.randint(0, 256, (T + 1, B, 2, 40, 44), dtype=torch.uint8)
+        yield flat, learner.update(batch._replace(observation=images), progress=0.0)
+
+
+def test_same_seed_twice_gives_identical_parameters() -> None:
+    first, second = ([flat for flat, _ in image_updates(A2CConfig())][-1] for _ in range(2))
+    for (name, a), b in zip(
+        first.to_named(first.parameter).items(),
+        second.to_named(second.parameter).values(),
+        strict=True,
+    ):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_flat_views_survive_updates(precision: str) -> None:
+    for flat, metrics in image_updates(A2CConfig(precision=precision)):  # type: ignore[arg-type]
+        flat.check_views()
+        assert all(metric.ndim == 0 and metric.isfinite() for metric in metrics.values())
+
+
+def test_bfloat16_updates_stay_near_float32() -> None:
+    plain, short = (
+        [metrics for _, metrics in image_updates(A2CConfig(precision=precision))]  # type: ignore[arg-type]
+        for precision in ("float32", "bfloat16")
+    )
+    for name in ("policy_loss", "value_loss", "entropy"):
+        assert short[0][name].item() == pytest.approx(plain[0][name].item(), rel=0.03, abs=0.01)
+    assert short[0]["value_loss"].item() != plain[0]["value_loss"].item()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"gamma": 1.1}, "gamma is 1.1; it must be from 0 to 1"),
+        ({"gae_lambda": -0.1}, "gae_lambda is -0.1; it must be from 0 to 1"),
+        ({"entropy_coefficient": -1.0}, "entropy_coefficient is -1.0; it must be at least 0"),
+        ({"max_gradient_norm": 0.0}, "max_gradient_norm is 0.0; it must be above 0"),
+        ({"rmsprop_decay": 1.0}, "rmsprop_decay is 1.0; it must be at least 0 and below 1"),
+    ],
+)
+def test_option_out_of_range_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        A2CConfig(**options)  # type: ignore[arg-type]

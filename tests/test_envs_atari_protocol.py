@@ -1,0 +1,241 @@
+"""Atari: what the protocol promises, looked at one thing at a time; seeds, options, messages."""
+
+import subprocess
+import sys
+from typing import Any
+
+import ale_py
+import numpy as np
+import pytest
+from ale_py import roms
+
+from accel_rl.envs import AtariConfig, Environment, StepResult
+from accel_rl.envs.atari import AtariEnv
+
+
+def make(game: str = "breakout", seed: int = 0, **options: Any) -> AtariEnv:
+    env = AtariEnv(game, AtariConfig(**options))
+    env.seed(np.random.SeedSequence(seed))
+    return env
+
+
+def play(env: AtariEnv, num_steps: int, seed: int = 0) -> tuple[list[StepResult], Any]:
+    """Random play with resets: results, and observations ``[num_steps + 1, ...]`` before resets."""
+    out = np.zeros(env.spec.observation_shape, env.spec.observation_dtype)
+    env.reset(out)
+    observations, results = [out.copy()], []
+    for action in np.random.default_rng(seed).integers(env.spec.num_actions, size=num_steps):
+        results.append(env.step(int(action), out))
+        observations.append(out.copy())
+        if results[-1].episode_ended:
+            env.reset(out)
+    return results, np.stack(observations)
+
+
+def test_atari_env_offers_what_an_environment_must() -> None:
+    env = make()
+    assert isinstance(env, Environment)
+    assert env.spec.name == "breakout"
+    assert env.spec.observation_shape == (4, 104, 80)
+    assert env.spec.observation_dtype == np.uint8
+    assert env.spec.num_actions == 4
+    assert env.spec.frame_skip == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "num_actions"),
+    [
+        ({"observation_size": "84x84"}, (4, 84, 84), 4),
+        ({"frame_stack": 2, "full_action_set": True}, (2, 104, 80), 18),
+    ],
+    ids=["84x84", "full-actions"],
+)
+def test_spec_follows_options(
+    options: dict[str, Any], shape: tuple[int, ...], num_actions: int
+) -> None:
+    spec = AtariEnv("breakout", AtariConfig(**options)).spec
+    assert spec.observation_shape == shape
+    assert spec.num_actions == num_actions
+
+
+def test_reset_gives_three_blank_frames_and_the_screen() -> None:
+    out = np.full((4, 104, 80), 5, np.uint8)
+    make().reset(out)
+    assert not out[:3].any()
+    assert out[3].any()
+
+
+def test_lost_life_terminates_blanks_the_stack_and_plays_on() -> None:
+    results, observations = play(make(), 300)
+    lost = [t for t, r in enumerate(results) if r.terminated and not r.episode_ended]
+    over = [t for t, r in enumerate(results) if r.episode_ended]
+    assert over and len([t for t in lost if t < over[0]]) == 4  # Breakout has five lives
+    for t in lost:
+        assert not observations[t + 1][:3].any()
+        assert observations[t + 1][3].any()
+    assert all(results[t].terminated and not results[t].truncated for t in over)
+    assert observations[over[0] + 1][0].any()  # the final observation is no blank stack
+
+
+def test_lost_life_in_whole_games_goes_unnoticed() -> None:
+    results, observations = play(make(episodic_lives=False), 300)
+    assert [r.terminated for r in results] == [r.episode_ended for r in results]
+    assert any(r.episode_ended for r in results)
+    first_end = next(t for t, r in enumerate(results) if r.episode_ended)
+    assert observations[4 : first_end + 2].any(axis=(2, 3)).all()  # no frame is blank
+
+
+def test_fire_is_pressed_after_lost_life() -> None:
+    """In Breakout the ball comes only after FIRE: who never presses it plays on nevertheless."""
+    for press_fire, expected_end in ((True, True), (False, False)):
+        env = make(press_fire=press_fire, max_noops=0)
+        out = np.zeros(env.spec.observation_shape, np.uint8)
+        env.reset(out)
+        assert any(env.step(0, out).episode_ended for _ in range(300)) == expected_end
+
+
+def test_step_at_the_limit_is_truncated() -> None:
+    results, _ = play(make("pong", max_episode_steps=7), 21)
+    ends = [t for t, r in enumerate(results) if r.episode_ended]
+    assert ends == [6, 13, 20]
+    assert all(results[t].truncated and not results[t].terminated for t in ends)
+    assert AtariConfig().max_episode_steps == 27_000
+
+
+def test_reward_is_the_sign_and_raw_reward_the_game_own() -> None:
+    results, _ = play(make("space_invaders"), 300)
+    raw = [r.raw_reward for r in results]
+    assert max(raw) >= 5
+    assert [r.reward for r in results] == np.sign(raw).tolist()
+    unclipped, _ = play(make("space_invaders", clip_reward=False), 300)
+    assert [r.reward for r in unclipped] == [r.raw_reward for r in unclipped] == raw
+
+
+def test_negative_reward_is_clipped_to_minus_one() -> None:
+    results, _ = play(make("skiing", max_noops=0), 60)
+    assert min(r.raw_reward for r in results) < -1
+    assert min(r.reward for r in results) == -1
+
+
+def test_number_of_noops_is_uniform_up_to_the_maximum() -> None:
+    """Freeway's cars move in each frame, so the first screens tell the number of no-ops."""
+    env = make("freeway", max_noops=4, press_fire=False, cached_starts="off")
+    out = np.zeros(env.spec.observation_shape, np.uint8)
+    drawn = []
+    emulator = env._emulator
+    for _ in range(100):
+        env.reset(out)
+        drawn.append(emulator.getEpisodeFrameNumber())
+    counts = np.bincount(np.array(drawn) - min(drawn))
+    assert len(counts) == 5
+    assert counts.min() > 20 - 4 * np.sqrt(100 * 0.2 * 0.8)  # four standard errors
+
+
+def test_sticky_actions_repeat_frames_at_their_rate() -> None:
+    env = make(sticky_actions=0.25)
+    env.reset(np.zeros(env.spec.observation_shape, np.uint8))
+    num_steps = 5_000
+    fresh = 0
+    pressed = [0]
+    actions = np.arange(num_steps) % 4  # each step's action differs from the one before
+    for action in actions.tolist():
+        early, last = env._stick(action)
+        pressed += [*early, last]
+        fresh += pressed[-4] == env._codes[action]
+    # The step's first frame shows the new action with probability 0.75, its last with 1 - 0.25^4.
+    standard_error = np.sqrt(0.75 * 0.25 / num_steps)
+    assert abs(fresh / num_steps - 0.75) < 4 * standard_error
+    last_fresh = np.mean([code == env._codes[a] for code, a in zip(pressed[4::4], actions)])
+    assert abs(last_fresh - (1 - 0.25**4)) < 0.01
+
+
+@pytest.mark.parametrize("game", ["breakout", "seaquest", "solaris"])
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_same_seed_gives_the_same_play_and_another_seed_another(game: str, sticky: float) -> None:
+    first, again, other = (
+        play(make(game, seed, sticky_actions=sticky, max_episode_steps=40), 130)
+        for seed in (5, 5, 6)
+    )
+    assert first[0] == again[0]
+    np.testing.assert_array_equal(first[1], again[1])
+    assert not np.array_equal(first[1], other[1])
+
+
+def test_seed_reaches_the_console() -> None:
+    """Games that seed themselves from the console's timer start differently for another seed."""
+    starts = []
+    for seed in (1, 2, 3):
+        env = make("assault", seed, max_noops=0)
+        env.reset(np.zeros(env.spec.observation_shape, np.uint8))
+        starts.append(env._emulator.getRAM().tobytes())
+    assert len(set(starts)) == 3
+
+
+def test_environments_of_one_process_do_not_touch_each_other() -> None:
+    alone, _ = play(make("seaquest", 3), 60)
+    env, neighbour = make("seaquest", 3), make("seaquest", 4)
+    out = np.zeros(env.spec.observation_shape, np.uint8)
+    env.reset(out)
+    neighbour.reset(out.copy())
+    together = []
+    for action in np.random.default_rng(0).integers(env.spec.num_actions, size=60).tolist():
+        neighbour.step(0, out.copy())
+        together.append(env.step(action, out))
+    assert together == alone
+
+
+def test_emulator_ignores_actions_after_the_end() -> None:
+    """What lets `step` look at the game's end only once, after its four frames."""
+    emulator = ale_py.ALEInterface()
+    emulator.setFloat("repeat_action_probability", 0.0)
+    emulator.loadROM(roms.get_rom_path("breakout"))
+    while not emulator.game_over():
+        emulator.act(1)
+    memory = emulator.getRAM().tobytes()
+    assert emulator.act(3) == 0
+    assert emulator.getRAM().tobytes() == memory
+
+
+def test_emulator_says_nothing() -> None:
+    code = (
+        "import numpy as np; from accel_rl.envs import AtariConfig, make_env_factory\n"
+        "env = make_env_factory('pong', AtariConfig())(); env.seed(np.random.SeedSequence(0))\n"
+        "env.reset(np.zeros(env.spec.observation_shape, np.uint8))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert done.stdout == done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"observation_size": "64x64"}, "observation_size is '64x64'; it must be 104x80 or 84x84"),
+        ({"frame_skip": 0}, "frame_skip is 0; it must be at least 1"),
+        ({"frame_stack": 0}, "frame_stack is 0; it must be at least 1"),
+        ({"max_episode_steps": -1}, "max_episode_steps is -1; it must be at least 1"),
+        ({"max_noops": -1}, "max_noops is -1; it must be at least 0"),
+        ({"sticky_actions": 1.0}, "sticky_actions is 1.0; it must be a probability below 1"),
+        ({"sticky_actions": -0.1}, "sticky_actions is -0.1; it must be a probability"),
+        ({"cached_starts": "on"}, "cached_starts is 'on'; it must be auto or off"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else next(iter(value)),
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AtariConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("game", "message"),
+    [("breakot", "did you mean breakout?"), ("MsPacman", "did you mean ms_pacman")],
+)
+def test_unknown_game_is_refused_with_close_names(game: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"'{game}' is not an Atari game; {message}"):
+        AtariEnv(game, AtariConfig())
+
+
+def test_game_without_close_name_or_for_two_players_is_refused() -> None:
+    with pytest.raises(ValueError, match="'xyz' is not an Atari game; there are adventure, air_ra"):
+        AtariEnv("xyz", AtariConfig())
+    with pytest.raises(ValueError, match="'warlords' is not an Atari game"):
+        AtariEnv("warlords", AtariConfig())

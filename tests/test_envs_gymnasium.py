@@ -1,0 +1,207 @@
+"""Gymnasium environments behind our contract: spaces, alignment of calls, seeds, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from accel_rl.envs import EnvError, Environment
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+
+
+class Scripted(gymnasium.Env[Any, Any]):
+    """Gives what it is told to, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any] = spaces.Box(-9, 9, (2, 3)),  # noqa: B008
+        action_space: spaces.Space[Any] = spaces.Discrete(3),  # noqa: B008
+        observation: Any = None,
+        step: Callable[[], Any] = lambda: (1.0, False, False),
+        reset: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.observation = observation
+        self.on_step, self.on_reset = step, reset
+        self.seeds: list[int | None] = []
+        self.actions: list[Any] = []
+        self.is_closed = False
+
+    def observe(self) -> Any:
+        return self.observation_space.sample() if self.observation is None else self.observation
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seeds.append(seed)
+        self.on_reset()
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(action)
+        return (self.observe(), *self.on_step(), {})
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def wrap(env: gymnasium.Env[Any, Any]) -> tuple[GymnasiumEnv, Any]:
+    ours = GymnasiumEnv(lambda: env, "scripted")
+    ours.seed(np.random.SeedSequence(0))
+    return ours, np.zeros(ours.spec.observation_shape, ours.spec.observation_dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype"),
+    [
+        (spaces.Box(0, 255, (5, 4, 3), np.uint8), (5, 4, 3), np.uint8),
+        (spaces.Box(-1, 1, (), np.float64), (), np.float64),
+        (spaces.Box(-1, 1, (7,), np.float16), (7,), np.float16),
+        (spaces.Discrete(6, start=2), (), np.int64),
+        (spaces.MultiBinary([2, 2]), (2, 2), np.int8),
+        (spaces.MultiDiscrete([3, 4]), (2,), np.int64),
+    ],
+    ids=["image", "scalar", "vector", "discrete", "multi-binary", "multi-discrete"],
+)
+def test_observation_of_any_array_space_is_written_as_it_is(
+    space: spaces.Space[Any], shape: tuple[int, ...], dtype: Any
+) -> None:
+    observation = space.sample()
+    env, out = wrap(Scripted(space, observation=observation))
+    assert isinstance(env, Environment)
+    assert env.spec.observation_shape == shape
+    assert env.spec.observation_dtype == dtype
+    env.reset(out)
+    np.testing.assert_array_equal(out, observation)
+    out[...] = 0
+    env.step(0, out)
+    np.testing.assert_array_equal(out, observation)
+
+
+def test_actions_count_from_zero_wherever_the_space_starts() -> None:
+    scripted = Scripted(action_space=spaces.Discrete(3, start=-1))
+    env, out = wrap(scripted)
+    env.reset(out)
+    for action in range(env.spec.num_actions):
+        env.step(action, out)
+    assert scripted.actions == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_ends_are_those_of_gymnasium(terminated: bool, truncated: bool) -> None:
+    env, out = wrap(Scripted(step=lambda: (np.float32(-2.5), terminated, truncated)))
+    env.reset(out)
+    result = env.step(0, out)
+    assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated)
+
+
+def test_only_the_first_reset_is_seeded() -> None:
+    seeds = []
+    for seed in (1, 1, 2):
+        scripted = Scripted()
+        env, out = wrap(scripted)
+        env.seed(np.random.SeedSequence(seed))
+        env.reset(out)
+        env.reset(out)
+        assert scripted.seeds[1] is None
+        seeds.append(scripted.seeds[0])
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_same_seed_gives_the_same_play_in_cart_pole() -> None:
+    plays = []
+    for seed in (3, 3, 4):
+        env = GymnasiumEnv(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1")
+        env.seed(np.random.SeedSequence(seed))
+        rows = np.zeros((40, 4), np.float32)
+        env.reset(rows[0])
+        for t in range(1, 40):
+            if env.step(t % 2, rows[t]).episode_ended:
+                env.reset(rows[t])
+        env.close()
+        plays.append(rows)
+    np.testing.assert_array_equal(plays[0], plays[1])
+    assert not np.array_equal(plays[0], plays[2])
+
+
+def test_close_closes_the_environment() -> None:
+    scripted = Scripted()
+    wrap(scripted)[0].close()
+    assert scripted.is_closed
+
+
+def broken() -> Any:
+    raise KeyError("lost")
+
+
+def test_error_in_the_constructor_is_named_and_chained() -> None:
+    with pytest.raises(EnvError, match=r"mine failed in its constructor: KeyError: 'lost'") as info:
+        GymnasiumEnv(broken, "mine")
+    assert isinstance(info.value.__cause__, KeyError)
+
+
+def test_error_in_reset_is_named_and_chained() -> None:
+    env, out = wrap(Scripted(reset=broken))
+    with pytest.raises(EnvError, match="scripted failed in reset: KeyError: 'lost'") as info:
+        env.reset(out)
+    assert isinstance(info.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (broken, "scripted failed in step: KeyError: 'lost'"),
+        (lambda: (1.0, False), "scripted failed in step: ValueError: not enough values"),
+        (lambda: ("much", False, False), "scripted failed in step: ValueError: could not convert"),
+        (lambda: (float("nan"), False, False), "returned the reward nan from step; it must be fin"),
+        (lambda: (float("inf"), False, False), "returned the reward inf from step; it must be fin"),
+    ],
+    ids=["raises", "too-few", "no-number", "nan", "inf"],
+)
+def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
+    env, out = wrap(Scripted(step=step))
+    env.reset(out)
+    with pytest.raises(EnvError, match=message):
+        env.step(0, out)
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        (np.zeros((3, 2), np.float32), r"shape \(3, 2\) from reset; .* says \(2, 3\)"),
+        (np.zeros(3, np.float32), r"shape \(3,\) from reset; .* says \(2, 3\)"),
+        (np.zeros((2, 3), np.complex64), "dtype complex64 from reset; .* says float32"),
+    ],
+    ids=["transposed", "would-broadcast", "complex"],
+)
+def test_observation_that_breaks_its_space_is_refused(observation: Any, message: str) -> None:
+    env, out = wrap(Scripted(observation=observation))
+    with pytest.raises(EnvError, match=f"scripted returned an observation of {message}"):
+        env.reset(out)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(3)],
+    ids=["continuous", "multi-discrete", "multi-binary"],
+)
+def test_action_space_that_is_not_discrete_is_refused(space: spaces.Space[Any]) -> None:
+    with pytest.raises(EnvError, match=r"scripted has the action space .*; it must be Discrete"):
+        wrap(Scripted(action_space=space))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"a": spaces.Discrete(2)}),
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Text(4),
+        spaces.Sequence(spaces.Discrete(2)),
+    ],
+    ids=["dict", "tuple", "text", "sequence"],
+)
+def test_observation_space_that_is_no_array_is_refused(space: spaces.Space[Any]) -> None:
+    with pytest.raises(EnvError, match=r"observation space .*; it must be one array .*Flatten"):
+        wrap(Scripted(observation_space=space))

@@ -1,0 +1,175 @@
+"""Names of environments: what each makes, that factories travel, and what unknown ones are told."""
+
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from accel_rl.envs import (
+    AtariConfig,
+    Catch,
+    CountingEnv,
+    EnvError,
+    is_atari_game,
+    make_env_factory,
+    probe_spec,
+)
+
+
+def make_cart_pole() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")
+
+
+def make_broken() -> Catch:
+    raise OSError("no licence")
+
+
+def make_number() -> int:
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "shape", "num_actions"),
+    [
+        ("breakout", "breakout", (4, 104, 80), 4),
+        ("catch", "catch", (10, 5), 3),
+        ("counting", "counting", (3,), 4),
+        ("CartPole-v1", "CartPole-v1", (4,), 2),
+        ("FrozenLake-v1", "FrozenLake-v1", (), 4),
+        ("ALE/Pong-v5", "ALE/Pong-v5", (210, 160, 3), 6),
+        ("test_envs_make:make_cart_pole", "test_envs_make:make_cart_pole", (4,), 2),
+        ("accel_rl.envs.catch:Catch", "catch", (10, 5), 3),
+    ],
+)
+def test_factory_of_each_kind_of_name_survives_pickling_and_steps(
+    env: str, name: str, shape: tuple[int, ...], num_actions: int
+) -> None:
+    factory = pickle.loads(pickle.dumps(make_env_factory(env)))
+    spec = probe_spec(factory)
+    assert (spec.name, spec.observation_shape, spec.num_actions) == (name, shape, num_actions)
+    made = factory()
+    made.seed(np.random.SeedSequence(0))
+    out = np.zeros(shape, spec.observation_dtype)
+    made.reset(out)
+    for action in range(num_actions):
+        made.step(action, out)
+    made.close()
+
+
+def test_atari_options_reach_the_game() -> None:
+    factory = make_env_factory("pong", AtariConfig(observation_size="84x84", frame_skip=2))
+    spec = probe_spec(factory)
+    assert spec.observation_shape == (4, 84, 84)
+    assert spec.frame_skip == 2
+
+
+@pytest.mark.parametrize(("env", "expected"), [("pong", True), ("catch", False), ("Pong", False)])
+def test_is_atari_game_knows_the_games(env: str, expected: bool) -> None:
+    assert is_atari_game(env) == expected
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("breakot", r"env=breakot is neither an Atari game nor .*; did you mean breakout"),
+        ("ctach", r"did you mean catch"),
+        ("cartpole-v1", r"did you mean CartPole-v1"),
+        ("CartPole-v7", r"did you mean CartPole-v1"),
+        ("ALE/Pnog-v5", r"did you mean ALE/Pong-v5"),
+        ("qqqqqq", r"env=qqqqqq is neither an Atari game nor catch, counting, a Gymnasium id or"),
+        ("no_such_module:make", r"env=no_such_module:make: the module no_such_module cannot be im"),
+        (
+            "accel_rl.envs:make",
+            r"env=accel_rl.envs:make: the module accel_rl.envs has no function make",
+        ),
+    ],
+)
+def test_unknown_environment_is_refused(env: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_env_factory(env)
+
+
+def test_function_that_raises_is_named() -> None:
+    factory = make_env_factory("test_envs_make:make_broken")
+    message = "test_envs_make:make_broken failed in its constructor: OSError: no licence"
+    with pytest.raises(EnvError, match=message) as info:
+        probe_spec(factory)
+    assert isinstance(info.value.__cause__, OSError)
+
+
+def test_function_that_makes_no_environment_is_refused() -> None:
+    with pytest.raises(EnvError, match="make_number is a int; the function must return a gymnasi"):
+        probe_spec(make_env_factory("test_envs_make:make_number"))
+
+
+def test_factory_that_raises_is_named() -> None:
+    message = "environment make_broken failed in its constructor: OSError: no licence"
+    with pytest.raises(EnvError, match=message):
+        probe_spec(make_broken)
+
+
+def test_factory_of_bare_gymnasium_environment_is_told_to_wrap_it() -> None:
+    with pytest.raises(EnvError, match=r"make_cart_pole is a TimeLimit.*wrap .* in GymnasiumEnv"):
+        probe_spec(make_cart_pole)  # type: ignore[arg-type]
+
+
+def test_continuous_action_space_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Pendulum-v1 has the action space Box.*must be Discrete"):
+        probe_spec(make_env_factory("Pendulum-v1"))
+
+
+# ---- the two small environments ------------------------------------------------------------------
+
+
+def catch_return(choose: Any, num_episodes: int) -> float:
+    env = Catch()
+    env.seed(np.random.SeedSequence(0))
+    out = np.zeros((10, 5), np.float32)
+    total = 0.0
+    for _ in range(num_episodes):
+        env.reset(out)
+        for t in range(9):
+            result = env.step(choose(out), out)
+            assert result.episode_ended == result.terminated == (t == 8)
+            assert out.sum() == (1 if t == 8 and result.reward == 1 else 2)
+            total += result.reward
+    return total / num_episodes
+
+
+def test_catch_is_won_by_following_the_ball() -> None:
+    def follow(board: Any) -> int:
+        ball = int(board[:9].argmax()) % 5
+        paddle = int(board[9].argmax())
+        return int(np.sign(ball - paddle)) + 1
+
+    assert catch_return(follow, 50) == 1.0
+
+
+def test_catch_is_mostly_lost_at_random() -> None:
+    rng = np.random.default_rng(0)
+    assert -0.75 < catch_return(lambda _: int(rng.integers(3)), 400) < -0.45
+
+
+def test_counting_env_counts() -> None:
+    env = CountingEnv(max_episode_steps=4, truncation=0.5, life_interval=2)
+    env.seed(np.random.SeedSequence(7))
+    out = np.zeros(3, np.int64)
+    env.reset(out)
+    identity = out[0]
+    seen = set()
+    for episode in range(60):
+        np.testing.assert_array_equal(out, (identity, episode, 0))
+        for step in range(1, 5):
+            result = env.step(0, out)
+            np.testing.assert_array_equal(out, (identity, episode, step))
+            assert result.reward == result.raw_reward == step
+            if result.episode_ended:
+                assert result.terminated != result.truncated
+                break
+            assert result.terminated == (step % 2 == 0)
+            assert not result.truncated
+        seen.add((step, result.truncated))
+        env.reset(out)
+    assert seen == {(step, truncated) for step in range(1, 5) for truncated in (False, True)}

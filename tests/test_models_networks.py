@@ -1,0 +1,157 @@
+"""Networks: sizes, initial parameters, the arithmetic of the fast paths, and refusals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from accel_rl.models import make_model
+from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork, ImageSpec
+from accel_rl.models.initialization import normc_
+
+UINT8 = np.dtype(np.uint8)
+SPECS = pytest.mark.parametrize("spec", [A3C_NET, DQN_NET, NATURE_NET], ids=lambda s: s.name)
+
+
+def slow_conv(
+    x: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    bias: NDArray[np.float64],
+    stride: int,
+    padding: int,
+) -> NDArray[np.float64]:
+    """One image [C, H, W], one output at a time, then ReLU."""
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
+    k = weight.shape[-1]
+    rows = (x.shape[1] - k) // stride + 1
+    columns = (x.shape[2] - k) // stride + 1
+    out = np.empty((len(weight), rows, columns))
+    for o in range(len(weight)):
+        for i in range(rows):
+            for j in range(columns):
+                patch = x[:, i * stride : i * stride + k, j * stride : j * stride + k]
+                out[o, i, j] = bias[o] + (patch * weight[o]).sum()
+    return np.maximum(out, 0)
+
+
+def slow_forward(
+    model: ImageNetwork, spec: ImageSpec, image: NDArray[np.uint8]
+) -> tuple[NDArray[np.float64], float]:
+    p = {name: t.detach().double().numpy() for name, t in model.named_parameters()}
+    x = image / 255.0
+    for number, conv in enumerate(spec.convs):
+        weight, bias = p[f"convs.{number}.weight"], p[f"convs.{number}.bias"]
+        x = slow_conv(x, weight, bias, conv.stride, conv.padding)
+    features = x.transpose(1, 2, 0).reshape(-1)  # row, column, channel
+    hidden = np.maximum(p["hidden.weight"] @ features + p["hidden.bias"], 0)
+    logits = p["policy.weight"] @ hidden + p["policy.bias"]
+    return logits, float(p["value.weight"][0] @ hidden + p["value.bias"][0])
+
+
+@SPECS
+@pytest.mark.parametrize("with_gradient", [False, True], ids=["acting", "learning"])
+def test_image_network_equals_slow_reference(spec: ImageSpec, with_gradient: bool) -> None:
+    torch.manual_seed(0)
+    model = ImageNetwork(spec, (2, 44, 40), num_actions=3)
+    for p in model.parameters():  # biases and small heads must count
+        p.data.add_(torch.randn_like(p), alpha=0.05)
+    image = torch.randint(0, 256, (2, 2, 44, 40), dtype=torch.uint8)
+    with torch.set_grad_enabled(with_gradient):
+        output = model(image)
+    for n in range(2):
+        logits, value = slow_forward(model, spec, image[n].numpy())
+        np.testing.assert_allclose(output.logits[n].detach().numpy(), logits, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(output.value[n].item(), value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "hidden_inputs"),
+    [
+        (A3C_NET, (4, 104, 80), 12 * 9 * 32),
+        (DQN_NET, (4, 104, 80), 12 * 9 * 64),
+        (NATURE_NET, (4, 84, 84), 7 * 7 * 64),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_hidden_layer_on_atari_images_has_published_size(
+    spec: ImageSpec, shape: tuple[int, int, int], hidden_inputs: int
+) -> None:
+    model = ImageNetwork(spec, shape, num_actions=4)
+    assert model.hidden.weight.shape == (spec.hidden, hidden_inputs)
+
+
+def test_normc_gives_each_output_unit_incoming_weights_of_the_norm() -> None:
+    torch.manual_seed(0)
+    weight = normc_(torch.empty(30, 50), 0.7)
+    incoming = [math.sqrt(sum(w * w for w in row)) for row in weight.tolist()]
+    np.testing.assert_allclose(incoming, 0.7, rtol=1e-5)
+    outgoing = weight.norm(dim=0)
+    assert outgoing.std() > 0.01
+
+
+@pytest.mark.parametrize("name", ["a3c", "dqn"])
+def test_initial_parameters_are_glorot_and_normc(name: str) -> None:
+    torch.manual_seed(0)
+    model = make_model(name, (4, 104, 80), UINT8, num_actions=6)
+    assert isinstance(model, ImageNetwork)
+    for layer, norm in ((model.hidden, 1.0), (model.policy, 0.01), (model.value, 1.0)):
+        np.testing.assert_allclose(layer.weight.norm(dim=1).detach(), norm, rtol=1e-5)
+    for conv in model.convs:
+        out, into, height, width = conv.weight.shape
+        bound = math.sqrt(6 / ((into + out) * height * width))
+        largest = conv.weight.abs().max().item()
+        assert 0.99 * bound < largest <= bound
+    assert all((p == 0).all() for n, p in model.named_parameters() if n.endswith("bias"))
+
+
+def test_initial_parameters_of_nature_are_orthogonal() -> None:
+    torch.manual_seed(0)
+    model = make_model("nature", (4, 84, 84), UINT8, num_actions=6)
+    assert isinstance(model, ImageNetwork)
+    layers = [(layer, 2.0) for layer in (*model.convs, model.hidden)]
+    for layer, square in (*layers, (model.policy, 1e-4), (model.value, 1.0)):
+        rows = layer.weight.detach().flatten(1)
+        expected = square * torch.eye(len(rows))
+        torch.testing.assert_close(rows @ rows.T, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((4, 104, 80), "uint8", "ImageNetwork"),
+        ((1, 10, 5), "uint8", "MLP"),
+        ((4, 104, 80), "float32", "MLP"),
+        ((4,), "float32", "MLP"),
+    ],
+    ids=["image", "tiny_image", "floats", "vector"],
+)
+def test_auto_chooses_network_by_observation(
+    shape: tuple[int, ...], dtype: str, expected: str
+) -> None:
+    assert type(make_model("auto", shape, np.dtype(dtype), num_actions=2)).__name__ == expected
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
+def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
+    model = make_model("mlp", (10, 5), np.dtype(dtype), num_actions=3)
+    output = model(torch.from_numpy(np.ones((7, 10, 5), dtype)))
+    assert output.logits.shape == (7, 3)
+    assert output.value.shape == (7,)
+    assert output.logits.dtype == output.value.dtype == torch.float32
+
+
+def test_unknown_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="model is 'resnet'; it must be one of auto, a3c"):
+        make_model("resnet", (4, 84, 84), UINT8, num_actions=2)
+
+
+def test_convolutional_model_for_vectors_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model=a3c needs images.*float32 of shape \[4\]"):
+        make_model("a3c", (4,), np.dtype(np.float32), num_actions=2)
+
+
+def test_image_too_small_for_the_network_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(4, 20, 20\) are too small .* model=nature"):
+        make_model("nature", (4, 20, 20), UINT8, num_actions=2)

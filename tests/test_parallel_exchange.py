@@ -1,0 +1,82 @@
+"""The exchange of a learner on its own: clip, apply the rule, save and load."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from accel_rl.parallel import FlatParameters, Local, RMSProp
+from accel_rl.parallel.exchange import clip_gradient_
+
+RULE = RMSProp(decay=0.9, eps=1e-6, initial=0.0)
+
+
+def make_exchange(max_gradient_norm: float | None = None, rule: RMSProp = RULE) -> Local:
+    torch.manual_seed(0)
+    return Local(FlatParameters(nn.Linear(3, 2)), rule, max_gradient_norm)
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "expected"),
+    [
+        # norm of (3, 4) is 5: multiplier 0.5 / (5 + 1e-7)
+        (0.5, (0.3, 0.4)),
+        # below the limit: 5 / (5 + 1e-7)
+        (10.0, (3.0, 4.0)),
+        (None, (3.0, 4.0)),
+    ],
+    ids=["above", "below", "none"],
+)
+def test_clip_scales_to_the_limit_and_returns_the_norm_before(
+    max_norm: float | None, expected: tuple[float, float]
+) -> None:
+    gradient = torch.tensor([3.0, 4.0])
+    norm = clip_gradient_(gradient, max_norm)
+    assert norm.item() == pytest.approx(5.0)
+    assert gradient.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_clip_factor_is_that_of_lasagne() -> None:
+    gradient = torch.tensor([3e-7, 4e-7], dtype=torch.float64)  # norm 5e-7, no longer >> 1e-7
+    clip_gradient_(gradient, 1.0)
+    np.testing.assert_allclose(gradient.numpy(), [2.5e-7, 10e-7 / 3], rtol=1e-9)
+
+
+def test_clip_of_zero_gradient_leaves_zero() -> None:
+    gradient = torch.zeros(3)
+    assert clip_gradient_(gradient, 0.5).item() == 0
+    assert gradient.tolist() == [0, 0, 0]
+
+
+def test_step_applies_the_rule_to_the_clipped_gradient() -> None:
+    exchange = make_exchange(max_gradient_norm=0.5)
+    flat = exchange.parameters
+    before = flat.parameter.double().numpy().copy()
+    flat.gradient[:2] = torch.tensor([3.0, 4.0])
+    norm = exchange.step(lr=0.01)
+    clipped = np.zeros_like(before)
+    clipped[:2] = (0.3, 0.4)
+    expected = before - 0.01 * clipped / np.sqrt(0.1 * clipped**2 + 1e-6)
+    assert norm.item() == pytest.approx(5.0)
+    np.testing.assert_allclose(flat.parameter.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_state_round_trip_gives_the_same_next_step() -> None:
+    exchange, other = make_exchange(), make_exchange(rule=RMSProp(decay=0.9, eps=1e-6, initial=1.0))
+    exchange.parameters.gradient.normal_()
+    exchange.step(lr=0.1)
+    other.load_state_dict(exchange.state_dict())
+    other.parameters.gradient.copy_(exchange.parameters.gradient)
+    exchange.step(lr=0.1)
+    other.step(lr=0.1)
+    saved, loaded = exchange.state_dict(), other.state_dict()
+    for kind, named in saved.items():
+        assert all(torch.equal(named[name], loaded[kind][name]) for name in named)
+
+
+def test_state_of_another_rule_is_refused() -> None:
+    exchange = make_exchange()
+    state = exchange.state_dict()
+    state["momentum"] = state.pop("mean_square")
+    with pytest.raises(ValueError, match=r"holds momentum, parameters; .* needs mean_square"):
+        exchange.load_state_dict(state)

@@ -1,0 +1,136 @@
+"""Flat parameters: views that last, for any memory format, and named copies of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from accel_rl.models import make_model
+from accel_rl.parallel import FlatParameters
+
+
+def make_image_model() -> nn.Module:
+    torch.manual_seed(0)
+    return make_model("a3c", (2, 40, 44), np.dtype(np.uint8), num_actions=3)
+
+
+IMAGES = torch.randint(0, 256, (4, 2, 40, 44), generator=torch.Generator().manual_seed(1)).byte()
+
+
+def test_parameters_become_views_with_the_same_values_and_strides() -> None:
+    model, untouched = make_image_model(), make_image_model()
+    flat = FlatParameters(model)
+    for p, q in zip(model.parameters(), untouched.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert p.stride() == q.stride()
+    assert not model.convs[1].weight.is_contiguous()  # type: ignore[union-attr, operator]
+    flat.parameter.zero_()
+    assert all((p == 0).all() for p in model.parameters())
+
+
+def test_views_do_not_overlap() -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    flat.parameter.zero_()
+    for number, p in enumerate(model.parameters(), start=1):
+        p.data.fill_(number)
+    for number, p in enumerate(model.parameters(), start=1):
+        assert (p == number).all()
+    assert int((flat.parameter != 0).sum()) == sum(p.numel() for p in model.parameters())
+
+
+def test_flat_gradient_is_the_gradient_of_an_ordinary_model() -> None:
+    model, ordinary = make_image_model(), make_image_model()
+    flat = FlatParameters(model)
+    for m in (model, ordinary):
+        output = m(IMAGES)
+        (F.log_softmax(output.logits, 1)[:, 0].sum() + output.value.square().sum()).backward()
+    for (name, grad), p in zip(
+        flat.to_named(flat.gradient).items(), ordinary.parameters(), strict=True
+    ):
+        torch.testing.assert_close(grad, p.grad, msg=name)
+
+
+def test_views_survive_training_steps() -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    for _ in range(3):
+        flat.zero_gradient()
+        model(IMAGES).value.square().sum().backward()
+        flat.parameter.add_(flat.gradient, alpha=-1e-3)
+    flat.check_views()
+    assert flat.gradient.abs().sum() > 0
+
+
+def test_zero_gradient_clears_every_parameters_gradient() -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    model(IMAGES).value.sum().backward()
+    flat.zero_gradient()
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+def forget_gradients(model: nn.Module) -> None:
+    model.zero_grad(set_to_none=True)
+
+
+def assign_parameters(model: nn.Module) -> None:
+    model.load_state_dict(make_image_model().state_dict(), assign=True)
+
+
+def change_format(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data = p.data.contiguous()
+
+
+@pytest.mark.parametrize("mistake", [forget_gradients, assign_parameters, change_format])
+def test_check_views_after_a_silent_break_fails(mistake: Callable[[nn.Module], None]) -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    mistake(model)
+    with pytest.raises(AssertionError, match=r"no longer lies in|has other strides"):
+        flat.check_views()
+
+
+def test_named_round_trip_across_memory_formats_keeps_parameters() -> None:
+    model = make_image_model()
+    named = FlatParameters(model).to_named(FlatParameters(model).parameter)
+    assert all(tensor.is_contiguous() for tensor in named.values())
+    plain = make_image_model()
+    for p in plain.parameters():
+        p.data = torch.zeros_like(p, memory_format=torch.contiguous_format)
+    flat = FlatParameters(plain)
+    flat.from_named_(flat.parameter, named)
+    for p, q in zip(plain.parameters(), make_image_model().parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_named_copies_do_not_follow_the_parameters() -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    named = flat.to_named(flat.parameter)
+    flat.parameter.zero_()
+    assert all(named[n].abs().sum() > 0 for n in named if n.endswith("weight"))
+
+
+def test_parameters_of_another_model_are_refused() -> None:
+    flat = FlatParameters(make_image_model())
+    other = FlatParameters(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), num_actions=5))
+    with pytest.raises(ValueError, match=r"differ in policy\.bias, policy\.weight"):
+        flat.from_named_(flat.parameter, other.to_named(other.parameter))
+
+
+def test_mixed_dtypes_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match="2 kinds of dtype and device"):
+        FlatParameters(model)
+
+
+def test_parameter_with_gaps_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.data = torch.zeros(2, 4)[:, ::2]
+    with pytest.raises(ValueError, match="parameter weight has gaps"):
+        FlatParameters(model)

@@ -1,0 +1,54 @@
+"""RMSProp against an independent NumPy version and numbers worked out by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.parallel import RMSProp, rmsprop_
+
+
+def test_rmsprop_first_step_equals_hand_computed() -> None:
+    # mean_square = 0.9 * 0 + 0.1 * 0.2^2 = 0.004; root = sqrt(0.004 + 0.005) = 0.0948683
+    # parameter = 1 - 0.1 * 0.2 / 0.0948683 = 0.7891815; with eps outside the root it were 0.7069
+    parameter, mean_square = torch.ones(1), torch.zeros(1)
+    rmsprop_(parameter, torch.tensor([0.2]), mean_square, lr=0.1, decay=0.9, eps=0.005)
+    assert mean_square.item() == pytest.approx(0.004, rel=1e-6)
+    assert parameter.item() == pytest.approx(0.7891815, rel=1e-6)
+
+
+@pytest.mark.parametrize("initial", [0.0, 1.0], ids=["paper", "tensorflow"])
+def test_rmsprop_over_many_steps_equals_slow_version(initial: float) -> None:
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(20, 7))
+    expected = list(rng.normal(size=7))
+    parameter = torch.tensor(expected, dtype=torch.float64)
+    rule = RMSProp(decay=0.9, eps=1e-6, initial=initial)
+    state = rule.make_state(parameter)
+    squares = [initial] * 7
+    for gradient in gradients:
+        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01)
+        for i in range(7):
+            squares[i] = 0.9 * squares[i] + 0.1 * gradient[i] ** 2
+            expected[i] -= 0.01 * gradient[i] / (squares[i] + 1e-6) ** 0.5
+    np.testing.assert_allclose(parameter.numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(state["mean_square"].numpy(), squares, rtol=1e-12)
+
+
+def test_rmsprop_on_slices_equals_whole_vector() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(100)
+    whole, sliced = torch.ones(100), torch.ones(100)
+    rule = RMSProp(decay=0.99, eps=1e-5, initial=1.0)
+    state, sliced_state = rule.make_state(whole), rule.make_state(sliced)
+    for _ in range(3):
+        rule.step_(whole, gradient, state, lr=0.1)
+        for chunk in (slice(70, 100), slice(0, 33), slice(33, 70)):
+            slices = {name: tensor[chunk] for name, tensor in sliced_state.items()}
+            rule.step_(sliced[chunk], gradient[chunk], slices, lr=0.1)
+    torch.testing.assert_close(sliced, whole, rtol=1e-6, atol=0)
+
+
+def test_rmsprop_leaves_the_gradient_alone() -> None:
+    gradient = torch.tensor([3.0, 4.0])
+    rmsprop_(torch.zeros(2), gradient, torch.zeros(2), lr=0.1, decay=0.9, eps=1e-6)
+    assert gradient.tolist() == [3.0, 4.0]

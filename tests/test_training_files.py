@@ -1,0 +1,156 @@
+"""What a run writes: whole files, checkpoints, its directory, its log."""
+
+import dataclasses
+import errno
+import logging
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+
+from accel_rl.config import TrainConfig
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from accel_rl.training.files import write_whole
+from accel_rl.training.run_directory import log_to, make_run_directory
+
+NOW = datetime(2026, 3, 4, 5, 6, 7)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail_with(code: int):
+    def fail(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None:
+    path = tmp_path / "curve.png"
+    write_whole(path, b"first")
+    write_whole(path, b"second", durable=True)
+    assert path.read_bytes() == b"second"
+    assert names(tmp_path) == ["curve.png"]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_write_whole_that_fails_in_the_middle_leaves_the_old_file(
+    function: str, tmp_path, monkeypatch
+) -> None:
+    path = tmp_path / "curve.png"
+    write_whole(path, b"old")
+    monkeypatch.setattr(f"os.{function}", fail_with(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(path, b"new", durable=True)
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["curve.png"]
+
+
+def state_of(number: int) -> dict:
+    return {
+        "counts": {"steps": number},
+        "parameters": {"weight": torch.full((3, 2), float(number))},
+    }
+
+
+def test_checkpoint_read_back_has_the_same_tensors_and_counts(tmp_path) -> None:
+    path = save_checkpoint(tmp_path, 1_000_000, state_of(7), num_kept=3)
+    assert path == tmp_path / "checkpoints" / "steps_000001000000.pt"
+    loaded = load_checkpoint(path)
+    assert loaded["counts"] == {"steps": 7}
+    torch.testing.assert_close(loaded["parameters"]["weight"], torch.full((3, 2), 7.0))
+
+
+def test_checkpoint_loads_without_executing_a_pickle(tmp_path) -> None:
+    path = save_checkpoint(tmp_path, 1, state_of(1), num_kept=1)
+    assert torch.load(path, weights_only=True)["counts"] == {"steps": 1}
+
+
+def test_only_the_last_checkpoints_are_kept(tmp_path) -> None:
+    for steps in (5, 90, 1_000, 20_000):
+        save_checkpoint(tmp_path, steps, state_of(steps), num_kept=2)
+    assert [load_checkpoint(p)["counts"]["steps"] for p in list_checkpoints(tmp_path)] == [
+        1_000,
+        20_000,
+    ]
+
+
+def test_checkpoint_that_fails_in_the_middle_is_absent_and_the_old_ones_stay(
+    tmp_path, monkeypatch
+) -> None:
+    save_checkpoint(tmp_path, 5, state_of(5), num_kept=1)
+    monkeypatch.setattr("os.fsync", fail_with(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device"):
+        save_checkpoint(tmp_path, 6, state_of(6), num_kept=1)
+    assert names(tmp_path / "checkpoints") == ["steps_000000000005.pt"]
+    assert load_checkpoint(list_checkpoints(tmp_path)[-1])["counts"] == {"steps": 5}
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])
+def test_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path) -> None:
+    path = tmp_path / "steps_000000000001.pt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"steps_000000000001\.pt is not a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_checkpoint_of_another_format_is_refused(tmp_path) -> None:
+    path = tmp_path / "other.pt"
+    torch.save({"format": 99}, path)
+    with pytest.raises(ValueError, match="is not a checkpoint of this version"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("pong", "pong-a2c-4-20260304-050607"),
+        ("ALE/Pong-v5", "ALE-Pong-v5-a2c-4-20260304-050607"),
+        ("mine.games:make", "mine.games-make-a2c-4-20260304-050607"),
+    ],
+)
+def test_run_directory_is_named_after_env_algo_seed_and_time(
+    env: str, name: str, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert make_run_directory(TrainConfig(env=env, seed=4), NOW) == Path("runs") / name
+    assert (tmp_path / "runs" / name).is_dir()
+
+
+def test_runs_of_the_same_second_get_directories_of_their_own(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = [make_run_directory(TrainConfig(), NOW).name for _ in range(3)]
+    stem = "pong-a2c-0-20260304-050607"
+    assert made == [stem, f"{stem}-2", f"{stem}-3"]
+
+
+def test_given_run_directory_may_exist_if_it_is_empty(tmp_path) -> None:
+    config = TrainConfig(run_dir=str(tmp_path / "a" / "b"))
+    assert make_run_directory(config, NOW) == tmp_path / "a" / "b"
+    assert make_run_directory(config, NOW) == tmp_path / "a" / "b"
+    (tmp_path / "a" / "b" / "metrics.csv").write_text("")
+    with pytest.raises(ValueError, match="is not empty, and a run never overwrites another"):
+        make_run_directory(config, NOW)
+
+
+def test_log_takes_records_of_the_package_while_open(tmp_path) -> None:
+    logger = logging.getLogger("accel_rl.samplers.pool")
+    root = logging.getLogger("accel_rl")
+    before = (root.level, root.propagate, list(root.handlers))
+    with log_to(tmp_path / "train.log"):
+        logger.info("worker 3 was replaced")
+    logger.warning("later")
+    text = (tmp_path / "train.log").read_text()
+    assert "INFO worker 3 was replaced" in text
+    assert "later" not in text
+    assert (root.level, root.propagate, list(root.handlers)) == before
+
+
+def test_config_of_a_run_directory_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().seed = 3  # type: ignore[misc]

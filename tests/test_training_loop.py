@@ -1,0 +1,257 @@
+"""The loop with fakes: what happens in which order, how often, and when it ends."""
+
+import contextlib
+import csv
+import io
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from accel_rl.algos.a2c import A2CConfig
+from accel_rl.config import TrainConfig
+from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.loop import iterate
+from accel_rl.training.progress import PlainLines
+from accel_rl.training.recorder import Recorder
+from accel_rl.training.stopping import StopRequest
+
+
+class Tape(list[str]):
+    """Everything that happens, in order."""
+
+
+class FakeSampler:
+    times = SamplerTimes(0.0, 0.0, 0.0)
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def collect(self, policy: Any) -> None:
+        self.tape.append("collect")
+
+    def take_episodes(self) -> list[Episode]:
+        self.tape.append("episodes")
+        return [Episode(0, 3.0, 1.0, 7, False)]
+
+
+class FakeServer:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def finish(self) -> str:
+        self.tape.append("finish")
+        return "batch"
+
+
+class FakeLearner:
+    def __init__(self, tape: Tape, loss: float = 0.5, on_update: Any = lambda: None) -> None:
+        self.tape, self.loss, self.on_update = tape, loss, on_update
+
+    def update(self, batch: str, progress: float) -> dict[str, torch.Tensor]:
+        assert batch == "batch"
+        self.tape.append(f"update {progress:.2f}")
+        self.on_update()
+        return {"loss": torch.tensor(self.loss)}
+
+
+class FakeEvaluator:
+    def __init__(self, tape: Tape, interval: int) -> None:
+        self.tape, self.interval, self.last = tape, interval, 0
+
+    def is_due(self, steps: int) -> bool:
+        is_due, self.last = steps // self.interval > self.last // self.interval, steps
+        return is_due
+
+    def evaluate(self, stop: StopRequest) -> dict[str, float]:
+        self.tape.append("evaluate")
+        return {"episode_return_raw_mean": 9.0}
+
+
+class TapedRecorder(Recorder):
+    tape: Tape
+
+    def write_row(self) -> None:
+        self.tape.append(f"row {self.steps}")
+        super().write_row()
+
+    def save(self) -> None:
+        self.tape.append(f"save {self.steps}")
+        super().save()
+
+    def draw_curve(self) -> None:
+        self.tape.append(f"curve {self.steps}")
+        super().draw_curve()
+
+
+def make_config(**changes: Any) -> TrainConfig:
+    values: dict = {
+        "total_steps": 20,
+        "log_interval": 10,
+        "checkpoint_interval": 10,
+        "sampler": SamplerConfig(num_envs=2, horizon=2),
+    }
+    return TrainConfig(**(values | changes))
+
+
+def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecorder:
+    recorder = TapedRecorder(
+        config,
+        run_dir,
+        PlainLines(Console(file=io.StringIO())),
+        lambda: {"parameters": {"weight": torch.ones(2)}},
+        frame_skip=4,
+        on_gpu=False,
+    )
+    recorder.tape = tape
+    recorder.begin(FakeSampler.times)
+    return recorder
+
+
+def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> TapedRecorder:
+    recorder = make_recorder(config, run_dir, tape)
+    parts: dict = {
+        "sampler": FakeSampler(tape),
+        "server": FakeServer(tape),
+        "learner": FakeLearner(tape),
+        "evaluator": None,
+        "stop": StopRequest(),
+    }
+    try:
+        iterate(config, recorder=recorder, **(parts | changes))
+    finally:
+        recorder.close()
+    return recorder
+
+
+def iteration(progress: str) -> list[str]:
+    return ["collect", "finish", f"update {progress}", "episodes"]
+
+
+def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
+    tape = Tape()
+    recorder = run(make_config(), tmp_path, tape)
+    assert tape == [
+        *iteration("0.00"),  # 4 steps
+        *iteration("0.20"),  # 8
+        *iteration("0.40"),  # 12: past 10
+        "row 12",
+        "save 12",
+        *iteration("0.60"),  # 16
+        *iteration("0.80"),  # 20
+        "row 20",
+        "save 20",
+    ]
+    assert (recorder.steps, recorder.frames, recorder.updates) == (20, 80, 5)
+    assert recorder.scores.num_episodes == 5
+
+
+def test_evaluation_comes_after_recording_when_it_is_due(tmp_path) -> None:
+    tape = Tape()
+    config = make_config(total_steps=12, log_interval=8, checkpoint_interval=100)
+    run(config, tmp_path, tape, evaluator=FakeEvaluator(tape, 8))
+    assert tape[4:10] == [*iteration("0.33"), "row 8", "evaluate"]
+    assert tape.count("evaluate") == 1
+    text = (tmp_path / "evaluation.csv").read_text()
+    assert text == "steps,frames,episode_return_raw_mean\n8,32,9\n"
+
+
+def test_run_takes_exactly_the_planned_steps(tmp_path) -> None:
+    config = make_config(total_steps=21)
+    assert config.planned_steps == 24
+    assert run(config, tmp_path, Tape()).steps == 24
+
+
+def test_stop_request_ends_the_run_after_the_iteration(tmp_path) -> None:
+    tape, stop = Tape(), StopRequest()
+    stop.hold()
+
+    def ask() -> None:
+        if tape.count("finish") == 2:
+            stop.received = signal.SIGINT
+
+    recorder = run(
+        make_config(), tmp_path, tape, stop=stop, learner=FakeLearner(tape, on_update=ask)
+    )
+    assert tape == [*iteration("0.00"), *iteration("0.20")]
+    assert recorder.steps == 8
+
+
+def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
+    tape = Tape()
+    config = make_config(total_steps=16)
+    recorder = make_recorder(config, tmp_path, tape)
+    with contextlib.closing(recorder):
+        iterate(
+            config,
+            FakeSampler(tape),
+            FakeServer(tape),
+            FakeLearner(tape),
+            recorder,
+            None,
+            StopRequest(),
+        )
+        del tape[:]
+        recorder.finish()
+    assert tape == ["row 16", "curve 16", "save 16"]
+    saved = load_checkpoint(list_checkpoints(tmp_path)[-1])
+    assert saved["counts"] == {
+        "steps": 16,
+        "frames": 64,
+        "updates": 4,
+        "episodes": 4,
+        "training_seconds": saved["counts"]["training_seconds"],
+    }
+
+
+def test_rows_have_counts_and_scores_under_unmistakable_names(tmp_path) -> None:
+    run(make_config(), tmp_path, Tape())
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["steps"] for row in rows] == ["12", "20"]
+    last = rows[-1]
+    assert (last["frames"], last["updates"], last["episodes"]) == ("80", "5", "5")
+    assert (last["episode_return_raw_mean"], last["episode_return_clipped_mean"]) == ("3", "1")
+    assert last["episode_length_steps_mean"] == "7"
+    assert last["loss"] == "0.5"
+    speed = float(last["steps_per_second"])
+    assert float(last["frames_per_second"]) == pytest.approx(4 * speed)
+    assert float(last["updates_per_second"]) == pytest.approx(speed / 4)
+
+
+def test_time_out_of_training_does_not_count(tmp_path, monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("accel_rl.training.recorder.perf_counter", lambda: now[0])
+    recorder = make_recorder(make_config(), tmp_path, Tape())
+    now[0] = 110.0
+    assert recorder.seconds == 10.0
+    now[0] = 150.0  # 40 s of evaluation
+    recorder.pause(40.0)
+    assert recorder.seconds == 10.0
+    recorder.close()
+
+
+def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
+    tape = Tape()
+    with pytest.raises(FloatingPointError, match=r"diverged: loss not finite after 12 steps"):
+        run(make_config(), tmp_path, tape, learner=FakeLearner(tape, loss=math.nan))
+    assert tape[-1] == "row 12"
+    assert "nan" in (tmp_path / "metrics.csv").read_text()
+
+
+def test_learning_rate_schedule_reaches_the_learner_as_progress(tmp_path) -> None:
+    tape = Tape()
+    config = make_config(schedule_steps=40, learner=A2CConfig(lr_schedule="linear"))
+    run(config, tmp_path, tape)
+    assert [each for each in tape if each.startswith("update")] == [
+        "update 0.00",
+        "update 0.10",
+        "update 0.20",
+        "update 0.30",
+        "update 0.40",
+    ]

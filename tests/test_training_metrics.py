@@ -1,0 +1,166 @@
+"""Metrics: means on the device, scores, rows of CSV and TensorBoard, the learning curve."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from accel_rl.samplers import Episode
+from accel_rl.training.curve import draw_learning_curve
+from accel_rl.training.interval import Interval
+from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores, tag
+
+
+def episode(raw: float, clipped: float = 0.0, length: int = 1) -> Episode:
+    return Episode(0, raw, clipped, length, False)
+
+
+def test_learner_metrics_are_means_since_the_last_take() -> None:
+    metrics = LearnerMetrics()
+    for loss, norm in ((1.0, 10.0), (2.0, 20.0), (6.0, 60.0)):
+        metrics.add({"loss": torch.tensor(loss), "norm": torch.tensor(norm)})
+    assert metrics.take() == {"loss": 3.0, "norm": 30.0}
+    metrics.add({"loss": torch.tensor(5.0), "norm": torch.tensor(7.0)})
+    assert metrics.take() == {"loss": 5.0, "norm": 7.0}
+    assert metrics.take() == {}
+
+
+def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> None:
+    reads = []
+    for name in ("tolist", "item", "cpu", "numpy", "__float__"):
+        real = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda *a, n=name, r=real: (reads.append(n), r(*a))[1]
+        )
+    metrics = LearnerMetrics()
+    for _ in range(5):
+        metrics.add({"loss": torch.ones(()), "norm": torch.ones(())})
+    assert reads == []
+    metrics.take()
+    assert reads == ["tolist"]
+
+
+def test_scores_cover_the_last_100_episodes() -> None:
+    scores = Scores()
+    scores.add(episode(1_000.0) for _ in range(50))
+    scores.add(episode(float(n), clipped=n / 100, length=2 * n) for n in range(100))
+    found = scores.summary()
+    assert scores.num_episodes == 150
+    assert found == pytest.approx(
+        {
+            "episode_return_raw_mean": 49.5,  # of 0 .. 99
+            "episode_return_raw_std": math.sqrt((100**2 - 1) / 12),
+            "episode_return_raw_min": 0.0,
+            "episode_return_raw_p10": 9.9,
+            "episode_return_raw_median": 49.5,
+            "episode_return_raw_p90": 89.1,
+            "episode_return_raw_max": 99.0,
+            "episode_return_clipped_mean": 0.495,
+            "episode_length_steps_mean": 99.0,
+            "episodes_in_window": 100.0,
+        }
+    )
+
+
+def test_scores_before_the_first_episode_are_nan() -> None:
+    found = Scores().summary()
+    assert found.pop("episodes_in_window") == 0.0
+    assert all(math.isnan(value) for value in found.values())
+
+
+def test_rows_are_in_the_file_as_soon_as_they_are_written(tmp_path) -> None:
+    writer = MetricsWriter(tmp_path)
+    writer.write({"steps": 100, "episode_return_raw_mean": math.nan, "policy_loss": 0.25})
+    assert (tmp_path / "metrics.csv").read_text() == (
+        "steps,episode_return_raw_mean,policy_loss\n100,nan,0.25\n"
+    )
+    writer.write({"steps": 25_000_000, "episode_return_raw_mean": 1.5, "policy_loss": -1e-7})
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[1] == {
+        "steps": "25000000",
+        "episode_return_raw_mean": "1.5",
+        "policy_loss": "-1e-07",
+    }
+    writer.close()
+    writer.close()
+
+
+def test_events_hold_the_same_numbers_by_steps(tmp_path) -> None:
+    writer = MetricsWriter(tmp_path)
+    writer.write({"steps": 100, "frames": 400, "episode_return_raw_mean": math.nan, "loss": 0.5})
+    writer.write({"steps": 200, "frames": 800, "episode_return_raw_mean": 3.0, "loss": 0.25})
+    writer.write_evaluation({"steps": 200, "episode_return_raw_mean": 7.0})
+    writer.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    found = {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+    assert found == {
+        "run/frames": [(100, 400.0), (200, 800.0)],
+        "learner/loss": [(100, 0.5), (200, 0.25)],
+        "episode/episode_return_raw_mean": [(200, 3.0)],
+        "evaluation/episode_return_raw_mean": [(200, 7.0)],
+    }
+    assert (tmp_path / "evaluation.csv").read_text() == "steps,episode_return_raw_mean\n200,7\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("episodes", "episode/episodes"),
+        ("episode_length_steps_mean", "episode/episode_length_steps_mean"),
+        ("updates_per_second", "run/updates_per_second"),
+        ("training_seconds", "run/training_seconds"),
+        ("learning_share", "time/learning_share"),
+        ("entropy", "learner/entropy"),
+    ],
+)
+def test_column_has_its_tag(column: str, expected: str) -> None:
+    assert tag(column) == expected
+
+
+def test_full_disk_is_told_with_the_name_of_the_file(tmp_path) -> None:
+    writer = MetricsWriter(tmp_path)
+    (tmp_path / "metrics.csv").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        writer.write({"steps": 1})
+    assert caught.value.filename == str(tmp_path / "metrics.csv")
+    writer.close()
+
+
+def test_interval_is_due_once_for_each_multiple_passed() -> None:
+    interval = Interval(100)
+    due = [steps for steps in range(0, 1_000, 30) if interval.is_due(steps)]
+    assert due == [120, 210, 300, 420, 510, 600, 720, 810, 900]
+    assert Interval(100).is_due(350)
+
+
+def rows_of(means: list[float]) -> list[dict[str, float]]:
+    return [
+        {
+            "steps": 1e4 * (i + 1),
+            "episode_return_raw_mean": mean,
+            "episode_return_raw_p10": mean - 5,
+            "episode_return_raw_p90": mean + 5,
+        }
+        for i, mean in enumerate(means)
+    ]
+
+
+@pytest.mark.parametrize("frame_skip", [1, 4])
+@pytest.mark.parametrize(
+    "means", [[], [math.nan], [math.nan, -20.0], list(np.linspace(-20, 20, 300))], ids=len
+)
+def test_learning_curve_is_a_whole_png(means: list[float], frame_skip: int, tmp_path: Path) -> None:
+    path = tmp_path / "learning_curve.png"
+    draw_learning_curve(path, rows_of(means), "pong, a2c, seed 0", frame_skip)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    assert [p.name for p in tmp_path.iterdir()] == ["learning_curve.png"]

@@ -1,0 +1,198 @@
+"""The live panel, plain lines and the summary; where the time goes and what limits it."""
+
+import io
+import logging
+import math
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from accel_rl.samplers import SamplerTimes
+from accel_rl.training.progress import (
+    LivePanel,
+    PlainLines,
+    ProgressHandler,
+    Status,
+    clock,
+    count,
+    line,
+    make_progress,
+    panel,
+    summary,
+)
+from accel_rl.training.timing import Bottleneck, Clock, TimeSplit, find_bottleneck
+
+ESCAPE = "\x1b"
+
+
+def status(**changes: object) -> Status:
+    values: dict = {
+        "steps": 1_260_000,
+        "planned_steps": 25_000_000,
+        "frame_skip": 4,
+        "seconds": 423.4,
+        "steps_per_second": 3_012.3,
+        "num_episodes": 12_345,
+        "scores": {
+            "episode_return_raw_mean": 123_456.789,
+            "episode_return_raw_min": -20.0,
+            "episode_return_raw_max": 999_999.0,
+        },
+        "split": TimeSplit(0.4, 0.22, 0.35, 0.03, 0.7),
+        "bottleneck": Bottleneck("simulators", 0.4, "more CPU cores would help"),
+    }
+    return Status(**(values | changes))
+
+
+def render(renderable: object, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_panel_fits_the_terminal_and_loses_nothing(width: int) -> None:
+    lines = render(panel(status(), "breakout, a2c, seed 0"), width)
+    assert {cell_len(each) for each in lines} == {width}
+    assert len(lines) == 8
+    text = "\n".join(lines)
+    for part in (
+        "breakout, a2c, seed 0",
+        "5%  1.26M of 25.00M steps",
+        "123456.79  mean of the last 100 of 12,345 episodes, -20 to 999999",
+        "3,012 steps/s, 12,049 frames/s",
+        "0:07:03 gone, 2:11:21 left",
+        "simulators 40%",
+        "inference 22%",
+        "learning 35%",
+        "other 3%",
+        "simulators (40% of the time): more CPU cores would help",
+    ):
+        assert part in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
+    table = summary(status(), Path("runs/breakout-a2c-0-20260304-050607"), 15_750, None)
+    lines = render(table, width)
+    assert max(map(cell_len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "finished" in text
+    assert "1,260,000 steps, 5,040,000 frames, 15,750 updates" in text
+    assert "runs/breakout-a2c-0-20260304-050607" in text
+    assert "more CPU cores would help" in text
+
+
+def test_summary_says_what_stopped_the_run() -> None:
+    text = "\n".join(render(summary(status(), Path("x"), 1, signal.SIGTERM), 80))
+    assert "stopped by SIGTERM" in text
+
+
+def test_before_the_first_episode_no_score_is_shown() -> None:
+    early = status(num_episodes=0, scores={"episode_return_raw_mean": math.nan})
+    assert "no episode has finished yet" in "\n".join(render(panel(early, "x"), 80))
+    assert "score none yet" in line(early)
+
+
+def test_environments_without_frame_skip_show_no_frames() -> None:
+    assert "frames" not in "\n".join(render(panel(status(frame_skip=1), "x"), 80))
+
+
+def test_plain_line_has_everything_on_one_line() -> None:
+    assert line(status()) == (
+        "  5%  1,260,000 steps  3,012 steps/s  score 123456.79  episodes 12,345  "
+        "left 2:11:21  limited by simulators (40%)"
+    )
+
+
+@pytest.mark.parametrize("color", [{}, {"NO_COLOR": "1"}, {"CI": "true", "GITHUB_ACTIONS": "1"}])
+def test_in_a_file_there_are_lines_without_escape_codes(color: dict, monkeypatch) -> None:
+    for name, value in color.items():
+        monkeypatch.setenv(name, value)
+    console = Console(file=io.StringIO(), width=80)
+    progress = make_progress(console, "x")
+    assert isinstance(progress, PlainLines)
+    progress.show(status())
+    progress.say("[a] message")
+    progress.close()
+    assert console.file.getvalue() == f"{line(status())}\n[a] message\n"  # type: ignore[attr-defined]
+
+
+def test_in_a_terminal_the_panel_is_drawn_over_itself_and_the_cursor_comes_back() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, _environ={"TERM": "xterm"})
+    progress = make_progress(console, "pong, a2c, seed 0")
+    assert isinstance(progress, LivePanel)
+    progress.show(status())
+    progress.say("worker 3 was replaced")
+    progress.show(status(steps=2_000_000))
+    progress.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    hidden, shown = f"{ESCAPE}[?25l", f"{ESCAPE}[?25h"
+    assert text.rindex(shown) > text.rindex(hidden)
+    assert "worker 3 was replaced" in text
+    assert "2.00M of 25.00M" in re.sub(rf"{ESCAPE}\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_warnings_of_the_library_reach_the_display() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    handler = ProgressHandler(PlainLines(console))
+    handler.emit(logging.makeLogRecord({"msg": "%d workers", "args": (3,), "levelname": "WARNING"}))
+    assert console.file.getvalue() == "warning: 3 workers\n"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(950, "950"), (12_500, "12.5k"), (3e6, "3.00M"), (2.5e9, "2.50G"), (0, "0")],
+)
+def test_count_is_short(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00:00"), (59.6, "0:01:00"), (3_723, "1:02:03"), (1e20, "99999:59:59")],
+)
+def test_clock_shows_hours_minutes_seconds(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_time_split_is_what_passed_between_two_readings() -> None:
+    before = Clock.read(10.0, SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
+    after = Clock.read(20.0, SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
+    assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("split", "name", "share"),
+    [
+        (TimeSplit(0.6, 0.2, 0.1, 0.1, 0.75), "simulators", 0.6),
+        (TimeSplit(0.0, 0.7, 0.2, 0.1, 0.3), "inference", 0.4),  # 0.3 of it is hidden anyway
+        (TimeSplit(0.05, 0.55, 0.4, 0.0, 0.55), "learning", 0.4),  # inference hides but for 0.05
+        (TimeSplit(0.1, 0.1, 0.2, 0.6, 0.1), "logging", 0.6),
+    ],
+    ids=["simulators", "inference", "learning", "logging"],
+)
+def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: float) -> None:
+    found = find_bottleneck(split, is_serial=False, on_gpu=False)
+    assert found.name == name
+    assert found.share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("split", "is_serial", "on_gpu", "hint"),
+    [
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), True, False, "serial=false"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), False, False, "more CPU cores"),
+        (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, False, "a GPU or a smaller model"),
+        (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, True, "larger num_envs"),
+        (TimeSplit(0, 0.1, 0.9, 0, 0.1), False, True, "larger num_envs"),
+        (TimeSplit(0, 0, 0, 1, 0), False, True, "larger log_interval"),
+    ],
+)
+def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
+    assert hint in find_bottleneck(split, is_serial=is_serial, on_gpu=on_gpu).hint

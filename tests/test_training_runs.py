@@ -1,0 +1,286 @@
+"""Whole runs: what they leave behind, how they stop, and how they fail."""
+
+import csv
+import io
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from accel_rl.__main__ import main
+from accel_rl.envs import CountingEnv, StepResult
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.training.stopping import Interrupted, StopRequest
+
+REPOSITORY = Path(__file__).parents[1]
+SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
+
+
+def run(run_dir: Path, *arguments: str) -> TrainResult:
+    options = SMALL | dict(each.split("=") for each in arguments) | {"run_dir": str(run_dir)}
+    config = parse_arguments([f"{key}={value}" for key, value in options.items()])
+    return train(config, Console(file=io.StringIO()))
+
+
+def rows_of(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(list_checkpoints(run_dir)[-1])["parameters"]
+
+
+def start(run_dir: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "accel_rl", *arguments, f"run_dir={run_dir}"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        **options,
+    )
+
+
+def wait_for_rows(process: subprocess.Popen[str], run_dir: Path, number: int) -> None:
+    deadline = time.monotonic() + 60
+    path = run_dir / "metrics.csv"
+    while not path.exists() or path.read_text().count("\n") < number + 1:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no metrics after 60 s"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
+@pytest.mark.parametrize("serial", ["true", "false"])
+def test_short_run_leaves_everything_it_promises(env: str, serial: str, tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    result = run(run_dir, f"env={env}", "total_steps=2000", f"serial={serial}")
+    assert result.run_dir == run_dir
+    assert result.stopped_by is None
+    assert (result.status.steps, result.updates) == (2000, 100)
+    files = {path.name for path in run_dir.iterdir()}
+    events = {name for name in files if name.startswith("events.out.tfevents")}
+    assert len(events) == 1
+    assert files - events == {
+        "config.yaml",
+        "metrics.csv",
+        "learning_curve.png",
+        "train.log",
+        "checkpoints",
+    }
+    assert [row["steps"] for row in rows_of(run_dir)] == ["400", "800", "1200", "1600", "2000"]
+    assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000002000.pt"]
+    config = OmegaConf.load(run_dir / "config.yaml")
+    assert (config.env, config.sampler.num_envs, config.total_steps) == (env, 4, 2000)
+    log = (run_dir / "train.log").read_text()
+    assert "torch" in log
+    assert "finished" in log
+
+
+def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
+    result = run(
+        tmp_path,
+        "env=breakout",
+        "total_steps=1000",
+        "checkpoint_interval=500",
+        "num_envs=2",
+        "horizon=20",
+        "decorrelation_steps=0",
+    )
+    assert result.status.frame_skip == 4
+    last = rows_of(tmp_path)[-1]
+    assert (last["steps"], last["frames"], last["updates"]) == ("1000", "4000", "25")
+    assert int(last["episodes"]) > 0
+    assert 0 <= float(last["episode_return_raw_mean"]) < 10
+    assert len(list_checkpoints(tmp_path)) == 2
+
+
+def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
+    plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
+    options = ["env=catch", "serial=true", "total_steps=1000"]
+    run(plain, *options)
+    run(evaluated, *options, "evaluation_interval=500", "evaluation_episodes=6")
+    with (evaluated / "evaluation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["steps"], row["episodes"]) for row in rows] == [("500", "6"), ("1000", "6")]
+    assert all(-1 <= float(row["episode_return_raw_mean"]) <= 1 for row in rows)
+    for name, parameter in parameters_of(plain).items():
+        np.testing.assert_array_equal(parameters_of(evaluated)[name], parameter, err_msg=name)
+
+
+def test_same_seed_gives_the_same_parameters_to_the_bit(tmp_path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(tmp_path / name, "env=catch", "serial=true", "total_steps=1000", f"seed={seed}")
+    a, b, c = (parameters_of(tmp_path / name) for name in "abc")
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    assert any((a[name] != c[name]).any() for name in a)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "launch/train.py"],
+        [sys.executable, "-m", "accel_rl"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "launch/train.py"],
+    ],
+    ids=["script", "module", "torchrun"],
+)
+def test_every_way_to_start_trains_and_prints_no_escape_codes(command: list[str], tmp_path) -> None:
+    options = ["env=catch", "total_steps=1000", "num_envs=4", f"run_dir={tmp_path / 'run'}"]
+    result = subprocess.run(
+        [*command, *options], cwd=REPOSITORY, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    assert "100%  1,000 steps" in result.stdout
+    assert re.search(r"run +finished", result.stdout)
+    assert rows_of(tmp_path / "run")[-1]["steps"] == "1000"
+
+
+@pytest.mark.parametrize("serial", ["true", "false"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_signal_saves_and_stops_within_seconds(
+    number: signal.Signals, serial: str, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    process = start(
+        run_dir, "env=catch", "total_steps=1e9", "log_interval=2000", f"serial={serial}"
+    )
+    wait_for_rows(process, run_dir, 2)
+    workers = psutil.Process(process.pid).children()
+    assert bool(workers) == (serial == "false")
+    sent = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 128 + number
+    assert err == ""
+    assert f"stopped by {number.name}" in out
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+    steps = int(rows_of(run_dir)[-1]["steps"])
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    assert saved["counts"]["steps"] == steps
+    assert (run_dir / "learning_curve.png").stat().st_size > 1_000
+
+
+def test_second_signal_ends_at_once_by_that_signal() -> None:
+    program = (
+        "import time\n"
+        "from accel_rl.training.stopping import StopRequest\n"
+        "with StopRequest() as stop:\n"
+        "    stop.hold()\n"
+        "    print('ready', flush=True)\n"
+        "    while stop.received is None: time.sleep(0.01)\n"
+        "    print(stop.received.name, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "SIGINT\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_signal_before_the_first_iteration_interrupts_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted) as caught, StopRequest():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    assert caught.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch) -> None:
+    def interrupted(*args: Any) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("accel_rl.training.run.train", interrupted)
+    assert main(["env=catch"]) == 143
+
+
+class BrokenEnv(CountingEnv):
+    """Raises at its 30th step."""
+
+    num_steps = 0
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.num_steps += 1
+        if self.num_steps == 30:
+            raise ArithmeticError("the simulator broke")
+        return super().step(action, out)
+
+
+def make_broken_env() -> BrokenEnv:
+    return BrokenEnv()
+
+
+@pytest.mark.parametrize("serial", ["true", "false"])
+def test_environment_that_raises_ends_the_run_with_one_message(
+    serial: str, tmp_path, capfd, monkeypatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{REPOSITORY}")
+    run_dir = tmp_path / "run"
+    arguments = ["env=test_training_runs:make_broken_env", f"serial={serial}", f"run_dir={run_dir}"]
+    assert main([*arguments, "num_envs=2", "decorrelation_steps=0"]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("error: ")
+    assert "the simulator broke" in err
+    assert f"(details: {run_dir}/train.log)" in err
+    assert "Traceback" not in err
+    log = (run_dir / "train.log").read_text()
+    assert "Traceback" in log
+    assert list_checkpoints(run_dir)  # what was learned before is kept
+
+
+def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monkeypatch) -> None:
+    def broken(*args: Any) -> None:
+        raise IndexError("no such action")
+
+    monkeypatch.setattr("accel_rl.agents.CategoricalAgent.act", broken)
+    with pytest.raises(RunError, match=r"IndexError: no such action\n\(details: .*train\.log\)"):
+        run(tmp_path, "env=catch", "total_steps=1000")
+    assert "Traceback" in (tmp_path / "train.log").read_text()
+
+
+def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    limit = 100_000  # bytes a file, which a checkpoint of A3C-Net, 7 MB, exceeds
+    process = start(
+        run_dir,
+        "env=breakout",
+        "serial=true",
+        "total_steps=160",
+        "num_envs=2",
+        "decorrelation_steps=0",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1
+    checkpoint = run_dir / "checkpoints" / "steps_000000000160.pt"
+    assert err.startswith(f"error: cannot write {checkpoint}: File too large; free some space")
+    assert "Traceback" not in err
+    assert list((run_dir / "checkpoints").iterdir()) == []
+    assert rows_of(run_dir)[-1]["steps"] == "160"

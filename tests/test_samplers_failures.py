@@ -176,6 +176,34 @@ time.sleep(60)
     assert set(os.listdir("/dev/shm")) == segments
 
 
+def test_stopped_and_continued_sampler_goes_on():
+    """Ctrl-Z for longer than the timeout is no hang."""
+    script = f"""
+import sys, time, numpy as np
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from functools import partial
+from toy_envs import FaultyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+options = SamplerConfig(num_envs=4, horizon=5, num_workers=2, step_timeout_seconds=1)
+with ParallelSampler(partial(FaultyEnv, "slow"), options) as sampler:
+    print("started", flush=True)
+    for _ in range(8):
+        sampler.collect(lambda step: np.zeros(len(step.observation), int))
+print("done")
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(2.5)
+    os.killpg(process.pid, signal.SIGCONT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and output == "done\n"
+
+
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 @pytest.mark.parametrize(
     "actions, message",

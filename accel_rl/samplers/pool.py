@@ -146,21 +146,21 @@ class WorkerPool:
         else:
             wanted = [group]
         assert wanted and all(self.is_released(g) for g in wanted), "recv of a group not released"
+        num_quiet = 0
         while True:
             for g in wanted:
                 if take(self._ready[g]) and self._is_done(g):
                     self._deadline[g] = None
                     return g
-            deadline = min(time for g in wanted if (time := self._deadline[g]) is not None)
-            if not self._wait(deadline):
-                # Quiet: has a worker died between its work and its count-down?
-                for g in wanted:
-                    if self._is_done(g):
-                        while take(self._countdown[g]):
-                            pass
-                        os.eventfd_write(self._ready[g], 1)
-                    elif monotonic() > self._deadline_of(g):
-                        self._end_hung(g)
+            num_quiet = 0 if self._wait() else num_quiet + 1
+            for g in wanted if num_quiet else ():
+                if self._is_done(g):
+                    # A worker died between its work and its count-down: do that for it.
+                    while take(self._countdown[g]):
+                        pass
+                    os.eventfd_write(self._ready[g], 1)
+                elif num_quiet > 1 and monotonic() > (self._deadline[g] or 0):
+                    self._end_hung(g)
 
     @property
     def busy_seconds(self) -> float:
@@ -210,7 +210,7 @@ class WorkerPool:
         seconds = self._config.reset_timeout_seconds
         deadline = monotonic() + seconds
         while not self._arrays.has_started.all():
-            self._wait(deadline)
+            self._wait()
             if monotonic() > deadline and not self._arrays.has_started.all():
                 late = self._workers[int(self._arrays.has_started.argmin())].describe()
                 raise WorkerError(
@@ -218,9 +218,14 @@ class WorkerPool:
                     f"{seconds:g}; raise it, or lower decorrelation_steps"
                 )
 
-    def _wait(self, deadline: float) -> bool:
-        """Sleep until something happens or for a moment; False if nothing did. Notes deaths."""
-        events = self._epoll.poll(min(_CHECK_SECONDS, max(0.0, deadline - monotonic())))
+    def _wait(self) -> bool:
+        """Sleep until something happens or for a moment; False if nothing did. Notes deaths.
+
+        To have been stopped (by Ctrl-Z, say) counts as something: the workers were, too.
+        """
+        began = monotonic()
+        events = self._epoll.poll(_CHECK_SECONDS)
+        was_stopped = monotonic() - began > _CHECK_SECONDS + 1
         happened = {descriptor for descriptor, _ in events}
         for worker, process in enumerate(self._workers):
             if process.pidfd in happened:
@@ -229,7 +234,7 @@ class WorkerPool:
                     raise error
                 self._replace(worker, error)
                 break  # other deaths show again: descriptors of this round may be in use anew
-        return bool(events)
+        return bool(events) or was_stopped
 
     def _end_hung(self, group: int) -> None:
         arrays = self._arrays
@@ -288,8 +293,3 @@ class WorkerPool:
 
     def _is_done(self, group: int) -> bool:
         return not any(self._owes(worker, group) for worker in self._members[group])
-
-    def _deadline_of(self, group: int) -> float:
-        deadline = self._deadline[group]
-        assert deadline is not None
-        return deadline

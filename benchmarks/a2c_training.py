@@ -16,7 +16,13 @@ from children import Advance, read_spec, serve
 def main() -> None:
     """Measures the learner that the specification names."""
     spec = read_spec()
-    serve(*{"accel_rl": make_ours, "sb3": make_sb3}[spec["part"]](spec))
+    if spec["part"] == "sb3":
+        serve(*make_sb3(spec))
+        return
+    from accel_rl.training.torch_threads import sampling_threads
+
+    with sampling_threads():
+        serve(*make_ours(spec))
 
 
 def make_ours(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:

@@ -10,6 +10,7 @@ interpreter.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -80,14 +81,16 @@ class Child:
     def __init__(self, script: str, spec: dict[str, Any], python: str = sys.executable) -> None:
         self._errors = tempfile.TemporaryFile()
         paths = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
-        threads = str(spec.get("torch_threads", 1))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        if "torch_threads" in spec:
+            environment["OMP_NUM_THREADS"] = str(spec["torch_threads"])
         self._process = subprocess.Popen(
             [python, str(FOLDER / script), json.dumps(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": threads},
+            bufsize=0,
+            env=environment,
         )
         self._buffer = b""
 
@@ -98,8 +101,8 @@ class Child:
     def ask(self, seconds: float) -> None:
         """Starts a measurement of ``seconds``; `answer` has its result."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n".encode())
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it is dead: `answer` tells why
+            self._process.stdin.write(f"{seconds}\n".encode())
 
     def answer(self, seconds: float) -> float:
         """Steps a second of the measurement asked for."""
@@ -108,14 +111,14 @@ class Child:
 
     def close(self) -> None:
         """Ends the child; a second call does nothing."""
-        if self._process.poll() is None:
-            self._process.stdin.close()  # type: ignore[union-attr]
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process.stdout.close()  # type: ignore[union-attr]
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
         self._errors.close()
 
     def _read(self, timeout: float) -> dict[str, Any]:

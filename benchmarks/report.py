@@ -20,6 +20,7 @@ from rich.table import Table
 
 Row = dict[str, Any]
 CPP_PEERS = ("envpool", "ale")
+HEADINGS = ("envs", "groups", "workers", "steps/s", "range", "of (a)", "of (b)", "of parts")
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -133,16 +134,7 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
     cores = len(machine["cores_used"])
     title = f"{options['game']}, steps a second on {cores} cores of {machine['cpu']}"
     table = Table("", title=title)
-    for heading in (
-        "envs",
-        "groups",
-        "workers",
-        "steps/s",
-        "range",
-        "of (a)",
-        "of (b)",
-        "of parts",
-    ):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     previous = None
     for row in report["rows"]:

@@ -90,7 +90,7 @@ class _SharedRows:
         self._small = {name: torch.from_numpy(getattr(rollout, name)) for name in _SMALL_FIELDS}
 
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
-        return self._observation[step.t, step.columns], torch.from_numpy(step.uniform)
+        return torch.from_numpy(step.observation), torch.from_numpy(step.uniform)
 
     def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
         actions: NDArray[np.int64] = action.numpy()
@@ -141,7 +141,7 @@ class _DeviceRows:
             row.copy_(self._observation[-1, columns])
             self._is_carried[columns] = False
         else:
-            row.copy_(self._shared[step.t, columns], non_blocking=True)
+            row.copy_(torch.from_numpy(step.observation), non_blocking=True)
         uniform = self._uniform[columns]
         uniform.numpy()[:] = step.uniform
         return row, uniform.to(self._device, non_blocking=True)

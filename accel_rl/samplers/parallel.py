@@ -91,12 +91,17 @@ class ParallelSampler:
                 if pool.is_released(group):
                     pool.recv(group)
                 received = perf_counter()
-                if t == 0:
+                # The last rollout's row T is this one's row 0. Where no step can disturb it, it is
+                # copied after the group is released, so that simulators need not wait for that.
+                copies_late = t == 0 and T > 1 and not pool.carry.is_fresh[columns].any()
+                if t == 0 and not copies_late:
                     pool.carry.into_row_zero(rollout, columns)
-                step = PolicyInput(rollout.observation[t, columns], uniform[t, columns], t, columns)
-                actions = policy(step)
+                observation = rollout.observation[T if copies_late else t, columns]
+                actions = policy(PolicyInput(observation, uniform[t, columns], t, columns))
                 write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
                 pool.send(group, row=t)
+                if copies_late:
+                    pool.carry.into_row_zero(rollout, columns)
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
         began = perf_counter()

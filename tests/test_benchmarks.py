@@ -1,0 +1,142 @@
+"""The benchmarks at tiny sizes: do they run, and is their arithmetic right?"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("rounds=2", "seconds=0.05", "envs_per_core=[2]", "bar_envs_per_core=2", "num_cores=1")
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the folder, as its scripts do."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110)
+
+
+def test_parts_allow_two_cores_adds_core_seconds(load: Any) -> None:
+    # 2 cores: 2/1000 + 1/500 core-seconds a step, so 2 / 0.004 steps a second.
+    allowed = load("report").parts_allow(2, [1000.0], [500.0], threads=1)
+    assert allowed == pytest.approx([500.0])
+
+
+def test_ratio_is_taken_round_by_round(load: Any) -> None:
+    # 1/2, 8/4, 6/8: their median is 3/4, while the ratio of the medians is 6/4.
+    spread = load("report").ratio([1.0, 8.0, 6.0], [2.0, 4.0, 8.0])
+    assert spread == {"median": 0.75, "low": 0.5, "high": 2.0}
+
+
+def test_summarise_known_rates_gives_ratios_and_bars(load: Any) -> None:
+    interleave, report = load("interleave"), load("report")
+
+    def result(rates: list[float], **row: Any) -> Any:
+        name = " ".join(map(str, row.values()))
+        case = interleave.Case(name, "", (), {"hyperthreads": 1, **row})
+        return interleave.Result(case, rates=rates)
+
+    sampler = {"part": "sampler", "envs_per_core": 32, "groups": 2, "workers_per_core": 1}
+    results = [
+        result([100.0, 50.0], part="emulator", envs_per_core=1, cached_starts=True),
+        result([90.0, 45.0], part="environment", envs_per_core=1),
+        result([81.0, 27.0], **sampler, batch=32, network=False),
+        result([60.0, 30.0], part="envpool", asynchronous=False, pinned=False, network=False),
+    ]
+    options = {"observation_size": "104x80", "bar_envs_per_core": 32, "device": "cpu"}
+    summary = report.summarise(results, {"cores_used": [[0], [1]]}, options)
+    assert summary["rows"][2]["of_environment"]["median"] == pytest.approx((0.9 + 0.6) / 2)
+    medians = [bar["median"] for bar in summary["bars"]]
+    assert medians == pytest.approx([0.75, (0.81 + 0.54) / 2, (1.35 + 0.9) / 2])
+
+
+def test_make_cases_of_a_sweep_fit_and_are_distinct(load: Any) -> None:
+    module = load("sampling_cases")
+    options = module.Options(peers=("ale",))
+    cases = module.make_cases(options, [[0, 2], [1, 3]], {"ale": sys.executable})
+    assert len({case.name for case in cases}) == len(cases)
+    samplers = [case for case in cases if case.row["part"] == "sampler"]
+    assert {case.row["hyperthreads"] for case in samplers} == {1, 2}
+    for case in samplers:
+        sampler = case.specs[0]["sampler"]
+        assert sampler["num_envs"] % sampler["num_groups"] == 0
+
+
+def test_measure_child_that_fails_tells_why(load: Any) -> None:
+    interleave = load("interleave")
+    spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "no_game"}
+    case = interleave.Case("broken", "bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {})
+    console = Console(quiet=True)
+    results = interleave.measure([case], rounds=1, seconds=0.01, console=console)
+    assert "no_game" in results["broken"].error
+    assert results["broken"].rates == []
+
+
+def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
+    out = tmp_path / "speed"
+    done = run("sampling_speed.py", *TINY, f"out={out}", "groups=[2]", "workers_per_core=[1]")
+    assert done.returncode == 0, done.stderr
+    assert "A3C-Net x1" in done.stdout and "bar 0.85" in done.stdout
+    report = json.loads(Path(f"{out}.json").read_text())
+    parts = {(row["part"], row.get("network")) for row in report["rows"]}
+    assert parts == {
+        ("emulator", None),
+        ("environment", None),
+        ("sampler", False),
+        ("sampler", True),
+        ("inference", True),
+    }
+    assert all(len(row["rates"]) == 2 and min(row["rates"]) > 0 for row in report["rows"])
+    assert report["machine"]["cpu"] and report["options"]["game"] == "breakout"
+    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
+    out = tmp_path / "speed"
+    sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
+    done = run("sampling_speed.py", *TINY, *sizes, "rounds=1", "peers=[ale]", f"out={out}")
+    assert done.returncode == 0, done.stderr
+    bars = [bar["what"] for bar in json.loads(Path(f"{out}.json").read_text())["bars"]]
+    assert any("C++ peers (ale" in what for what in bars)
+
+
+def test_sampling_speed_peer_that_is_missing_is_noted(load: Any) -> None:
+    module = load("sampling_cases")
+    console = Console(record=True, width=200)
+    module.PACKAGES["ale"], known = "no_such_package", module.PACKAGES["ale"]
+    try:
+        assert module.find_peers(module.Options(peers=("ale",)), console) == {}
+    finally:
+        module.PACKAGES["ale"] = known
+    assert "ale is left out" in console.export_text()
+
+
+@pytest.mark.parametrize("script", ["sampling_speed.py", "a2c_speed.py"])
+def test_benchmark_unknown_option_names_it(script: str) -> None:
+    done = run(script, "round=1")
+    assert done.returncode == 1
+    assert "round" in done.stderr and "--help" in done.stderr
+
+
+def test_a2c_speed_tiny_writes_json(tmp_path: Path) -> None:
+    out = tmp_path / "a2c"
+    sizes = ("rounds=1", "seconds=0.05", "num_envs=4", "variants=['']")
+    done = run("a2c_speed.py", *sizes, f"out={out}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
+    assert [row["part"] for row in rows if not row["part"].startswith("sb3")] == ["accel_rl"]
+    assert rows[0]["steps_per_second"]["median"] > 0

@@ -30,7 +30,8 @@ class TrainConfig:
     model: str = "auto"
     """network: a3c, dqn, nature, mlp, or auto: by the shape of the observations"""
     total_steps: int = 10_000_000
-    """steps of all environments together; rounded up to whole rollouts"""
+    """steps of all environments together; rounded up to whole rollouts, of which those count too
+    that reset_policy=wait masks"""
     schedule_steps: int | None = None
     """steps after which schedules have run to their end; none: total_steps"""
     seed: int = 0

@@ -5,6 +5,8 @@ Reading (`available_cpus`, `cpu_quota`, `physical_cores`, `gpu_numa_node`) and p
 planned for on any other. Linux tells all of it through ``sched_getaffinity``, cgroups and sysfs;
 where one of them is missing, each CPU counts as a core of its own, without quota and without NUMA
 node. Standard library only: simulator processes import this.
+
+``python -m accel_rl.topology`` prints the plan for this machine.
 """
 
 from __future__ import annotations
@@ -40,6 +42,13 @@ class Machine(NamedTuple):
     def cpus(self) -> tuple[int, ...]:
         """Every CPU, lowest first."""
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
+
+    def describe(self) -> str:
+        """One line: CPUs, cores, NUMA nodes and quota."""
+        nodes = sorted({core.numa_node for core in self.cores if core.numa_node is not None})
+        where = f" on NUMA node {format_cpus(nodes)}" if nodes else ""
+        quota = "no quota" if self.quota is None else f"a quota of {self.quota:g} CPUs"
+        return f"CPUs {format_cpus(self.cpus)} of {len(self.cores)} cores{where}, {quota}"
 
 
 class CorePlan(NamedTuple):
@@ -278,3 +287,10 @@ def _folder_quota(folder: Path) -> float | None:
     if v1[0] is None or v1[1] is None or int(v1[0]) < 0:
         return None
     return int(v1[0]) / int(v1[1])
+
+
+if __name__ == "__main__":
+    print(f"this process may use {read_machine().describe()}")
+    for num_workers in (1, 2):
+        plan = plan_cores(workers_per_core=num_workers).describe()
+        print(f"workers_per_core={num_workers}: {plan}")

@@ -61,7 +61,7 @@ def truncated_batch() -> RolloutTensors:
     )
 
 
-def slow_mean_return(batch: RolloutTensors, gamma: float, final_value: float) -> float:
+def slow_mean_target(batch: RolloutTensors, gamma: float, final_value: float) -> float:
     total = 0.0
     for b in range(B):
         following = batch.observation[T, b].item()
@@ -83,8 +83,8 @@ def test_truncated_step_bootstraps_from_final_observation_unless_terminal(
     learner, _ = make_learner(LinearModel(), config)
     batch = truncated_batch()
     metrics = learner.update(batch, progress=0.0)
-    expected = slow_mean_return(batch, config.gamma, final_value)
-    assert metrics["mean_return"].item() == pytest.approx(expected, rel=1e-5)
+    expected = slow_mean_target(batch, config.gamma, final_value)
+    assert metrics["mean_value_target"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_update_moves_parameters_as_worked_out_by_loops() -> None:
@@ -110,6 +110,12 @@ def test_update_moves_parameters_as_worked_out_by_loops() -> None:
     for found, start, grad in ((model.scale, 1.0, grad_scale), (model.logits, 0.0, grad_logits)):
         expected = start - 0.01 * grad / np.sqrt(0.1 * grad**2 + 1e-6)
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
+
+
+def test_each_update_starts_from_a_zero_gradient() -> None:
+    learner, _ = make_learner(LinearModel(), A2CConfig(lr=1e-12, max_gradient_norm=None))
+    norms = [learner.update(make_batch(), progress=0.0)["gradient_norm"].item() for _ in range(3)]
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
 
 
 def test_rows_that_are_not_valid_do_not_move_parameters() -> None:

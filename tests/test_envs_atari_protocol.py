@@ -145,7 +145,9 @@ def test_sticky_actions_repeat_frames_at_their_rate() -> None:
     # The step's first frame shows the new action with probability 0.75, its last with 1 - 0.25^4.
     standard_error = np.sqrt(0.75 * 0.25 / num_steps)
     assert abs(fresh / num_steps - 0.75) < 4 * standard_error
-    last_fresh = np.mean([code == env._codes[a] for code, a in zip(pressed[4::4], actions)])
+    last_fresh = np.mean(
+        [code == env._codes[a] for code, a in zip(pressed[4::4], actions, strict=True)]
+    )
     assert abs(last_fresh - (1 - 0.25**4)) < 0.01
 
 

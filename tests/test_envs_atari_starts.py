@@ -10,8 +10,8 @@ from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.atari_games import atari_games, game_facts
 from accel_rl.envs.atari_starts import starts_are_identical
 
-# Games whose starts differ: found in 120 starts of each of the 104, in 6 emulators. Berzerk's differ
-# only in memory, elevator_action's only after some frames, haunted_house's only with some seeds.
+# Games whose starts differ, found in 120 starts of each of the 104, in 6 emulators. Berzerk's
+# differ only in memory, elevator_action's after some frames, haunted_house's with some seeds.
 DIFFERENT = (
     "assault backgammon beam_rider berzerk boxing chopper_command demon_attack elevator_action "
     "fishing_derby freeway frostbite hangman haunted_house hero ice_hockey kaboom krull "
@@ -79,10 +79,7 @@ def test_whole_game_from_a_saved_start_equals_one_from_a_reset() -> None:
     )
 
 
-def test_saved_starts_are_used_at_most_one_for_each_number_of_noops() -> None:
+def test_saved_starts_are_one_for_each_number_of_noops() -> None:
     env = AtariEnv("breakout", AtariConfig(max_noops=2))
     env.seed(np.random.SeedSequence(0))
-    out = np.zeros(env.spec.observation_shape, np.uint8)
-    for _ in range(20):
-        env.reset(out)
-    assert set(env._saved_starts) == {0, 1, 2}
+    assert len(env._saved_starts) == 3

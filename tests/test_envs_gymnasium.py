@@ -1,4 +1,4 @@
-"""Gymnasium environments behind our contract: spaces, alignment of calls, seeds, and what is refused."""
+"""Gymnasium environments behind our contract: spaces, calls, seeds, and what is refused."""
 
 from collections.abc import Callable
 from typing import Any

@@ -38,6 +38,15 @@ def test_number_of_workers_never_exceeds_the_environments_of_a_group():
     assert len(plan_workers(SamplerConfig(num_envs=2, num_groups=2)).worker_cpus) == 1
 
 
+def test_a_core_is_kept_for_a_server_that_drives_a_gpu():
+    config = SamplerConfig(num_envs=64)
+    without, with_gpu = plan_workers(config), plan_workers(config, drives_gpu=True)
+    num_cores = len(without.worker_cpus)
+    assert len(with_gpu.worker_cpus) == max(1, num_cores - 1)
+    if num_cores > 1:
+        assert with_gpu.server_cpus[0] not in {c for cpus in with_gpu.worker_cpus for c in cpus}
+
+
 def test_groups_are_received_as_they_come():
     """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
     config = SamplerConfig(num_envs=6, horizon=50, num_groups=6, workers_per_core=6, num_workers=6)

@@ -331,3 +331,15 @@ def test_format_cpus_writes_runs_as_the_kernel_does(cpus: list[int], text: str) 
 def test_describe_tells_who_runs_where() -> None:
     plan = plan_cores(machine=DGX, cpus=[0, 40, 1, 41, 2], drives_gpu=True)
     assert plan.describe() == "2 workers on CPUs 1,41 | 2; server on CPUs 0,40"
+
+
+@pytest.mark.parametrize(
+    ("machine", "text"),
+    [
+        (DGX, "CPUs 0-79 of 40 cores on NUMA node 0-1, no quota"),
+        (Machine(TINY.cores, 0.5), "CPUs 5 of 1 cores, a quota of 0.5 CPUs"),
+    ],
+    ids=["dgx", "tiny"],
+)
+def test_machine_describes_what_there_is(machine: Machine, text: str) -> None:
+    assert machine.describe() == text

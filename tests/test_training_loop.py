@@ -16,7 +16,7 @@ from accel_rl.algos.a2c import A2CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.loop import iterate
+from accel_rl.training.loop import _save_what_can_be, iterate
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
@@ -151,6 +151,26 @@ def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
     assert recorder.scores.num_episodes == 5
 
 
+def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
+    now = [0.0]
+    for module in ("loop", "recorder"):
+        monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
+
+    class SlowEvaluator(FakeEvaluator):
+        def evaluate(self, stop: StopRequest) -> dict[str, float]:
+            now[0] += 1_000.0
+            return super().evaluate(stop)
+
+    def one_second() -> None:
+        now[0] += 1.0
+
+    tape = Tape()
+    learner = FakeLearner(tape, on_update=one_second)
+    recorder = run(make_config(), tmp_path, tape, learner=learner, evaluator=SlowEvaluator(tape, 8))
+    assert tape.count("evaluate") == 2
+    assert (recorder.seconds, recorder.learning_seconds) == (5.0, 5.0)
+
+
 def test_evaluation_comes_after_recording_when_it_is_due(tmp_path) -> None:
     tape = Tape()
     config = make_config(total_steps=12, log_interval=8, checkpoint_interval=100)
@@ -242,6 +262,27 @@ def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
         run(make_config(), tmp_path, tape, learner=FakeLearner(tape, loss=math.nan))
     assert tape[-1] == "row 12"
     assert "nan" in (tmp_path / "metrics.csv").read_text()
+
+
+def test_diverged_learning_leaves_no_checkpoint_of_it(tmp_path) -> None:
+    tape = Tape()
+    recorder = make_recorder(make_config(), tmp_path, tape)
+    _save_what_can_be(recorder, FloatingPointError("diverged"))
+    recorder.close()
+    assert tape == ["curve 0"]
+
+
+def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypatch) -> None:
+    tape = Tape()
+    recorder = make_recorder(make_config(), tmp_path, tape)
+
+    def broken() -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(recorder, "draw_curve", broken)
+    _save_what_can_be(recorder, RuntimeError("a worker died"))
+    recorder.close()
+    assert tape == ["save 0"]
 
 
 def test_learning_rate_schedule_reaches_the_learner_as_progress(tmp_path) -> None:

@@ -30,6 +30,12 @@ REPOSITORY = Path(__file__).parents[1]
 SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
 
 
+@pytest.fixture(autouse=True)
+def one_torch_thread(monkeypatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+
+
 def run(run_dir: Path, *arguments: str) -> TrainResult:
     options = SMALL | dict(each.split("=") for each in arguments) | {"run_dir": str(run_dir)}
     config = parse_arguments([f"{key}={value}" for key, value in options.items()])
@@ -180,6 +186,19 @@ def test_signal_saves_and_stops_within_seconds(
     assert (run_dir / "learning_curve.png").stat().st_size > 1_000
 
 
+def test_signal_to_workers_too_stops_as_cleanly(tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(
+        run_dir, "env=catch", "total_steps=1e9", "log_interval=2000", start_new_session=True
+    )
+    wait_for_rows(process, run_dir, 2)
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert "stopped by SIGTERM" in out
+    assert list_checkpoints(run_dir)
+
+
 def test_second_signal_ends_at_once_by_that_signal() -> None:
     program = (
         "import time\n"
@@ -212,12 +231,13 @@ def test_signal_before_the_first_iteration_interrupts_and_handlers_are_put_back(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch) -> None:
+def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd) -> None:
     def interrupted(*args: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr("accel_rl.training.run.train", interrupted)
     assert main(["env=catch"]) == 143
+    assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 
 
 class BrokenEnv(CountingEnv):

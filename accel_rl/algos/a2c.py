@@ -1,6 +1,15 @@
 """Advantage actor-critic, synchronous (A2C), with the settings of Stooke and Abbeel 2018.
 
 Every algorithm here has the same skeleton: prepare (returns), loss, backward, ``exchange.step``.
+
+Where it leaves the paper (arXiv:1803.02811) or the code published with it:
+
+- A time limit bootstraps from the final observation (``time_limit_terminal`` gives theirs).
+- The square-root rule for the learning rate holds at any number of environments. The paper states
+  3e-3 at 512 of them, where the rule gives 3.96e-3; set ``lr`` for that.
+- Logarithms of probabilities are exact, without 1e-8 added inside.
+- Values that advantages are measured from come from the update's own forward pass, not from acting.
+  The parameters are the same, so these are the same numbers.
 """
 
 from __future__ import annotations
@@ -162,7 +171,7 @@ class A2C:
             "value_loss": loss.value.detach(),
             "entropy": loss.entropy.detach(),
             "gradient_norm": gradient_norm,
-            "mean_return": _masked_mean(return_, batch.valid),
+            "mean_value_target": _masked_mean(return_, batch.valid),
         }
 
     def _evaluate(self, observation: Tensor) -> PolicyValue:

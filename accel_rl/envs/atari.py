@@ -31,7 +31,7 @@ import numpy as np
 from accel_rl.envs.atari_config import SIZES, AtariConfig
 from accel_rl.envs.atari_games import FIRE, NOOP, UP, check_game, game_facts, load_emulator
 from accel_rl.envs.atari_screen import Screen
-from accel_rl.envs.atari_starts import SavedStart, start_game, starts_are_identical
+from accel_rl.envs.atari_starts import SavedStart, save_starts, start_game, starts_are_identical
 from accel_rl.envs.base import Array, EnvSpec, StepResult
 
 _NOTHING = StepResult(0.0, 0.0, False, False, False)  # most steps
@@ -48,6 +48,7 @@ class AtariEnv:
         check_game(game)
         self._game, self._config = game, config
         facts = game_facts(game)
+        self._is_ntsc = facts.is_ntsc
         self._codes = facts.legal_actions if config.full_action_set else facts.minimal_actions
         # What each action presses: in all frames of a step but the last, and in the last.
         self._presses = [((code,) * (config.frame_skip - 1), code) for code in self._codes]
@@ -60,7 +61,6 @@ class AtariEnv:
             num_actions=len(self._codes),
             frame_skip=config.frame_skip,
         )
-        self._saved_starts: dict[int, SavedStart] = {}  # by number of no-ops, at most max_noops + 1
         self._is_sticky = config.sticky_actions > 0
         self._clips_reward = config.clip_reward
         self._max_steps = config.max_episode_steps
@@ -77,26 +77,26 @@ class AtariEnv:
         self._act = self._emulator.act
         self._get_lives = self._emulator.lives
         self._is_over = self._emulator.game_over
-        self._screen = Screen(self._emulator, config.observation_size, config.frame_stack)
-        self._saved_starts.clear()
-        self._uses_saved_starts = config.cached_starts == "auto" and starts_are_identical(
-            self._game, self._start_presses
+        self._screen = Screen(
+            self._emulator, config.observation_size, config.frame_stack, self._is_ntsc
         )
+        self._saved_starts: list[SavedStart] = []  # by number of no-ops; empty: none are used
+        if config.cached_starts == "auto" and starts_are_identical(self._game, self._start_presses):
+            self._saved_starts = save_starts(
+                self._emulator, self._screen, self._start_presses, config.max_noops
+            )
 
     def reset(self, out: Array) -> None:
         num_noops = int(self._rng.integers(self._config.max_noops + 1))
         screen = self._screen
         screen.blank()
-        saved = self._saved_starts.get(num_noops)
-        if saved is None:
-            start_game(self._emulator, self._start_presses, num_noops)
-            self._push_alone(out)
-            if self._uses_saved_starts:
-                state = self._emulator.cloneState()
-                self._saved_starts[num_noops] = SavedStart(state, out[-1].copy())
+        if self._saved_starts:
+            start = self._saved_starts[num_noops]
+            self._emulator.restoreState(start.state)
+            screen.push_frame(start.frame, out)
         else:
-            self._emulator.restoreState(saved.state)
-            screen.push_frame(saved.frame, out)
+            start_game(self._emulator, self._start_presses, num_noops)
+            screen.push_frame(screen.frame_alone(), out)
         self._lives = self._get_lives()
         self._num_steps = 0
         self._last_code = NOOP
@@ -122,7 +122,7 @@ class AtariEnv:
         if lost_life and self._config.episodic_lives:
             terminated = True
             screen.blank()
-            self._push_alone(out)
+            screen.push_frame(screen.frame_alone(), out)
         at_limit = self._num_steps >= self._max_steps
         if not (score or terminated or at_limit):
             return _NOTHING
@@ -158,8 +158,3 @@ class AtariEnv:
             codes.append(last_code)
         self._last_code = last_code
         return codes[:-1], last_code
-
-    def _push_alone(self, out: Array) -> None:
-        """Pushes the screen as it is, pooled with no other."""
-        self._screen.hold()
-        self._screen.push(out)

@@ -7,13 +7,16 @@ cropped, then the 2 x 2 mean rounded half up) or to 84 x 84 (the mean over the a
 pixel). The newest frames make the stack, oldest first.
 
 Speed decides the shape of this file. Asking the emulator for grey levels costs 9 us a screen, for
-palette indices 0.4 us, and most rows are those of the screen before. So only the band of rows that
-changed is looked up, pooled and reduced again. The table from palette index to grey level is learnt
-from the emulator itself, colour by colour, since it depends on the ROM's television standard and no
-function tells it.
+palette indices 0.4 us, and most rows are those of the screen before: only the band of rows that
+changed is looked up, pooled and reduced again. After some 200 us of emulation the caches are cold,
+so that memory counts for more than arithmetic: an environment keeps little of its own, all the rest
+goes through buffers that its thread uses for every environment.
 """
 
 from __future__ import annotations
+
+import math
+import threading
 
 import ale_py
 import cv2
@@ -24,121 +27,158 @@ from accel_rl.envs.atari_config import SIZES
 
 WIDTH = 160
 CROPPED_ROWS = 2
-_UNKNOWN = (
-    255  # no known palette is so bright; if one were, it would be asked for again at each look
-)
 _WORDS = WIDTH // 8  # 64-bit words in a row, in which screens are compared
+
+# Grey level of each colour that the NTSC console can show, by palette index (all are even), as
+# `getScreenGrayscale` gives them. It cannot be asked for; `shows_ntsc_colours` compares.
+_NTSC = bytes.fromhex(
+    "004a6f8eaac0d6ec405f7a94acc1d6e93f576e8396a7b8c73b556b8194a7b7c7"
+    "2c445a6e8092a1b0334a5f738495a4b2273f556b7d8f9fae16314960748899a9"
+    "1129405568798999203c556d8296a8ba28455f788da2b6c82b4a657f97adc1d4"
+    "2847627c93a9bdcf294a68849db5cbdf2f4f6b859db3c8dc2f4f6b859db3c8dc"
+)
+NTSC_GREY = np.repeat(np.frombuffer(_NTSC, np.uint8), 2)
+_SAME = np.arange(256, dtype=np.uint8)
+
+
+def shows_ntsc_colours(emulator: ale_py.ALEInterface) -> bool:
+    """Whether `NTSC_GREY` gives the grey levels of the emulator's present screen."""
+    return np.array_equal(NTSC_GREY[emulator.getScreen()], emulator.getScreenGrayscale())
+
+
+class _Buffers:
+    """What is needed only between a frame's `Screen.hold` and its `Screen.push`."""
+
+    def __init__(self, height: int, rows: int) -> None:
+        self.held = np.zeros((height, WIDTH), np.uint8)
+        self.new = np.zeros((height, WIDTH), np.uint8)
+        self.held_words = self.held[:rows].view(np.uint64)
+        self.new_words = self.new[:rows].view(np.uint64)
+        # Bytes beside their array, because bytearray.find is the quickest search there is.
+        self.changed_bytes = bytearray(rows * _WORDS)
+        self.changed = np.frombuffer(self.changed_bytes, np.bool_).reshape(rows, _WORDS)
+        self.pooled = np.zeros((rows, WIDTH), np.uint8)
+
+
+class _ThreadBuffers(threading.local):
+    """The running thread's `_Buffers` for each (height, rows), so that threads cannot clash."""
+
+    def __init__(self) -> None:
+        self.by_size: dict[tuple[int, int], _Buffers] = {}
+
+
+_thread = _ThreadBuffers()
 
 
 class Screen:
     """Grey frames of one emulator, and the stack of the newest ``frame_stack``.
 
-    For each frame call `hold` when the first of its two screens is there, and `push` at the second;
-    or both on the same screen, for a frame of it alone.
+    For each frame call `hold` when the first of its two screens is there, and `push` at the second,
+    with no other screen of this thread in between. ``is_ntsc``: `NTSC_GREY` is this game's palette;
+    others cost 20 us more a frame.
     """
 
-    def __init__(self, emulator: ale_py.ALEInterface, size: str, frame_stack: int) -> None:
-        self.frame_shape = SIZES[size]
-        self._new_rows, self._new_columns = self.frame_shape
+    def __init__(
+        self, emulator: ale_py.ALEInterface, size: str, frame_stack: int, is_ntsc: bool
+    ) -> None:
+        self._new_rows, self._new_columns = SIZES[size]
         height = emulator.getScreenDims()[0]
         rows = height - CROPPED_ROWS if size == "104x80" else height
-        # Rows [i * block, (i + 1) * block) of the screen make rows [i * new_block, ...) of the
-        # frame by themselves.
-        num_blocks = int(np.gcd(rows, self._new_rows))
+        self._size = height, rows
+        # Rows [i * block, (i + 1) * block) of the screen alone make rows [i * new_block, ...) of
+        # the frame.
+        num_blocks = math.gcd(rows, self._new_rows)
         self._block, self._new_block = rows // num_blocks, self._new_rows // num_blocks
-        # At a factor of two both are the 2 x 2 mean; at other heights the paper's own call is
-        # bilinear.
+        # At a factor of two both are the 2 x 2 mean; at others the paper's own call is bilinear.
         self._interpolation = cv2.INTER_LINEAR if size == "104x80" else cv2.INTER_AREA
 
-        self._get_screen = emulator.getScreen
-        self._get_grey_screen = emulator.getScreenGrayscale
-        # Two screens in turn; 255 is no colour, so that every row of the first screen counts as
-        # changed.
-        self._indices = [np.full((height, WIDTH), 255, np.uint8) for _ in range(2)]
-        self._words = [indices[:rows].reshape(-1).view(np.uint64) for indices in self._indices]
-        self._newest = 0
-        self._table = np.full(256, _UNKNOWN, np.uint8)
-        # Bytes beside their arrays, because bytearray.find is the quickest search there is.
-        self._changed_bytes = bytearray(rows * _WORDS)
-        self._changed = np.frombuffer(self._changed_bytes, np.bool_)
-        self._grey_bytes = bytearray(height * WIDTH)
-        self._grey = np.frombuffer(self._grey_bytes, np.uint8).reshape(height, WIDTH)
-        self._pooled = np.zeros((rows, WIDTH), np.uint8)
-        self._frame = np.zeros(self.frame_shape, np.uint8)  # always the reduction of `_pooled`
-        self._none = (rows, 0)  # a band of no rows, neutral under min and max
-        self._unequal = self._none  # where `_pooled` may differ from `_grey`
-        self._stale = self._none  # where `_pooled` has changed since the last frame
-
-        # Every frame is written twice, `frame_stack` slots apart: then the newest are always
-        # contiguous.
-        history = np.zeros((2, frame_stack, *self.frame_shape), np.uint8)
-        self._history = history
-        self._slots = [history[:, i] for i in range(frame_stack)]
-        flat = history.reshape(2 * frame_stack, *self.frame_shape)
-        self._stacks = [flat[i + 1 : i + 1 + frame_stack] for i in range(frame_stack)]
-        self._slot = 0
+        self._get_screen = emulator.getScreen if is_ntsc else emulator.getScreenGrayscale
+        self._table = NTSC_GREY if is_ntsc else _SAME
+        # The last screen, its grey levels, and the frame: at first black, as index 0 is.
+        self._last = np.zeros((rows, WIDTH), np.uint8)
+        self._last_words = self._last.view(np.uint64)
+        self._grey = np.zeros((rows, WIDTH), np.uint8)
+        self._frame = np.zeros((self._new_rows, self._new_columns), np.uint8)
+        # Rows (first, last) in which that frame is not the reduction of `_grey` alone, because the
+        # screen held before differed.
+        self._no_rows = (rows, 0)  # neutral under min and max
+        self._pooled_rows = self._no_rows
+        self._history = np.zeros((frame_stack, *self._frame.shape), np.uint8)  # a ring
+        self._oldest = 0
 
     def hold(self) -> None:
         """Takes the emulator's screen as the first of the frame's two."""
-        first, last = self._look()
-        first, last = min(first, self._unequal[0]), max(last, self._unequal[1])
-        if first < last:
-            self._pooled[first:last] = self._grey[first:last]
-        self._stale = first, last
+        if self._size not in _thread.by_size:
+            _thread.by_size[self._size] = _Buffers(*self._size)
+        self._get_screen(_thread.by_size[self._size].held)
 
     def push(self, out: NDArray[np.uint8]) -> None:
-        """Pools the emulator's screen with the held one into a frame, and writes the stack to
-        ``out``.
+        """Pools the emulator's screen with the held one, and writes the new stack to ``out``.
 
         ``out``: ``[frame_stack, rows, columns]``, oldest frame first.
         """
-        self._unequal = first, last = self._look()
-        if first < last:
-            pooled = self._pooled[first:last]
-            np.maximum(pooled, self._grey[first:last], out=pooled)
-        self._reduce(min(first, self._stale[0]), max(last, self._stale[1]))
+        self._update_frame()
         self.push_frame(self._frame, out)
 
     def push_frame(self, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
         """Appends a frame made before, ``[rows, columns]``, and writes the stack to ``out``."""
-        slot = self._slot
-        self._slots[slot][...] = frame
-        out[...] = self._stacks[slot]
-        self._slot = slot + 1 if slot + 1 < len(self._slots) else 0
+        history, oldest = self._history, self._oldest
+        history[oldest] = frame
+        oldest += 1
+        self._oldest = oldest if oldest < len(history) else 0
+        out[: len(history) - oldest] = history[oldest:]
+        out[len(history) - oldest :] = history[:oldest]
+
+    def frame_alone(self) -> NDArray[np.uint8]:
+        """A frame ``[rows, columns]`` of the emulator's screen alone; the stack stays as it is."""
+        self.hold()
+        self._update_frame()
+        return self._frame.copy()
 
     def blank(self) -> None:
         """Forgets the stack: its frames are black."""
         self._history[...] = 0
 
-    def _look(self) -> tuple[int, int]:
-        """Brings `_grey` up to the emulator's screen; returns the band of rows that changed, or
-        none."""
-        old, new = self._newest, 1 - self._newest
-        indices = self._indices[new]
-        self._get_screen(indices)
-        np.not_equal(self._words[new], self._words[old], out=self._changed)
-        first = self._changed_bytes.find(1)
-        if first < 0:
-            return self._none
-        first //= _WORDS
-        last = self._changed_bytes.rfind(1) // _WORDS + 1
-        self._newest = new
-        cv2.LUT(indices[first:last], self._table, self._grey[first:last])
-        if self._grey_bytes.find(_UNKNOWN, first * WIDTH, last * WIDTH) >= 0:
-            self._get_grey_screen(self._grey)
-            self._table[indices] = self._grey
-        return first, last
+    def _update_frame(self) -> None:
+        """Makes `_frame` of the held screen and the emulator's present one."""
+        buffers = _thread.by_size[self._size]
+        new, changed = buffers.new, buffers.changed_bytes
+        self._get_screen(new)
+        top, bottom = self._pooled_rows
+        self._pooled_rows = self._no_rows
 
-    def _reduce(self, first: int, last: int) -> None:
-        """Brings the rows of `_frame` up to date that stem from rows ``first`` to ``last`` of
-        `_pooled`."""
-        if first >= last:
-            return
-        first, last = first // self._block, -(-last // self._block)
+        np.not_equal(buffers.new_words, self._last_words, out=buffers.changed)
+        first = changed.find(1)
+        if first >= 0:
+            first, last = first // _WORDS, changed.rfind(1) // _WORDS + 1
+            band = new[first:last]
+            self._last[first:last] = band
+            cv2.LUT(band, self._table, self._grey[first:last])
+            top, bottom = min(top, first), max(bottom, last)
+
+        np.not_equal(buffers.held_words, buffers.new_words, out=buffers.changed)
+        first = changed.find(1)
+        if first >= 0:
+            first, last = first // _WORDS, changed.rfind(1) // _WORDS + 1
+            self._pooled_rows = first, last
+            top, bottom = min(top, first), max(bottom, last)
+            top, bottom = top - top % self._block, bottom + -bottom % self._block
+            pooled = buffers.pooled
+            pooled[top:bottom] = self._grey[top:bottom]
+            band = pooled[first:last]
+            cv2.max(band, cv2.LUT(buffers.held[first:last], self._table), band)
+            self._reduce(pooled, top, bottom)
+        elif bottom:
+            self._reduce(self._grey, top, bottom)
+
+    def _reduce(self, levels: NDArray[np.uint8], top: int, bottom: int) -> None:
+        """Makes the rows of `_frame` anew that stem from rows ``top`` to ``bottom`` of ``levels``."""
+        block, new_block = self._block, self._new_block
+        first, last = top // block, -(-bottom // block)
         cv2.resize(
-            self._pooled[first * self._block : last * self._block],
-            (self._new_columns, (last - first) * self._new_block),
-            self._frame[first * self._new_block : last * self._new_block],
+            levels[first * block : last * block],
+            (self._new_columns, (last - first) * new_block),
+            self._frame[first * new_block : last * new_block],
             0,
             0,
             self._interpolation,

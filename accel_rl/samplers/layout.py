@@ -8,8 +8,12 @@ from accel_rl.samplers.base import SamplerConfig
 from accel_rl.topology import CorePlan, plan_cores
 
 
-def plan_workers(config: SamplerConfig, cpus: list[int] | None = None) -> CorePlan:
-    """How many workers, and the CPUs of each; ``cpus``: the only ones to use.
+def plan_workers(
+    config: SamplerConfig, cpus: list[int] | None = None, drives_gpu: bool = False
+) -> CorePlan:
+    """How many workers, and the CPUs of each.
+
+    ``cpus``: the only ones to use. ``drives_gpu``: keep a core for the server.
 
     Raises:
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or ``cpus`` cannot
@@ -18,7 +22,9 @@ def plan_workers(config: SamplerConfig, cpus: list[int] | None = None) -> CorePl
     most = config.num_envs // config.num_groups * config.workers_per_core
     num_workers = config.num_workers
     if num_workers is None:
-        plan = plan_cores(workers_per_core=config.workers_per_core, cpus=cpus)
+        plan = plan_cores(
+            workers_per_core=config.workers_per_core, drives_gpu=drives_gpu, cpus=cpus
+        )
         num_workers = min(len(plan.worker_cpus), most)
     elif num_workers > most or num_workers % config.workers_per_core:
         multiple = config.workers_per_core
@@ -27,7 +33,12 @@ def plan_workers(config: SamplerConfig, cpus: list[int] | None = None) -> CorePl
             f"num_groups={config.num_groups} and workers_per_core={multiple} it must be a multiple "
             f"of {multiple} and at most {most}: use fewer workers or more environments"
         )
-    return plan_cores(num_workers=num_workers, workers_per_core=config.workers_per_core, cpus=cpus)
+    return plan_cores(
+        num_workers=num_workers,
+        workers_per_core=config.workers_per_core,
+        drives_gpu=drives_gpu,
+        cpus=cpus,
+    )
 
 
 def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:

@@ -28,7 +28,8 @@ class ParallelSampler:
     """Rollouts from simulators in worker processes, written once, straight into shared memory.
 
     ``cpus``: the only CPUs that workers may be pinned to; None: all that this process may use.
-    ``plan``: who runs where.
+    ``drives_gpu``: the policy runs on a GPU, so one of their cores is kept for this process; on the
+    CPU the policy floats over the workers' cores. ``plan``: who runs where.
 
     Raises:
         ValueError: the environment cannot be made, or the workers do not fit it or the CPUs.
@@ -41,9 +42,10 @@ class ParallelSampler:
         config: SamplerConfig,
         seed: int = 0,
         cpus: list[int] | None = None,
+        drives_gpu: bool = False,
     ) -> None:
         self.config = config
-        self.plan = plan_workers(config, cpus)
+        self.plan = plan_workers(config, cpus, drives_gpu)
         self.env_spec = probe_spec(factory)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._pool = WorkerPool(factory, self.rollout_spec, config, seed, self.plan)

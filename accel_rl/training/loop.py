@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import traceback
@@ -31,7 +32,7 @@ from accel_rl.training.run_directory import (
     write_config,
 )
 from accel_rl.training.stopping import Interrupted, StopRequest
-from accel_rl.training.torch_threads import learning_threads
+from accel_rl.training.torch_threads import learning_threads, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -61,26 +62,20 @@ def train(config: TrainConfig, console: Console | None = None) -> TrainResult:
         RunError: it failed later; what was learned until then is saved if that is possible.
         Interrupted: stopped before the first iteration; nothing was learned.
     """
-    parts = build(config)
-    console = console or Console()
-    try:
+    with sampling_threads(), contextlib.ExitStack() as stack:
+        parts = build(config)
+        stack.callback(parts.sampler.close)
+        stack.callback(parts.server.close)
         run_dir = make_run_directory(config, datetime.now())
-        progress = make_progress(console, config.title)
-        with (
-            StopRequest() as stop,
-            log_to(run_dir / "train.log", ProgressHandler(progress)),
-        ):
-            try:
+        progress = stack.enter_context(
+            contextlib.closing(make_progress(console or Console(), config.title))
+        )
+        stop = stack.enter_context(StopRequest(progress.close))
+        try:
+            with log_to(run_dir / "train.log", ProgressHandler(progress)):
                 return _run(config, parts, run_dir, progress, stop)
-            except Exception as error:
-                # To the file alone: people get the message, from whoever called.
-                _LOGGER.info("the run failed\n%s", traceback.format_exc())
-                raise RunError(f"{_explain(error)}\n(details: {run_dir / 'train.log'})") from error
-            finally:
-                progress.close()
-    finally:
-        parts.server.close()
-        parts.sampler.close()
+        except Exception as error:
+            raise RunError(f"{_explain(error)}\n(details: {run_dir / 'train.log'})") from error
 
 
 def _run(
@@ -107,10 +102,16 @@ def _run(
             iterate(
                 config, parts.sampler, parts.server, parts.learner, recorder, parts.evaluator, stop
             )
-        except Exception:
-            _save_what_can_be(recorder)
-            raise
+        except Exception as error:
+            # Whoever stops a whole group of processes at once has stopped the workers too.
+            if stop.received is None or not isinstance(error, SamplerError):
+                _save_what_can_be(recorder, error)
+                raise
         recorder.finish()
+    except Exception:
+        # At a level that goes to the file alone: people get the message from whoever called.
+        _LOGGER.info("the run failed\n%s", traceback.format_exc())
+        raise
     finally:
         recorder.close()
     result = TrainResult(run_dir, recorder.whole_run(), recorder.updates, stop.received)
@@ -157,12 +158,16 @@ def _notices(config: TrainConfig, parts: Parts, run_dir: Path) -> list[str]:
     return notices
 
 
-def _save_what_can_be(recorder: Recorder) -> None:
+def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
-    try:
-        recorder.finish()
-    except Exception:
-        _LOGGER.info("the results so far could not all be saved\n%s", traceback.format_exc())
+    writers = [recorder.write_last_row, recorder.draw_curve]
+    if not isinstance(error, FloatingPointError):  # then there is nothing left worth keeping
+        writers.append(recorder.save)
+    for write in writers:
+        try:
+            write()
+        except Exception:
+            _LOGGER.info("not saved after the failure\n%s", traceback.format_exc())
 
 
 def _explain(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,19 +69,26 @@ def build(config: TrainConfig) -> Parts:
     if config.serial:
         sampler = SerialSampler(factory, config.sampler, config.seed)
     else:
-        sampler = ParallelSampler(factory, config.sampler, config.seed, list(config.cpus) or None)
-    spec = sampler.env_spec
-    torch.manual_seed(config.seed)
-    model = make_model(
-        config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
-    ).to(device)
-    agent = CategoricalAgent(model)
-    exchange = Local(FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm)
-    learner = A2C(agent, config.learner, exchange)
-    evaluator = None
-    if config.evaluation_interval:
-        evaluator = Evaluator(config, factory, agent, device)
-    server = ActionServer(agent, sampler, device)
+        cpus = list(config.cpus) or None
+        drives_gpu = device.type == "cuda"
+        sampler = ParallelSampler(factory, config.sampler, config.seed, cpus, drives_gpu)
+    with contextlib.ExitStack() as undo:
+        undo.callback(sampler.close)
+        spec = sampler.env_spec
+        torch.manual_seed(config.seed)
+        model = make_model(
+            config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
+        ).to(device)
+        agent = CategoricalAgent(model)
+        exchange = Local(
+            FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm
+        )
+        learner = A2C(agent, config.learner, exchange)
+        evaluator = None
+        if config.evaluation_interval:
+            evaluator = Evaluator(config, factory, agent, device)
+        server = ActionServer(agent, sampler, device)
+        undo.pop_all()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
 

@@ -189,10 +189,14 @@ class Recorder:
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
 
-    def finish(self) -> None:
-        """The last row, curve, checkpoint and picture of the progress."""
+    def write_last_row(self) -> None:
+        """A row about what happened since the last one, if anything."""
         if self.updates > self._last_row.updates:
             self.write_row()
+
+    def finish(self) -> None:
+        """The last row, curve, checkpoint and picture of the progress."""
+        self.write_last_row()
         self.draw_curve()
         self.save()
         self._progress.show(self.whole_run())

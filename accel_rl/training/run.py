@@ -23,6 +23,8 @@ def run(arguments: Sequence[str]) -> int:
         if wants_help(arguments):
             return _print_help(arguments, console.width)
         _refuse_several_learners()
+        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        sys.path.append(os.getcwd())
         config = parse_arguments(arguments)
         tune_malloc()
         result = train(config, console)
@@ -30,6 +32,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:
+        print(f"stopped by {interrupted.signal.name} before training began", file=sys.stderr)
         return 128 + interrupted.signal
     console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
     return 0 if result.stopped_by is None else 128 + result.stopped_by

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -24,10 +25,12 @@ class StopRequest:
 
     Until `hold` is called a signal raises `Interrupted` wherever the program is: while simulators
     start there is nothing to save. Workers need no word of it; they end when this process does.
+    ``before_abort`` is called when the second one ends it, to put the terminal right.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_abort: Callable[[], None] = lambda: None) -> None:
+        self._before_abort = before_abort
         self.received: signal.Signals | None = None
         self._is_held = False
         self._before: dict[signal.Signals, object] = {}
@@ -52,6 +55,7 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
+            self._before_abort()
             # Dies of the signal, so that a shell sees it; the kernel takes the workers along.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

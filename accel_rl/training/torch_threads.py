@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from accel_rl.topology import available_cpus
+from accel_rl.topology import available_cpus, cpu_quota
+
+
+@contextmanager
+def sampling_threads() -> Iterator[None]:
+    """One within, since simulators work meanwhile; what the host had set afterwards.
+
+    Results depend on the number in the last digits, so it holds from the first inference on.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
 def learning_threads() -> Iterator[None]:
-    """All CPUs of this process within, where simulators wait; one outside, where they work."""
-    torch.set_num_threads(len(available_cpus()))
+    """All CPUs within, or what the quota pays for, since simulators wait; one afterwards."""
+    torch.set_num_threads(max(1, int(min(len(available_cpus()), cpu_quota() or math.inf))))
     try:
         yield
     finally:

@@ -1,0 +1,83 @@
+"""The action server on a GPU: the same rollouts as on the CPU, and no hidden waiting."""
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos import A2C, A2CConfig
+from accel_rl.envs import make_env_factory
+from accel_rl.models import make_model
+from accel_rl.parallel import FlatParameters, Local
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def make_agent(device: torch.device) -> CategoricalAgent:
+    torch.manual_seed(0)
+    return CategoricalAgent(make_model("mlp", (10, 5), np.dtype(np.float32), 3).to(device))
+
+
+def rollouts_on(device: torch.device, config: SamplerConfig, kind: type) -> list[RolloutTensors]:
+    agent = make_agent(device)
+    rollouts = []
+    with (
+        kind(make_env_factory("catch"), config, seed=1) as sampler,
+        ActionServer(agent, sampler, device) as server,
+    ):
+        for _ in range(6):
+            sampler.collect(server)
+            rollouts.append(RolloutTensors(*(x.cpu().clone() for x in server.finish())))
+    return rollouts
+
+
+@pytest.mark.parametrize("horizon", [1, 7])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_rollouts_on_the_device_equal_those_on_the_cpu(
+    kind: type, reset_policy: str, horizon: int
+) -> None:
+    config = SamplerConfig(
+        num_envs=8,
+        horizon=horizon,
+        num_groups=2,
+        reset_policy=reset_policy,  # type: ignore[arg-type]
+    )
+    on_cpu = rollouts_on(torch.device("cpu"), config, kind)
+    on_gpu = rollouts_on(torch.device("cuda"), config, kind)
+    for expected, found in zip(on_cpu, on_gpu, strict=True):
+        for name in RolloutTensors._fields:
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_collecting_and_learning_wait_for_the_actions_alone() -> None:
+    device = torch.device("cuda")
+    agent, config = make_agent(device), A2CConfig()
+    flat = FlatParameters(agent.model)
+    learner = A2C(agent, config, Local(flat, config.rule, config.max_gradient_norm))
+    with (
+        SerialSampler(make_env_factory("catch"), SamplerConfig(num_envs=8)) as sampler,
+        ActionServer(agent, sampler, device) as server,
+    ):
+        for number in range(4):
+            if number == 1:  # the first time, libraries set themselves up
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                sampler.collect(server)
+                learner.update(server.finish(), progress=0.0)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    flat.check_views()
+
+
+def test_shared_memory_is_registered_until_the_server_closes() -> None:
+    device = torch.device("cuda")
+    with ParallelSampler(make_env_factory("catch"), SamplerConfig(num_envs=8)) as sampler:
+        observation = torch.from_numpy(sampler.rollout.observation)
+        with ActionServer(make_agent(device), sampler, device):
+            assert observation.is_pinned()
+        assert not observation.is_pinned()

@@ -1,0 +1,182 @@
+"""The action server on the CPU: nothing is copied, and what it serves is what the agent says."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from toy_envs import ToyEnv
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.envs import make_env_factory
+from accel_rl.models import PolicyValue, PolicyValueModel, make_model
+from accel_rl.samplers import (
+    ActionServer,
+    ParallelSampler,
+    SamplerConfig,
+    SerialSampler,
+    action_server,
+)
+
+CPU = torch.device("cpu")
+
+
+class RecordingAgent(CategoricalAgent):
+    """Keeps the observations it was given, the tensors themselves and copies of them."""
+
+    def __init__(self) -> None:
+        super().__init__(make_model("mlp", (3,), np.dtype(np.int64), num_actions=4))
+        self.given: list[Tensor] = []
+        self.copies: list[tuple[Tensor, Tensor]] = []
+
+    def act(self, observation: Tensor, uniform: Tensor) -> Tensor:
+        self.given.append(observation)
+        self.copies.append((observation.clone(), uniform.clone()))
+        return super().act(observation, uniform)
+
+
+class TabularModel(PolicyValueModel):
+    """Logits from a table, by the position of the ball: their rounding depends on no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        self.logits = nn.Parameter(table)
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        logits = self.logits[observation.flatten(1).argmax(1)]
+        return PolicyValue(logits, logits[:, 0])
+
+
+def collect_toy_rollout(
+    horizon: int = 6, num_envs: int = 4
+) -> tuple[SerialSampler, RecordingAgent, RolloutTensors]:
+    torch.manual_seed(0)
+    config = SamplerConfig(num_envs=num_envs, horizon=horizon, final_observation_slots=horizon)
+    sampler, agent = SerialSampler(ToyEnv, config, seed=3), RecordingAgent()
+    with sampler, ActionServer(agent, sampler, CPU) as server:
+        sampler.collect(server)
+        batch = server.finish()
+    return sampler, agent, batch
+
+
+def test_agent_reads_the_samplers_own_memory() -> None:
+    sampler, agent, _ = collect_toy_rollout()
+    assert len(agent.given) == 6
+    for t, observation in enumerate(agent.given):
+        assert np.shares_memory(observation.numpy(), sampler.rollout.observation[t])
+
+
+@pytest.mark.parametrize(
+    "name", ["observation", "action", "reward", "terminated", "truncated", "valid"]
+)
+def test_finished_rollout_is_the_samplers_own_memory(name: str) -> None:
+    sampler, _, batch = collect_toy_rollout()
+    array: NDArray[np.generic] = getattr(sampler.rollout, name)
+    tensor = getattr(batch, name).numpy()
+    assert tensor.ctypes.data == array.ctypes.data
+    assert tensor.shape == array.shape
+    assert tensor.dtype == array.dtype
+
+
+def test_actions_in_the_rollout_are_the_agents() -> None:
+    sampler, agent, batch = collect_toy_rollout()
+    for t, (observation, uniform) in enumerate(agent.copies):
+        assert torch.equal(observation, batch.observation[t])
+        expected = CategoricalAgent.act(agent, observation, uniform)
+        assert torch.equal(batch.action[t], expected)
+    assert len(np.unique(sampler.rollout.action)) == 4
+
+
+def test_final_observations_are_those_of_truncated_episodes() -> None:
+    sampler, _, batch = collect_toy_rollout(horizon=20, num_envs=64)
+    rollout = sampler.rollout
+    is_cut = rollout.truncated & ~rollout.terminated
+    found = set(zip(batch.final_step.tolist(), batch.final_env.tolist(), strict=True))
+    assert found == set(zip(*np.nonzero(is_cut), strict=True))
+    assert {step for step, _ in found} == set(range(20))
+    for (identity, episode, t), step, env in zip(
+        batch.final_observation.tolist(), batch.final_step, batch.final_env, strict=True
+    ):
+        last = rollout.observation[step, env]  # one step before the final one
+        assert (identity, episode, t - 1) == tuple(last)
+
+
+def test_rollout_without_truncation_has_no_final_observations() -> None:
+    config = SamplerConfig(num_envs=4, horizon=12)
+    agent = CategoricalAgent(make_model("mlp", (10, 5), np.dtype(np.float32), num_actions=3))
+    with SerialSampler(make_env_factory("catch"), config) as sampler:
+        server = ActionServer(agent, sampler, CPU)
+        sampler.collect(server)
+        batch = server.finish()
+    assert batch.terminated.any()
+    assert batch.final_observation.shape == (0, 10, 5)
+
+
+def test_server_acts_with_the_parameters_of_the_moment() -> None:
+    config, model = SamplerConfig(num_envs=4, horizon=5), TabularModel()
+    with SerialSampler(make_env_factory("catch"), config) as sampler:
+        server = ActionServer(CategoricalAgent(model), sampler, CPU)
+        for action in (2, 0):
+            with torch.no_grad():
+                model.logits.fill_(-1000.0)[:, action] = 0.0
+            assert (sampler.collect(server).action == action).all()
+
+
+def test_parallel_sampler_with_server_gives_the_serial_rollouts() -> None:
+    config = SamplerConfig(num_envs=4, horizon=6, num_groups=2)
+    rollouts = []
+    for kind in (SerialSampler, ParallelSampler):
+        with kind(make_env_factory("catch"), config, seed=5) as sampler:
+            server = ActionServer(CategoricalAgent(TabularModel()), sampler, CPU)
+            for _ in range(3):
+                sampler.collect(server)
+            rollouts.append([tensor.clone() for tensor in server.finish()])
+    assert all(torch.equal(a, b) for a, b in zip(*rollouts, strict=True))
+
+
+@pytest.fixture
+def faked_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the code for GPUs run on the CPU, where its copies are at once complete."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **kw: empty(*shape, **kw))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None)
+    )
+    driver = SimpleNamespace(
+        cudaHostRegister=lambda pointer, size, flags: 0, cudaHostUnregister=lambda pointer: 0
+    )
+    monkeypatch.setattr(action_server, "_cudart", lambda: driver)
+
+
+@pytest.mark.parametrize("horizon", [1, 7])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.usefixtures("faked_cuda")
+def test_device_rows_give_the_rollouts_of_shared_ones(
+    reset_policy: Literal["immediate", "wait"], horizon: int
+) -> None:
+    config = SamplerConfig(
+        num_envs=4, horizon=horizon, reset_policy=reset_policy, final_observation_slots=7
+    )
+    agent = RecordingAgent()
+    rollouts = []
+    for on_device in (False, True):
+        with SerialSampler(ToyEnv, config, seed=1) as sampler:
+            server = ActionServer(agent, sampler, CPU)
+            if on_device:
+                server._rows = action_server._DeviceRows(
+                    sampler.rollout, CPU, row_zero_follows=reset_policy == "immediate"
+                )
+            for number in range(8):
+                sampler.collect(server)
+                if number in (0, 2, 3, 6):  # some rollouts nobody asks for
+                    rollouts.append([tensor.clone() for tensor in server.finish()])
+            server.close()
+    for expected, found in zip(rollouts[:4], rollouts[4:], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))

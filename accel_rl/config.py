@@ -116,6 +116,7 @@ def a2c() -> TrainConfig:
             # The paper decorrelates start states without giving a number; 2,000 random steps are
             # several games of most titles.
             decorrelation_steps=2_000,
+            affinity="rotate",
             on_worker_failure="restart",
         ),
     )
@@ -138,6 +139,7 @@ def a2c_baselines() -> TrainConfig:
             num_envs=16,
             horizon=5,
             decorrelation_steps=2_000,
+            affinity="rotate",
             on_worker_failure="restart",
         ),
         atari=AtariConfig(observation_size="84x84"),

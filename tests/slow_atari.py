@@ -4,6 +4,7 @@ What `accel_rl.envs.atari` must agree with; written from the protocol, on nothin
 """
 
 import functools
+from typing import Any
 
 import ale_py
 import numpy as np
@@ -84,7 +85,7 @@ class SlowAtari:
     def push(self, screen: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Frames come as exact real numbers: [frame_stack, rows, columns] float64."""
         if self.config.observation_size == "84x84":
-            frame = overlaps(84, len(screen)) @ screen @ overlaps(84, 160).T
+            frame = resample(screen, overlaps(84, len(screen)), overlaps(84, 160))
         elif len(screen) == 210:
             cropped = screen[:-2].astype(float)
             frame = np.zeros((104, 80))
@@ -92,10 +93,17 @@ class SlowAtari:
                 for dx in (0, 1):
                     frame += cropped[dy::2, dx::2] / 4
         else:
-            frame = between(104, len(screen) - 2) @ screen[:-2] @ between(80, 160).T
+            frame = resample(screen[:-2], between(104, len(screen) - 2), between(80, 160))
         self.frames.append(frame)
         blank = [np.zeros_like(frame)] * self.config.frame_stack
         return np.stack((blank + self.frames)[-self.config.frame_stack :])
+
+
+def resample(screen: Any, row_weights: Any, column_weights: Any) -> NDArray[np.float64]:
+    """Each new row the weighted sum of old ones, then each new column."""
+    for weights in (row_weights, column_weights):
+        screen = np.stack([sum(w[i] * screen[i] for i in np.flatnonzero(w)) for w in weights]).T
+    return screen
 
 
 @functools.cache

@@ -1,18 +1,22 @@
 """The fast frame pipeline and protocol against `slow_atari`, on real games and for all options."""
 
+import threading
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from slow_atari import SlowAtari
 
 from accel_rl.envs import AtariConfig
 from accel_rl.envs.atari import AtariEnv
+from accel_rl.envs.atari_games import atari_games, game_facts, load_emulator
+from accel_rl.envs.atari_screen import NTSC_GREY, Screen, shows_ntsc_colours
 
 SEED = 11
 
 # game, options, steps. Carnival is 214 rows high, journey_escape 230, pooyan 220; the others whose
-# screens are not 210 high have 250 and a palette of their own (PAL).
+# screens are not 210 high have 250 and another palette (PAL).
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "default": ("breakout", {}, 400),
     "no-lives": ("pong", {}, 100),
@@ -78,8 +82,6 @@ def assert_frames_equal(found: Any, expected: Any, exact: bool) -> None:
 @pytest.mark.parametrize("size", ["104x80", "84x84"])
 def test_atari_frame_equals_reduction_of_whole_screen(game: str, size: str) -> None:
     """Only rows that changed are reduced again: that must not be seen, to the last bit."""
-    import cv2
-
     config = AtariConfig(observation_size=size, frame_stack=1)  # type: ignore[arg-type]
     env = AtariEnv(game, config)
     env.seed(np.random.SeedSequence(SEED))
@@ -100,4 +102,49 @@ def test_atari_frame_equals_reduction_of_whole_screen(game: str, size: str) -> N
             frame = cv2.resize(pooled[:-2], (80, 104), interpolation=cv2.INTER_LINEAR)
         if slow.ale.lives() != slow.lives:
             break
+        np.testing.assert_array_equal(out[0], frame)
+
+
+@pytest.mark.parametrize("game", atari_games())
+def test_grey_levels_of_ntsc_games_are_the_emulators(game: str) -> None:
+    """The palette table against the emulator; PAL games are those 250 rows high."""
+    emulator = load_emulator(game, seed=0)
+    is_ntsc = game_facts(game).is_ntsc
+    assert is_ntsc == (emulator.getScreenDims()[0] != 250)
+    actions = np.random.default_rng(SEED).choice(game_facts(game).minimal_actions, 200)
+    for action in actions.tolist():
+        emulator.act(action)
+        if emulator.game_over():
+            emulator.reset_game()
+        assert shows_ntsc_colours(emulator) or not is_ntsc
+
+
+def test_ntsc_table_has_a_level_for_every_colour() -> None:
+    """From black to the brightest, white; an odd index is as the even one before it."""
+    assert NTSC_GREY.shape == (256,)
+    assert NTSC_GREY.min() == NTSC_GREY[0] == 0
+    assert NTSC_GREY.max() == NTSC_GREY[14] == 236
+    np.testing.assert_array_equal(NTSC_GREY[::2], NTSC_GREY[1::2])
+
+
+def test_screens_of_two_threads_do_not_mix() -> None:
+    """Held screens lie in buffers of the thread, not of the environment."""
+    screens, outs = [], []
+    for game in ("breakout", "space_invaders"):
+        emulator = load_emulator(game, seed=0)
+        emulator.act(0)
+        screens.append(Screen(emulator, "104x80", 1, is_ntsc=True))
+        outs.append(np.zeros((1, 104, 80), np.uint8))
+    expected = [screen.frame_alone() for screen in screens]
+
+    def push_other() -> None:
+        screens[1].hold()
+        screens[1].push(outs[1])
+
+    screens[0].hold()
+    thread = threading.Thread(target=push_other)
+    thread.start()
+    thread.join()
+    screens[0].push(outs[0])
+    for out, frame in zip(outs, expected, strict=True):
         np.testing.assert_array_equal(out[0], frame)

@@ -11,12 +11,13 @@ from accel_rl.envs.atari_games import atari_games, game_facts
 from accel_rl.envs.atari_starts import starts_are_identical
 
 # Games whose starts differ, found in 120 starts of each of the 104, in 6 emulators. Berzerk's
-# differ only in memory, elevator_action's after some frames, haunted_house's with some seeds.
+# differ only in memory, elevator_action's after some frames, haunted_house's with some seeds,
+# tic_tac_toe_3d's after hundreds of frames.
 DIFFERENT = (
     "assault backgammon beam_rider berzerk boxing chopper_command demon_attack elevator_action "
     "fishing_derby freeway frostbite hangman haunted_house hero ice_hockey kaboom krull "
     "miniature_golf pitfall2 private_eye seaquest sir_lancelot solaris space_war surround tennis "
-    "yars_revenge"
+    "tic_tac_toe_3d yars_revenge"
 ).split()
 IDENTICAL = [game for game in atari_games() if game not in DIFFERENT]
 
@@ -79,7 +80,15 @@ def test_whole_game_from_a_saved_start_equals_one_from_a_reset() -> None:
     )
 
 
-def test_saved_starts_are_one_for_each_number_of_noops() -> None:
-    env = AtariEnv("breakout", AtariConfig(max_noops=2))
+def test_one_start_is_saved_for_each_number_of_noops() -> None:
+    env = AtariEnv("breakout", AtariConfig(max_noops=5))
     env.seed(np.random.SeedSequence(0))
-    assert len(env._saved_starts) == 3
+    frames = [start.state.getEpisodeFrameNumber() for start in env._saved_starts]
+    assert np.diff(frames).tolist() == [1] * 5
+
+
+def test_no_start_is_saved_where_starts_differ_or_saving_is_off() -> None:
+    for game, cached_starts in (("seaquest", "auto"), ("breakout", "off")):
+        env = AtariEnv(game, AtariConfig(cached_starts=cached_starts))  # type: ignore[arg-type]
+        env.seed(np.random.SeedSequence(0))
+        assert not env._saved_starts

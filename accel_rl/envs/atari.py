@@ -135,8 +135,7 @@ class AtariEnv:
         """Nothing to do: the emulator goes with the object."""
 
     def _change_lives(self) -> bool:
-        """Presses the buttons after a lost life; returns whether it was one (lives may also be
-        won)."""
+        """Presses the buttons if a life was lost, and returns that; lives may also be won."""
         num_lives = self._get_lives()
         lost_life = 0 < num_lives < self._lives
         if lost_life:

@@ -15,6 +15,7 @@ goes through buffers that its thread uses for every environment.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 
@@ -49,7 +50,8 @@ def shows_ntsc_colours(emulator: ale_py.ALEInterface) -> bool:
 class _Buffers:
     """What is needed only between a frame's `Screen.hold` and its `Screen.push`."""
 
-    def __init__(self, height: int, rows: int) -> None:
+    def __init__(self, size: tuple[int, int]) -> None:
+        height, rows = size
         self.held = np.zeros((height, WIDTH), np.uint8)
         self.new = np.zeros((height, WIDTH), np.uint8)
         self.held_words = self.held[:rows].view(np.uint64)
@@ -64,7 +66,7 @@ class _ThreadBuffers(threading.local):
     """The running thread's `_Buffers` for each (height, rows), so that threads cannot clash."""
 
     def __init__(self) -> None:
-        self.by_size: dict[tuple[int, int], _Buffers] = {}
+        self.buffers = functools.cache(_Buffers)
 
 
 _thread = _ThreadBuffers()
@@ -108,9 +110,8 @@ class Screen:
 
     def hold(self) -> None:
         """Takes the emulator's screen as the first of the frame's two."""
-        if self._size not in _thread.by_size:
-            _thread.by_size[self._size] = _Buffers(*self._size)
-        self._get_screen(_thread.by_size[self._size].held)
+        self._buffers = _thread.buffers(self._size)
+        self._get_screen(self._buffers.held)
 
     def push(self, out: NDArray[np.uint8]) -> None:
         """Pools the emulator's screen with the held one, and writes the new stack to ``out``.
@@ -141,7 +142,7 @@ class Screen:
 
     def _update_frame(self) -> None:
         """Makes `_frame` of the held screen and the emulator's present one."""
-        buffers = _thread.by_size[self._size]
+        buffers = self._buffers
         new, changed = buffers.new, buffers.changed_bytes
         self._get_screen(new)
         top, bottom = self._pooled_rows
@@ -154,7 +155,7 @@ class Screen:
             band = new[first:last]
             self._last[first:last] = band
             cv2.LUT(band, self._table, self._grey[first:last])
-            top, bottom = min(top, first), max(bottom, last)
+            top, bottom = min(first, top), max(last, bottom)
 
         np.not_equal(buffers.held_words, buffers.new_words, out=buffers.changed)
         first = changed.find(1)
@@ -172,7 +173,7 @@ class Screen:
             self._reduce(self._grey, top, bottom)
 
     def _reduce(self, levels: NDArray[np.uint8], top: int, bottom: int) -> None:
-        """Makes the rows of `_frame` anew that stem from rows ``top`` to ``bottom`` of ``levels``."""
+        """Makes the rows of `_frame` that stem from rows ``top`` to ``bottom`` of ``levels``."""
         block, new_block = self._block, self._new_block
         first, last = top // block, -(-bottom // block)
         cv2.resize(

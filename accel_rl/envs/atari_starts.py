@@ -43,8 +43,7 @@ class SavedStart(NamedTuple):
 
 
 def start_game(emulator: ale_py.ALEInterface, presses: tuple[int, ...], num_noops: int) -> None:
-    """Resets the emulator, presses each of ``presses`` for a frame, then waits ``num_noops``
-    frames."""
+    """Resets, presses each of ``presses`` for one frame, then nothing for ``num_noops`` frames."""
     emulator.reset_game()
     for code in presses:
         emulator.act(code)

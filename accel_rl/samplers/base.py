@@ -37,8 +37,9 @@ class SamplerConfig:
     """each environment first takes up to so many uniformly random steps, seeded; 0: none"""
     final_observation_slots: int = 1
     """final observations of truncated episodes kept for each environment and rollout"""
-    affinity: Literal["auto", "off"] = "auto"
-    """auto: pin each worker to a core of this process' share; off: the kernel places them"""
+    affinity: Literal["auto", "rotate", "off"] = "auto"
+    """auto: pin each worker to a core of this process' share; rotate: besides, the policy's thread
+    moves from core to core, for policies that compute in it alone; off: the kernel places all"""
     on_worker_failure: Literal["raise", "restart"] = "raise"
     """raise, or restart: a worker that was killed, crashed or hung is replaced and its running
     episodes count as truncated; an exception of the environment ends the run in either case"""

@@ -20,6 +20,7 @@ from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.rotation import MoveOn, rotation
 from accel_rl.samplers.shared import RESET_WAITING
 from accel_rl.samplers.stepping import action_noise
 
@@ -50,6 +51,9 @@ class ParallelSampler:
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._pool = WorkerPool(factory, self.rollout_spec, config, seed, self.plan)
         self.rollout = self._pool.rollout
+        # With one group there is nothing to take turns with: all wait while the policy acts.
+        rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
+        self._cores = self.plan.worker_cpus if rotates else ()
         self._noise = action_noise(seed)
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
         self._is_running = False
@@ -78,13 +82,14 @@ class ParallelSampler:
         if not self._is_running:
             raise SamplerError("this sampler is not running; call start() or use it in `with`")
         try:
-            self._collect(policy)
+            with rotation(self._cores) as move_on:
+                self._collect(policy, move_on)
         except BaseException:
             self.close()
             raise
         return self.rollout
 
-    def _collect(self, policy: Policy) -> None:
+    def _collect(self, policy: Policy, move_on: MoveOn) -> None:
         rollout, pool, T = self.rollout, self._pool, self.config.horizon
         uniform = self._noise.random((T, self.config.num_envs))
         for t in range(T):
@@ -104,6 +109,7 @@ class ParallelSampler:
                 pool.send(group, row=t)
                 if copies_late:
                     pool.carry.into_row_zero(rollout, columns)
+                move_on()
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
         began = perf_counter()

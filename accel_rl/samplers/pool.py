@@ -34,6 +34,7 @@ from accel_rl.samplers.shared import (
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # how often a waiting server looks at the orders themselves
+_NICENESS = 5  # a third of the weight of a policy on the same core, which all workers wait for
 _GRACE_SECONDS = 0.5  # for environments to close after a failure; more may hang
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class WorkerPool:
         self._factory = factory
         self._config = config
         self._seed = seed
-        self._cpus = plan.worker_cpus if config.affinity == "auto" else ((),) * num_workers
+        self._cpus = ((),) * num_workers if config.affinity == "off" else plan.worker_cpus
+        self._niceness = _NICENESS if config.affinity == "rotate" else 0
         self._spec = PoolSpec(rollout_spec, assign_columns(config, num_workers))
         size = config.num_envs // G
         self.columns = [slice(g * size, (g + 1) * size) for g in range(G)]
@@ -198,6 +200,7 @@ class WorkerPool:
             seed=self._seed,
             restart=self._num_restarts,
             cpus=self._cpus[worker],
+            niceness=self._niceness,
             start_rows=start_rows,
             countdown=self._countdown,
             ready=self._ready,

@@ -82,6 +82,7 @@ class Descriptors(NamedTuple):
 class Setup(NamedTuple):
     """What a worker is told at its start.
 
+    ``niceness``: by how much it yields to the policy, if that runs on the workers' cores.
     ``start_rows[group]`` is the observation row that its first observations go to, or
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
@@ -95,6 +96,7 @@ class Setup(NamedTuple):
     seed: int
     restart: int
     cpus: tuple[int, ...]
+    niceness: int
     start_rows: list[int]
     countdown: list[int]
     ready: list[int]

@@ -69,6 +69,7 @@ def read_setup(descriptor: int) -> Setup:
 def run(descriptors: Descriptors, setup: Setup) -> None:
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
+    os.nice(setup.niceness)
     _, _, _, memory, wake, started = descriptors
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker

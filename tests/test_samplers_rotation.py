@@ -1,0 +1,82 @@
+"""The policy's thread moves from core to core, and comes back."""
+
+import os
+
+import numpy as np
+import pytest
+from toy_envs import ToyEnv
+
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+from accel_rl.samplers.rotation import rotation
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def test_rotation_visits_each_core_in_turn_and_restores_the_affinity():
+    cores = [(cpu,) for cpu in CPUS]
+    visited = []
+    with rotation(cores) as move_on:
+        for _ in range(2 * len(cores)):
+            move_on()
+            visited.append(tuple(os.sched_getaffinity(0)))
+    assert visited == cores * 2
+    assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+def test_rotation_over_one_core_leaves_the_thread_alone():
+    with rotation([(CPUS[0],), (CPUS[0],)]) as move_on:
+        move_on()
+        assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+@pytest.mark.parametrize(
+    "affinity, groups, drives_gpu, moves",
+    [
+        ("rotate", 2, False, True),
+        ("rotate", 1, False, False),
+        ("rotate", 2, True, False),
+        ("auto", 2, False, False),
+        ("off", 2, False, False),
+    ],
+)
+def test_policy_moves_only_where_it_takes_turns_with_the_simulators(
+    affinity, groups, drives_gpu, moves
+):
+    seen = set()
+
+    def policy(step):
+        seen.add(tuple(sorted(os.sched_getaffinity(0))))
+        return np.zeros(len(step.observation), int)
+
+    config = SamplerConfig(num_envs=8, num_groups=groups, affinity=affinity, horizon=4)
+    config = SamplerConfig(**{**vars(config), "final_observation_slots": 4})
+    with ParallelSampler(ToyEnv, config, drives_gpu=drives_gpu) as sampler:
+        sampler.collect(policy)
+        assert sorted(os.sched_getaffinity(0)) == CPUS
+    assert (len(seen) > 1) == (moves and len(CPUS) > 1)
+
+
+def test_affinity_is_restored_when_the_policy_fails():
+    def policy(step):
+        raise KeyError("no action")
+
+    with ParallelSampler(ToyEnv, SamplerConfig(num_envs=8, affinity="rotate")) as sampler:
+        with pytest.raises(KeyError):
+            sampler.collect(policy)
+    assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+class NiceEnv(ToyEnv):
+    """Observes its process' niceness."""
+
+    def reset(self, out) -> None:
+        super().reset(out)
+        out[:] = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.parametrize("affinity, added", [("rotate", 5), ("auto", 0)])
+def test_workers_yield_to_a_policy_on_their_cores(affinity, added):
+    with ParallelSampler(NiceEnv, SamplerConfig(num_envs=4, affinity=affinity)) as sampler:
+        observation = sampler.rollout.observation[-1]
+        assert (observation == os.getpriority(os.PRIO_PROCESS, 0) + added).all()

@@ -15,8 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Ctrl-C or SIGTERM, results saved.
     """
     # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores that
-    # the simulators need: on a busy machine that made training ten times slower. A spin of a few
-    # microseconds still bridges the gaps between one operation and the next.
+    # the simulators need: on a busy machine that made training ten times slower. A spin of a
+    # few microseconds still bridges the gaps between one operation and the next.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.

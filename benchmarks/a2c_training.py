@@ -8,6 +8,7 @@ same layers; it runs in any interpreter that has it.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from children import Advance, read_spec, serve
@@ -19,6 +20,7 @@ def main() -> None:
     if spec["part"] == "sb3":
         serve(*make_sb3(spec))
         return
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.training.torch_threads import sampling_threads
 
     with sampling_threads():

@@ -16,8 +16,16 @@ def main() -> None:
     """Measures the sampler of the specification."""
     spec = read_spec()
     factory = make_env_factory(spec["game"], AtariConfig(**spec["atari"]))
-    with ParallelSampler(factory, SamplerConfig(**spec["sampler"]), spec["seed"]) as sampler:
-        settings = {"sampler": spec["sampler"], "plan": sampler.plan.describe()}
+    # The policy moves from core to core only where it computes in one thread.
+    in_one_thread = spec["network"] and spec["device"] == "cpu" and spec["torch_threads"] == 1
+    affinity = "rotate" if in_one_thread else "auto"
+    config = SamplerConfig(**spec["sampler"], affinity=affinity)
+    drives_gpu = spec["network"] and spec["device"] != "cpu"
+    with ParallelSampler(factory, config, spec["seed"], drives_gpu=drives_gpu) as sampler:
+        settings = {
+            "sampler": spec["sampler"] | {"affinity": affinity},
+            "plan": sampler.plan.describe(),
+        }
         if not spec["network"]:
             policy = RandomPolicy(sampler.env_spec.num_actions, spec["seed"])
             serve(lambda: count(sampler.collect(policy)), settings)

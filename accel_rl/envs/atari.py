@@ -147,8 +147,7 @@ class AtariEnv:
         return lost_life
 
     def _stick(self, action: int) -> tuple[list[int], int]:
-        """What is pressed in each frame of the step: with some probability the frame before's
-        again."""
+        """What the step presses, frame by frame: the action, or again what the frame before did."""
         code, last_code = self._codes[action], self._last_code
         codes = []
         for draw in self._rng.random(self._config.frame_skip).tolist():

@@ -1,5 +1,4 @@
-"""In which protocol Atari games are played. Loads no emulator, so that configurations stay
-light."""
+"""How Atari games are played. Loads no emulator, so that configurations stay light."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Catch: a ball falls, a paddle waits for it. The smallest task in which a network must look at
-what it sees."""
+"""Catch, the smallest task in which a network must look at what it sees."""
 
 from __future__ import annotations
 

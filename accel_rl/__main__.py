@@ -14,8 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: finished. 1: refused or failed, with one message on standard error. 130, 143: stopped by
     Ctrl-C or SIGTERM, results saved.
     """
-    # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores that
-    # the simulators need: on a busy machine that made training ten times slower. A spin of a
+    # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
+    # that the simulators need: on a busy machine that made training ten times slower. A spin of a
     # few microseconds still bridges the gaps between one operation and the next.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:

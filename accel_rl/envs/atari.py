@@ -128,7 +128,7 @@ class AtariEnv:
             return _NOTHING
         reward = float((score > 0) - (score < 0)) if self._clips_reward else float(score)
         return StepResult(
-            reward, float(score), terminated, at_limit, is_over or at_limit
+            reward, float(score), terminated, at_limit and not terminated, is_over or at_limit
         )
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ def make_emulator(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     for _ in range(spec["envs"]):
         emulator = ALEInterface()
         emulator.setInt("random_seed", int(rng.integers(2**31)))
+        emulator.setInt("system_random_seed", int(rng.integers(2**31)))
         emulator.setFloat("repeat_action_probability", 0.0)
         emulator.loadROM(roms.get_rom_path(spec["game"]))
         emulators.append(emulator)

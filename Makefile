@@ -7,7 +7,7 @@
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
 PYTHON ?= python3
-ARGS ?= algo=a2c env=pong total_steps=600000
+ARGS ?= algo=a2c env=breakout total_steps=700000
 
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1

@@ -3,7 +3,7 @@
 On the CPU the policy takes its time from the simulators. Left to the kernel it tends to wake on the
 same core again and again; the worker there falls behind, and every group waits for it. A thread
 that moves on by one core after each group takes from all alike: on two cores with A3C-Net and 64
-environments that is worth 12 % (`benchmarks/results/`).
+environments that is worth 12 % (figures in benchmarks/results/README.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ its rows live on the device, where inference and the learner read the same ones.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -58,12 +57,7 @@ class ActionServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

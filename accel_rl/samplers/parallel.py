@@ -8,7 +8,6 @@ al. 2017, arXiv:1705.04862).
 from __future__ import annotations
 
 from time import perf_counter
-from types import TracebackType
 from typing import Self
 
 from accel_rl.envs.base import EnvFactory
@@ -141,10 +140,5 @@ class ParallelSampler:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from time import perf_counter
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -100,10 +99,5 @@ class SerialSampler:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -67,6 +67,7 @@ def read_setup(descriptor: int) -> Setup:
 
 
 def run(descriptors: Descriptors, setup: Setup) -> None:
+    """Make and reset the environments, then carry out orders until told to close."""
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     os.nice(setup.niceness)

@@ -101,6 +101,17 @@ class TrainConfig:
         return min(1.0, steps / (self.schedule_steps or self.total_steps))
 
 
+_A2C_SAMPLER = SamplerConfig(
+    num_envs=16,
+    horizon=5,
+    # The paper decorrelates start states without giving a number; 2,000 random steps are several
+    # games of most titles.
+    decorrelation_steps=2_000,
+    affinity="rotate",
+    on_worker_failure="restart",
+)
+
+
 def a2c() -> TrainConfig:
     """A2C as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
@@ -110,15 +121,7 @@ def a2c() -> TrainConfig:
     return TrainConfig(
         algo="a2c",
         total_steps=25_000_000,
-        sampler=SamplerConfig(
-            num_envs=16,
-            horizon=5,
-            # The paper decorrelates start states without giving a number; 2,000 random steps are
-            # several games of most titles.
-            decorrelation_steps=2_000,
-            affinity="rotate",
-            on_worker_failure="restart",
-        ),
+        sampler=_A2C_SAMPLER,
     )
 
 
@@ -135,13 +138,7 @@ def a2c_baselines() -> TrainConfig:
         model="nature",
         total_steps=10_000_000,
         schedule_steps=10_000_000,
-        sampler=SamplerConfig(
-            num_envs=16,
-            horizon=5,
-            decorrelation_steps=2_000,
-            affinity="rotate",
-            on_worker_failure="restart",
-        ),
+        sampler=_A2C_SAMPLER,
         atari=AtariConfig(observation_size="84x84"),
         learner=A2CConfig(
             lr=7e-4,

@@ -66,6 +66,15 @@ def test_worker_traceback_is_kept():
     assert "toy_envs.py" in caught.value.worker_traceback
 
 
+def test_long_message_in_any_script_does_not_block_the_worker():
+    sampler = ParallelSampler(partial(FaultyEnv, "verbose"), config())
+    sampler.start()
+    started = time.monotonic()
+    with pytest.raises(WorkerError, match="failed in step: RuntimeError: ééé"):
+        sampler.collect(zeros)
+    assert time.monotonic() - started < 1.5  # before the step timeout
+
+
 def test_killed_worker_is_named_within_a_second():
     with ParallelSampler(ToyEnv, config(final_observation_slots=T)) as sampler:
         sampler.collect(zeros)

@@ -78,6 +78,8 @@ class FaultyEnv(ToyEnv):
         if self.num_steps == self.at_step and self._is_first():
             if self.fault == "raise":
                 raise RuntimeError("the simulator broke")
+            if self.fault == "verbose":
+                raise RuntimeError("é" * 100_000)
             if self.fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fault == "exit":

@@ -38,8 +38,9 @@ def main() -> None:
     try:
         run(descriptors, read_setup(descriptors.setup))
     except BaseException as error:
-        report = {"message": str(error), "kind": type(error).__name__}
-        report["traceback"] = traceback.format_exc()[-32_000:]  # a pipe takes 64 KiB unread
+        # A pipe takes 64 KiB unread, and JSON up to six bytes for a character.
+        report = {"message": str(error)[:2_000], "kind": type(error).__name__}
+        report["traceback"] = traceback.format_exc()[-8_000:]
         os.write(descriptors.report, json.dumps(report).encode())
         os._exit(1)
 

@@ -26,13 +26,14 @@ Decisions, where sources differ or are silent:
 
 from __future__ import annotations
 
+import ale_py
 import numpy as np
 
 from accel_rl.envs.atari_config import SIZES, AtariConfig
 from accel_rl.envs.atari_games import FIRE, NOOP, UP, check_game, game_facts, load_emulator
 from accel_rl.envs.atari_screen import Screen
 from accel_rl.envs.atari_starts import SavedStart, save_starts, start_game, starts_are_identical
-from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 
 _NOTHING = StepResult(0.0, 0.0, False, False, False)  # most steps
 
@@ -133,6 +134,23 @@ class AtariEnv:
 
     def close(self) -> None:
         """Nothing to do: the emulator goes with the object."""
+
+    def get_state(self) -> EnvState:
+        """The emulator with its timer, the screens, the generator and the counts."""
+        return {
+            "emulator": self._emulator.cloneState(include_rng=True).serialize(),
+            "screen": self._screen.get_state(),
+            "rng": self._rng.bit_generator.state,
+            "counts": [self._lives, self._num_steps, self._last_code],
+        }
+
+    def set_state(self, state: EnvState) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        # An emulator that never took a frame draws other pixels after it is restored, in two games.
+        self._act(NOOP)
+        self._emulator.restoreState(ale_py.ALEState(state["emulator"]))
+        self._screen.set_state(state["screen"])
+        self._lives, self._num_steps, self._last_code = state["counts"]
 
     def _change_lives(self) -> bool:
         """Presses the buttons if a life was lost, and returns that; lives may also be won."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
+    from accel_rl.samplers.saving import SamplerState
     from accel_rl.samplers.serial import SerialSampler
 
 _MODULES = {
@@ -33,6 +34,7 @@ _MODULES = {
     "Sampler": "base",
     "SamplerConfig": "base",
     "SamplerError": "errors",
+    "SamplerState": "saving",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
     "WorkerError": "errors",
@@ -50,6 +52,7 @@ __all__ = [
     "Sampler",
     "SamplerConfig",
     "SamplerError",
+    "SamplerState",
     "SamplerTimes",
     "SerialSampler",
     "WorkerError",

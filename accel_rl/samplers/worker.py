@@ -21,6 +21,7 @@ from time import perf_counter
 
 from accel_rl.samplers.shared import (
     CLOSE,
+    GET_STATE,
     STEP,
     WAIT_FOR_RESET,
     Descriptors,
@@ -72,7 +73,7 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     os.nice(setup.niceness)
-    _, _, _, memory, wake, started = descriptors
+    memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
     blocks: list[tuple[int, Block]] = []
@@ -90,12 +91,12 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()
             else:
-                block.start(setup.start_rows[group])
+                block.start(setup.start_rows[group], setup.states)
             blocks.append((group, block))
     command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
     done[:] = sequence  # what a worker lost before this one owed, the pool has settled
     arrays.has_started[worker] = True
-    os.eventfd_write(started, 1)
+    os.eventfd_write(descriptors.started, 1)
 
     while True:
         os.eventfd_read(wake)
@@ -113,6 +114,9 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                 began = perf_counter()
                 if command[group] == STEP:
                     block.step(int(row[group]))
+                elif command[group] == GET_STATE:
+                    with open(descriptors.states, "ab", closefd=False) as file:
+                        pickle.dump(block.get_states(), file)
                 else:
                     block.reset_waiting()
                 arrays.busy_seconds[worker] += perf_counter() - began

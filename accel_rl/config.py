@@ -44,6 +44,8 @@ class TrainConfig:
     """CPUs that workers may be pinned to; empty: all that this process may use"""
     run_dir: str | None = None
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
+    resume: str | None = None
+    """directory of a run to go on with, from its last checkpoint, in its own config"""
     log_interval: int = 10_000
     """steps between rows of metrics"""
     checkpoint_interval: int = 500_000

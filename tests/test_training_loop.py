@@ -68,7 +68,7 @@ class FakeEvaluator:
         is_due, self.last = steps // self.interval > self.last // self.interval, steps
         return is_due
 
-    def evaluate(self, stop: StopRequest) -> dict[str, float]:
+    def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
         self.tape.append("evaluate")
         return {"episode_return_raw_mean": 9.0}
 
@@ -104,9 +104,9 @@ def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecord
         config,
         run_dir,
         PlainLines(Console(file=io.StringIO())),
-        lambda: {"parameters": {"weight": torch.ones(2)}},
+        lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}},
         frame_skip=4,
-        on_gpu=False,
+        device=torch.device("cpu"),
     )
     recorder.tape = tape
     recorder.begin(FakeSampler.times)
@@ -157,9 +157,9 @@ def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
 
     class SlowEvaluator(FakeEvaluator):
-        def evaluate(self, stop: StopRequest) -> dict[str, float]:
+        def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
             now[0] += 1_000.0
-            return super().evaluate(stop)
+            return super().evaluate(steps, stop)
 
     def one_second() -> None:
         now[0] += 1.0

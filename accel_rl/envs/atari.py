@@ -72,9 +72,13 @@ class AtariEnv:
 
     def seed(self, seed: np.random.SeedSequence) -> None:
         """Seeds the environment's generator and the emulator, which loads its ROM anew (70 ms)."""
-        config = self._config
         self._rng = np.random.default_rng(seed)
-        self._emulator = load_emulator(self._game, int(seed.generate_state(1)[0]) >> 1)
+        self._load(int(seed.generate_state(1)[0]) >> 1)
+
+    def _load(self, emulator_seed: int) -> None:
+        config = self._config
+        self._emulator_seed = emulator_seed
+        self._emulator = load_emulator(self._game, emulator_seed)
         self._act = self._emulator.act
         self._get_lives = self._emulator.lives
         self._is_over = self._emulator.game_over
@@ -139,6 +143,7 @@ class AtariEnv:
         """The emulator with its timer, the screens, the generator and the counts."""
         return {
             "emulator": self._emulator.cloneState(include_rng=True).serialize(),
+            "emulator_seed": self._emulator_seed,
             "screen": self._screen.get_state(),
             "rng": self._rng.bit_generator.state,
             "counts": [self._lives, self._num_steps, self._last_code],
@@ -146,6 +151,8 @@ class AtariEnv:
 
     def set_state(self, state: EnvState) -> None:
         self._rng.bit_generator.state = state["rng"]
+        if state["emulator_seed"] != self._emulator_seed:  # what resets give may depend on it
+            self._load(state["emulator_seed"])
         # An emulator that never took a frame draws other pixels after it is restored, in two games.
         self._act(NOOP)
         self._emulator.restoreState(ale_py.ALEState(state["emulator"]))

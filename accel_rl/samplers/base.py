@@ -141,6 +141,9 @@ class Sampler(Protocol):
     rollout: Rollout
     config: SamplerConfig
 
+    @property
+    def is_running(self) -> bool: ...
+
     def start(self, state: SamplerState | None = None) -> None: ...
 
     def collect(self, policy: Policy) -> Rollout: ...

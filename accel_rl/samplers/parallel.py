@@ -56,7 +56,7 @@ class ParallelSampler:
         self._cores = self.plan.worker_cpus if rotates else ()
         self._noise = action_noise(seed)
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
-        self._is_running = False
+        self.is_running = False
         self._waiting = self._in_policy = 0.0
 
     def start(self, state: SamplerState | None = None) -> None:
@@ -71,7 +71,7 @@ class ParallelSampler:
         if state is not None:
             states = restore_state(state, self.rollout, self._noise, self._tracker)
         self._pool.start(states, 0 if state is None else state.generation + 1)
-        self._is_running = True
+        self.is_running = True
 
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.
@@ -83,7 +83,7 @@ class ParallelSampler:
             ValueError: the policy returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
-        if not self._is_running:
+        if not self.is_running:
             raise SamplerError("this sampler is not running; call start() or use it in `with`")
         try:
             with rotation(self._cores) as move_on:
@@ -144,7 +144,7 @@ class ParallelSampler:
             SamplerError: not running.
             WorkerError: a worker died or hung, or an environment fails to tell its state.
         """
-        if not self._is_running:
+        if not self.is_running:
             raise SamplerError("this sampler is not running; it has no state")
         try:
             states = self._pool.get_states()
@@ -167,7 +167,7 @@ class ParallelSampler:
 
     def close(self) -> None:
         """End the workers. Calling it again does nothing."""
-        self._is_running = False
+        self.is_running = False
         self._pool.close()
 
     def __enter__(self) -> Self:

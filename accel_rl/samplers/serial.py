@@ -117,6 +117,10 @@ class SerialSampler:
         )
 
     @property
+    def is_running(self) -> bool:
+        return self._block is not None
+
+    @property
     def times(self) -> SamplerTimes:
         return SamplerTimes(self._simulating, self._in_policy, self._simulating)
 

@@ -34,7 +34,10 @@ from accel_rl.samplers.stepping import Block
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    # The server's to handle. torchrun and batch systems send SIGTERM to every process of a run, and
+    # the server still wants to save what state the simulators are in.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     die_with_server(descriptors.life)
     try:
         run(descriptors, read_setup(descriptors.setup))

@@ -7,9 +7,11 @@ A key is dotted (``sampler.num_envs``), or its last part alone where that names 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import get_origin
 
 from omegaconf import OmegaConf
@@ -18,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from accel_rl.config import PRESETS, TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.training.options import Option, field_docs, format_value, list_options
+from accel_rl.training.saved_run import read_config
 
 PARALLEL_ONLY = (
     "cpus",
@@ -49,7 +52,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
             or without effect; the message names it and what is allowed.
     """
     given = _split(arguments)
-    base = _preset(given.pop("algo", "a2c"))
+    base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"))
     options = {option.key: option for option in list_options(base)}
     texts: dict[str, str] = {}
     for key, text in given.items():
@@ -146,6 +149,18 @@ def _preset(name: str) -> TrainConfig:
     if name not in PRESETS:
         raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
     return PRESETS[name]()
+
+
+def _resumed(given: dict[str, str]) -> TrainConfig:
+    """The config of the run to go on with."""
+    run_dir = given.pop("resume")
+    for key in ("algo", "run_dir"):
+        if key in given:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
+                "leave it out"
+            )
+    return dataclasses.replace(read_config(Path(run_dir)), resume=run_dir)
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:

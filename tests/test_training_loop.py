@@ -60,6 +60,18 @@ class FakeLearner:
         return {"loss": torch.tensor(self.loss)}
 
 
+class FakeExchange:
+    """Counts an update at each look, of which the loop takes one an iteration."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def num_updates(self) -> int:
+        self.looks += 1
+        return self.looks
+
+
 class FakeEvaluator:
     def __init__(self, tape: Tape, interval: int) -> None:
         self.tape, self.interval, self.last = tape, interval, 0
@@ -119,6 +131,7 @@ def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Taped
         "sampler": FakeSampler(tape),
         "server": FakeServer(tape),
         "learner": FakeLearner(tape),
+        "exchange": FakeExchange(),
         "evaluator": None,
         "stop": StopRequest(),
     }
@@ -212,6 +225,7 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
             FakeSampler(tape),
             FakeServer(tape),
             FakeLearner(tape),
+            FakeExchange(),
             recorder,
             None,
             StopRequest(),

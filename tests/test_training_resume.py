@@ -108,11 +108,19 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
     [
         (("env=catch", *serial(SMALL)), ()),
         (("env=catch", *SMALL), ("num_workers=1",)),
+        (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
         (("env=breakout", *serial(SMALL_ATARI)), ()),
         (("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
     ],
-    ids=["catch-serial", "catch-1-worker", "counting-wait", "breakout-serial", "pong-1-worker"],
+    ids=[
+        "catch-serial",
+        "catch-1-worker",
+        "ppo",
+        "counting-wait",
+        "breakout-serial",
+        "pong-1-worker",
+    ],
 )
 def test_resumed_run_equals_one_that_never_stopped(
     arguments: tuple[str, ...], changes: tuple[str, ...], tmp_path

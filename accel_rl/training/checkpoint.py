@@ -6,6 +6,7 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 - ``format``: `FORMAT`.
 - ``counts``: steps, frames, updates, episodes, training_seconds.
 - ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
+- ``algorithm``: what it has besides, such as PPO's shuffling.
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from accel_rl.algos import A2CConfig
 from accel_rl.config import PRESETS, TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.training.options import Option, field_docs, format_value, list_options
@@ -52,7 +54,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
             or without effect; the message names it and what is allowed.
     """
     given = _split(arguments)
-    base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"))
+    base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
     options = {option.key: option for option in list_options(base)}
     texts: dict[str, str] = {}
     for key, text in given.items():
@@ -109,7 +111,7 @@ def help_text(arguments: Sequence[str], width: int) -> str:
     """Every option with its type, documentation and default, in the preset that is asked about."""
     given = _split([each for each in arguments if each not in ("--help", "-h")])
     algo = given.get("algo", "a2c")
-    base = _preset(algo)
+    base = _preset(algo, given)
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
     for name, preset in PRESETS.items():
         lines += _entry(name, (preset.__doc__ or "").splitlines()[0], width)
@@ -145,10 +147,20 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _preset(name: str) -> TrainConfig:
+def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
+    """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
     if name not in PRESETS:
         raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
-    return PRESETS[name]()
+    preset = PRESETS[name]
+    keys = {"num_envs", "sampler.num_envs"} & given.keys()
+    if (
+        keys
+        and not {"horizon", "sampler.horizon"} & given.keys()
+        and "num_envs" in inspect.signature(preset).parameters
+    ):
+        with contextlib.suppress(TypeError):  # text that is no number is refused with the others
+            return preset(_number(given[keys.pop()]))
+    return preset()
 
 
 def _resumed(given: dict[str, str]) -> TrainConfig:
@@ -178,8 +190,15 @@ def _value(option: Option, text: str) -> object:
     if any(get_origin(kind) is tuple for kind in kinds):
         return [part for part in text.strip("[]").split(",") if part]
     if int in kinds and text.count("e") + text.count(".") > 0:
-        with contextlib.suppress(ValueError):
-            return int(number) if (number := float(text)).is_integer() else text
+        return _number(text)
+    return text
+
+
+def _number(text: str) -> int | str:
+    """The integer that ``text`` stands for, 3e6 among them; else ``text``."""
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
     return text
 
 
@@ -188,7 +207,9 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "evaluation_episodes": config.evaluation_interval == 0 and "evaluation_interval is 0",
         "schedule_steps": config.learner.lr_schedule == "constant"
         and "learner.lr_schedule is constant",
-        "learner.lr_base": config.learner.lr is not None and "learner.lr is given",
+        "learner.lr_base": isinstance(config.learner, A2CConfig)
+        and config.learner.lr is not None
+        and "learner.lr is given",
         "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",

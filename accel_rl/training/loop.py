@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Exchange
 from accel_rl.samplers import SamplerError
 from accel_rl.samplers.base import Sampler
 from accel_rl.training.evaluation import Evaluator
@@ -119,7 +120,14 @@ def _run(
         recorder.begin(parts.sampler.times)
         try:
             iterate(
-                config, parts.sampler, parts.server, parts.learner, recorder, parts.evaluator, stop
+                config,
+                parts.sampler,
+                parts.server,
+                parts.learner,
+                parts.exchange,
+                recorder,
+                parts.evaluator,
+                stop,
             )
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
@@ -143,6 +151,7 @@ def iterate(
     sampler: Sampler,
     server: Server,
     learner: Learner,
+    exchange: Exchange,
     recorder: Recorder,
     evaluator: Evaluator | None,
     stop: StopRequest,
@@ -157,7 +166,11 @@ def iterate(
             metrics = learner.update(batch, config.progress(recorder.steps))
         recorder.learning_seconds += perf_counter() - began
         recorder.after_update(
-            config.steps_per_iteration, metrics, sampler.take_episodes(), sampler.times
+            config.steps_per_iteration,
+            exchange.num_updates,
+            metrics,
+            sampler.take_episodes(),
+            sampler.times,
         )
         _evaluate_if_due(recorder, evaluator, stop)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
-from accel_rl.algos.a2c import A2C
+from accel_rl.algos import make_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.models import make_model
@@ -36,6 +36,10 @@ class Learner(Protocol):
     """What the loop needs of an algorithm."""
 
     def update(self, batch: RolloutTensors, progress: float) -> Mapping[str, torch.Tensor]: ...
+
+    def get_state(self) -> dict[str, torch.Tensor]: ...
+
+    def set_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Parts:
             sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         return {
             "learner": self.exchange.state_dict(),
+            "algorithm": self.learner.get_state(),
             "sampler": sampler,
             "evaluator": self.evaluator.get_state() if self.evaluator else None,
             "torch_rng": torch.get_rng_state(),
@@ -74,6 +79,7 @@ class Parts:
             ValueError: it is of another model or rule.
         """
         self.exchange.load_state_dict(saved["learner"])
+        self.learner.set_state(saved["algorithm"])
         torch.set_rng_state(saved["torch_rng"])
         if self.evaluator is not None and saved["evaluator"] is not None:
             self.evaluator.set_state(saved["evaluator"])
@@ -122,7 +128,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
         exchange = Local(
             FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm
         )
-        learner = A2C(agent, config.learner, exchange)
+        learner = make_learner(config.learner, agent, exchange, config.seed)
         evaluator = None
         if config.evaluation_interval:
             evaluator = Evaluator(config, factory, agent, device)

@@ -110,18 +110,19 @@ class Recorder:
     def after_update(
         self,
         num_steps: int,
+        num_updates: int,
         metrics: Mapping[str, torch.Tensor],
         episodes: Sequence[Episode],
         times: SamplerTimes,
     ) -> None:
-        """Counts one iteration, and writes and shows what is due.
+        """Counts one iteration, and writes and shows what is due. ``num_updates``: in all so far.
 
         Raises:
             OSError: something could not be written.
             FloatingPointError: learning has diverged.
         """
         self.steps += num_steps
-        self.updates += 1
+        self.updates = num_updates
         self._times = times
         self.scores.add(episodes)
         self._learner_metrics.add(metrics)

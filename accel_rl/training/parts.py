@@ -63,7 +63,7 @@ class Parts:
 
 def build(config: TrainConfig) -> Parts:
     """Raises ValueError where the config cannot be had here; the message says what can."""
-    device = _pick_device(config.device)
+    device = pick_device(config.device)
     factory = make_env_factory(config.env, config.atari)
     sampler: Sampler
     if config.serial:
@@ -93,7 +93,8 @@ def build(config: TrainConfig) -> Parts:
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
 
 
-def _pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     if name == "auto":

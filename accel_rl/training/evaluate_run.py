@@ -187,7 +187,8 @@ def report_table(report: EvaluationReport) -> RenderableType:
         table.add_row(name, f"{getattr(report, name):,.2f}")
     if report.human_normalized_mean is not None:
         table.add_row(
-            "human-normalised", f"{report.human_normalized_mean:.1%} (0 % random play, 100 % human)"
+            "human-normalised",
+            f"{report.human_normalized_mean:.1%} (0%: random play, 100%: a human)",
         )
     return table
 

@@ -102,4 +102,5 @@ def whole_games(config: SamplerConfig, num_envs: int, horizon: int) -> SamplerCo
         workers_per_core=1,
         reset_policy="immediate",
         decorrelation_steps=0,
+        final_observation_slots=horizon,  # a game may be cut off at each step
     )

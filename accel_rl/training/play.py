@@ -94,17 +94,19 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
         agent, _ = load_agent(checkpoint, config, spec, device)
         env.seed(env_seed)
         env.reset(observation[0])
-        while num_steps < options.max_steps and not is_over:
+        while True:
+            for picture in pictures:
+                movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
+            num_frames += len(pictures)
+            pictures.clear()
+            if is_over or num_steps == options.max_steps:
+                break
             on_device = torch.from_numpy(observation).to(device)
             action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device))
             result = env.step(int(action), observation[0])
             score += result.raw_reward
             num_steps += 1
             is_over = result.episode_ended
-            for picture in pictures:
-                movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
-            num_frames += len(pictures)
-            pictures.clear()
             show(num_steps)
     return Game(
         path=out,

@@ -77,7 +77,7 @@ class _Mp4:
             self._writer.release()
 
     def read(self) -> bytes:
-        found = int(cv2.VideoCapture(str(self._path)).get(cv2.CAP_PROP_FRAME_COUNT))
+        found = max(0, int(cv2.VideoCapture(str(self._path)).get(cv2.CAP_PROP_FRAME_COUNT)))
         if found != self._num_frames:
             raise OSError(
                 f"OpenCV wrote {found} of {self._num_frames} pictures to {self._path.parent}; "

@@ -70,6 +70,11 @@ class GymnasiumEnv:
         )
 
     @property
+    def wrapped(self) -> gymnasium.Env[Any, Any]:
+        """The Gymnasium environment itself."""
+        return self._env
+
+    @property
     def spec(self) -> EnvSpec:
         return self._spec
 

@@ -13,7 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import get_origin
+from typing import TypeVar, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -37,10 +37,13 @@ PARALLEL_ONLY = (
 )
 """options that a serial sampler has no use for"""
 
+Config = TypeVar("Config")
+
 USAGE = """\
 python launch/train.py [key=value ...]     one training run
 torchrun launch/train.py [key=value ...]   the same
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
+python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows that preset's values."""
@@ -53,8 +56,19 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
             or without effect; the message names it and what is allowed.
     """
-    given = _split(arguments)
+    given = split(arguments)
     base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
+    config, texts = override(base, given)
+    _refuse_ineffective(config, texts)
+    return config
+
+
+def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
+    """The dataclass instance ``base`` with the given options, and these under their full keys.
+
+    Raises:
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type or out of range.
+    """
     options = {option.key: option for option in list_options(base)}
     texts: dict[str, str] = {}
     for key, text in given.items():
@@ -66,9 +80,9 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     for key, text in texts.items():
         option = options[key]
         try:
-            override = OmegaConf.create()
-            OmegaConf.update(override, key, _value(option, text))
-            tree = OmegaConf.merge(tree, override)
+            change = OmegaConf.create()
+            OmegaConf.update(change, key, _value(option, text))
+            tree = OmegaConf.merge(tree, change)
         except OmegaConfBaseException as error:
             raise ValueError(
                 f"{key}={text} is not valid; it must be: {option.type_name}"
@@ -77,9 +91,8 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from error
-    assert isinstance(config, TrainConfig)
-    _refuse_ineffective(config, texts)
-    return config
+    assert isinstance(config, type(base))
+    return config, texts
 
 
 def resolve_key(key: str, options: Mapping[str, Option]) -> str:
@@ -109,12 +122,12 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 def help_text(arguments: Sequence[str], width: int) -> str:
     """Every option with its type, documentation and default, in the preset that is asked about."""
-    given = _split([each for each in arguments if each not in ("--help", "-h")])
+    given = split([each for each in arguments if each not in ("--help", "-h")])
     algo = given.get("algo", "a2c")
     base = _preset(algo, given)
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
     for name, preset in PRESETS.items():
-        lines += _entry(name, (preset.__doc__ or "").splitlines()[0], width)
+        lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
     lines += ["", f"Options, with their defaults under algo={algo}"]
     group = ""
     docs = field_docs(TrainConfig)
@@ -123,16 +136,18 @@ def help_text(arguments: Sequence[str], width: int) -> str:
             group = option.group
             lines += ["", f"{group}: {docs[group]}"]
         head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += _entry(head, option.doc, width)
+        lines += help_entry(head, option.doc, width)
     return "\n".join(lines)
 
 
-def _entry(head: str, doc: str, width: int) -> list[str]:
+def help_entry(head: str, doc: str, width: int) -> list[str]:
+    """Lines of ``--help`` about one thing."""
     body = textwrap.wrap(doc, max(width, 40), initial_indent=" " * 6, subsequent_indent=" " * 6)
     return [f"  {head}", *body]
 
 
-def _split(arguments: Sequence[str]) -> dict[str, str]:
+def split(arguments: Sequence[str]) -> dict[str, str]:
+    """``key=value`` arguments as a dictionary; raises a ValueError for any others."""
     given: dict[str, str] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")

@@ -13,7 +13,13 @@ import torch
 from accel_rl.agents import CategoricalAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvFactory
-from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler, evaluate
+from accel_rl.samplers import (
+    ActionServer,
+    ParallelSampler,
+    SamplerConfig,
+    SerialSampler,
+    evaluate,
+)
 from accel_rl.samplers.base import PolicyInput, Sampler
 from accel_rl.training.stopping import Interrupted, StopRequest
 
@@ -86,18 +92,24 @@ class Evaluator:
 
     def _make_sampler(self) -> Sampler:
         num_envs = self._config.evaluation_episodes
-        sampler_config = dataclasses.replace(
-            self._config.sampler,
-            num_envs=num_envs,
-            horizon=HORIZON,
-            num_groups=1,
-            num_workers=None,
-            workers_per_core=1,
-            reset_policy="immediate",
-            decorrelation_steps=0,
-        )
+        sampler_config = whole_games(self._config.sampler, num_envs, HORIZON)
         seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
         seed = int(seeds.generate_state(1)[0])
         if self._config.serial:
             return SerialSampler(self._factory, sampler_config, seed)
         return ParallelSampler(self._factory, sampler_config, seed, list(self._config.cpus) or None)
+
+
+def whole_games(config: SamplerConfig, num_envs: int, horizon: int) -> SamplerConfig:
+    """The sampler settings of a training run, made fit for counting whole games."""
+    return dataclasses.replace(
+        config,
+        num_envs=num_envs,
+        horizon=horizon,
+        num_groups=1,
+        num_workers=None,
+        workers_per_core=1,
+        reset_policy="immediate",
+        decorrelation_steps=0,
+        final_observation_slots=horizon,  # a game may be cut off at each step
+    )

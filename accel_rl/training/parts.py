@@ -103,7 +103,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
     Raises:
         ValueError: the config cannot be had here; the message says what can.
     """
-    device = _pick_device(config.device)
+    device = pick_device(config.device)
     factory = make_env_factory(config.env, config.atari)
     seed = config.seed
     if saved is not None and saved["sampler"] is None:
@@ -144,7 +144,8 @@ def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:
     return SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
 
 
-def _pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     if name == "auto":

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from accel_rl.agents import CategoricalAgent
 from accel_rl.config import PRESETS, TrainConfig
-from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints
+from accel_rl.envs import EnvSpec
+from accel_rl.models import make_model
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 
 
 def read_config(run_dir: Path) -> TrainConfig:
@@ -69,6 +74,26 @@ def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
         known = ", ".join(each.stem.removeprefix("steps_").lstrip("0") or "0" for each in there)
         raise ValueError(f"{run_dir} has no checkpoint of step {steps}; there are {known}")
     return path
+
+
+def load_agent(
+    checkpoint: Path, config: TrainConfig, spec: EnvSpec, device: torch.device
+) -> tuple[CategoricalAgent, int]:
+    """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
+
+    Raises:
+        ValueError: it is no checkpoint of this version, or not one of this config and environment.
+    """
+    state = load_checkpoint(checkpoint)
+    model = make_model(
+        config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
+    ).to(device)
+    flat = FlatParameters(model)
+    try:
+        flat.from_named_(flat.parameter, state["learner"]["parameters"])
+    except ValueError as error:
+        raise ValueError(f"{checkpoint}: {error}") from error
+    return CategoricalAgent(model), state["counts"]["steps"]
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,9 @@ class GymnasiumEnv:
 
     The observation is an array of the observation space's shape and dtype; a ``Discrete`` space
     gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
-    elsewhere.
+    elsewhere. A seed sequence of one plain number seeds the environment with that number.
+
+    ``env``: the Gymnasium environment.
 
     Args:
         make: makes the environment.
@@ -37,10 +39,10 @@ class GymnasiumEnv:
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], name: str) -> None:
         self._name = name
         try:
-            self._env = make()
+            self.env = make()
         except Exception as error:
             raise env_failure(name, "its constructor", error) from error
-        actions, observations = self._env.action_space, self._env.observation_space
+        actions, observations = self.env.action_space, self.env.observation_space
         if not isinstance(actions, spaces.Discrete):
             raise EnvError(
                 f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
@@ -68,19 +70,22 @@ class GymnasiumEnv:
         return self._spec
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        self._seed = int(seed.generate_state(1)[0])
+        if isinstance(seed.entropy, int) and not seed.spawn_key:
+            self._seed = seed.entropy
+        else:
+            self._seed = int(seed.generate_state(1)[0])
 
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         try:
-            observation, _ = self._env.reset(seed=seed)
+            observation, _ = self.env.reset(seed=seed)
         except Exception as error:
             raise env_failure(self._name, "reset", error) from error
         self._write(observation, out, "reset")
 
     def step(self, action: int, out: Array) -> StepResult:
         try:
-            observation, reward, terminated, truncated, _ = self._env.step(
+            observation, reward, terminated, truncated, _ = self.env.step(
                 action + self._first_action
             )
             reward = float(reward)
@@ -96,7 +101,7 @@ class GymnasiumEnv:
         return StepResult(reward, reward, bool(terminated), bool(truncated), ended)
 
     def close(self) -> None:
-        self._env.close()
+        self.env.close()
 
     def _write(self, observation: Any, out: Array, call: str) -> None:
         array = np.asarray(observation)

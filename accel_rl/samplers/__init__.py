@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
     from accel_rl.samplers.serial import SerialSampler
+    from accel_rl.samplers.vector_env import VectorEnv
 
 _MODULES = {
     "ActionServer": "action_server",
@@ -35,6 +36,7 @@ _MODULES = {
     "SamplerError": "errors",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
+    "VectorEnv": "vector_env",
     "WorkerError": "errors",
     "WorkerPool": "pool",
     "evaluate": "evaluation",
@@ -52,6 +54,7 @@ __all__ = [
     "SamplerError",
     "SamplerTimes",
     "SerialSampler",
+    "VectorEnv",
     "WorkerError",
     "WorkerPool",
     "evaluate",

@@ -15,21 +15,20 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import EnvFactory, Environment
+from accel_rl.envs.base import Environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import is_atari_game, make_env_factory, make_from_callable, probe_env
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET_WAITING
-from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE, VectorBlock
+from accel_rl.samplers.vector_arguments import find_factory, find_mode, reset_orders
+from accel_rl.samplers.vector_stepping import LEAVE, VectorBlock
 
 Array = NDArray[Any]
 Results = tuple[Array, Array, Array, Array, dict[str, Any]]
 
-_MAX_SEED = 2**63 - 1
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
@@ -114,7 +113,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     ) -> None:
         self.closed = True  # until there is something to close
         self._pid = os.getpid()
-        mode = _checked_mode(autoreset_mode)
+        mode = find_mode(autoreset_mode)
         config = SamplerConfig(
             num_envs=num_envs,
             horizon=1,
@@ -124,7 +123,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             reset_timeout_seconds=reset_timeout_seconds,
         )
         self.plan = plan_workers(config, cpus)
-        factory, probe = _make(env, atari)
+        factory, probe = find_factory(env, atari)
         self.num_envs = num_envs
         self._describe(probe)
         self.metadata = {**self.metadata, "autoreset_mode": mode}
@@ -169,16 +168,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         self._check_open()
-        mask = self._checked_mask(options)
-        orders = np.full(self.num_envs, NEW_GAME if mask is None else NEXT_EPISODE)
-        for i, number in enumerate(self._checked_seeds(seed)):
-            if number is not None:
-                orders[i] = number
-        if mask is not None:
-            orders[~mask] = LEAVE
-            self._needs_reset &= ~mask
-        else:
-            self._needs_reset[:] = False
+        orders = reset_orders(self.num_envs, seed, options)
+        is_left = orders == LEAVE
+        if is_left.any() and not self._is_started:
+            raise ValueError("reset_mask leaves environments out; the first reset must take all")
         try:
             if not self._is_started:
                 self._pool.start()
@@ -191,6 +184,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         except BaseException:
             self.close()
             raise
+        self._needs_reset &= is_left
         return self._observation(self._all), {}
 
     def step(self, actions: Any) -> Results:
@@ -338,55 +332,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 f"DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
             )
 
-    def _checked_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_] | None:
-        if not options:
-            return None
-        if unknown := set(options) - {"reset_mask"}:
-            raise ValueError(
-                f"options has {sorted(unknown)}, which nothing here heeds; only reset_mask is known"
-            )
-        mask = np.asarray(options["reset_mask"])
-        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
-            raise ValueError(
-                f"reset_mask is of shape {mask.shape} and dtype {mask.dtype}, {mask.sum()} of it "
-                f"True; it must be a bool array of shape ({self.num_envs},), True somewhere"
-            )
-        if not (self._is_started or mask.all()):
-            raise ValueError("reset_mask leaves environments out; the first reset must take all")
-        return mask
-
-    def _checked_seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            seeds: Sequence[int | None] = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = seed
-        if len(seeds) != self.num_envs:
-            raise ValueError(
-                f"seed has {len(seeds)} numbers for num_envs={self.num_envs} environments; give one "
-                f"for each, or a single number"
-            )
-        for number in seeds:
-            if number is not None and not 0 <= number <= _MAX_SEED:
-                raise ValueError(f"seed has {number}; seeds must be in 0 .. 2**63 - 1")
-        return seeds
-
-
-def _make(env: str | Callable[[], Any], atari: AtariConfig | None) -> tuple[EnvFactory, Environment]:
-    """A factory of what ``env`` names, and one environment to look at."""
-    if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
-        raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
-    if isinstance(env, str):
-        factory = make_env_factory(env, atari or AtariConfig())
-        return factory, probe_env(factory)
-    if not callable(env):
-        raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
-    factory = make_from_callable(env)
-    probe = probe_env(factory)
-    # Without Gymnasium's environments, workers need not load Gymnasium.
-    return factory if isinstance(probe, GymnasiumEnv) else env, probe
-
 
 def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
     """The step's infos, for the environments in ``mask`` alone."""
@@ -396,14 +341,3 @@ def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
         "episode_ended": infos["episode_ended"] & mask,
         "_episode_ended": mask.copy(),
     }
-
-
-def _checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(repr(known.value) for known in AutoresetMode)
-        raise ValueError(
-            f"autoreset_mode is {mode!r}; it must be a gymnasium.vector.AutoresetMode or one of "
-            f"{known}"
-        ) from None

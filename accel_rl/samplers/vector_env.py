@@ -22,7 +22,7 @@ from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
-from accel_rl.samplers.shared import RESET_WAITING
+from accel_rl.samplers.shared import RESET_WAITING, STEP
 from accel_rl.samplers.vector_arguments import find_factory, find_mode, reset_orders
 from accel_rl.samplers.vector_stepping import LEAVE, VectorBlock
 
@@ -164,7 +164,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
         Raises:
             ValueError: the seed or options are not like that.
-            SamplerError: closed.
+            SamplerError: closed; or a mask is given and not all that was sent has been received.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         self._check_open()
@@ -172,6 +172,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         is_left = orders == LEAVE
         if is_left.any() and not self._is_started:
             raise ValueError("reset_mask leaves environments out; the first reset must take all")
+        if is_left.any():
+            self._check_received("a reset with a mask")
         try:
             if not self._is_started:
                 self._pool.start()
@@ -180,7 +182,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 self._pool.recv(self._to_recv.popleft())
             self._pool.rollout.action[0] = orders
             self._to_send = deque(range(len(self.groups)))
-            self._release(len(self.groups), RESET_WAITING)
+            self._release(RESET_WAITING)
         except BaseException:
             self.close()
             raise
@@ -195,14 +197,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             SamplerError: closed, not reset, or between `send` and `recv`.
             WorkerError: a worker failed; this is closed then.
         """
-        if self._to_recv:
-            raise SamplerError(
-                "step() takes all groups, and some have been sent; call recv() for these first"
-            )
+        self._check_open()
+        self._check_received("step()")
         self._check_ready(self._all)
         write_actions(self._pool.rollout.action[0], actions, self._num_actions)
         try:
-            self._release(len(self.groups))
+            self._release()
         except BaseException:
             self.close()
             raise
@@ -218,6 +218,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             ValueError: the actions are not like that.
             SamplerError: closed, not reset, or all groups have been sent.
         """
+        self._check_open()
         if not self._to_send and self._to_recv:
             raise SamplerError("all groups have been sent; call recv() first")
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
@@ -278,14 +279,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             low, high = 0, 1
         self.single_observation_space = gymnasium.spaces.Box(low, high, shape, dtype.type)
 
-    def _release(self, num_groups: int, *command: int) -> None:
-        """Send the oldest groups and wait for all of them."""
-        groups = [self._to_send.popleft() for _ in range(num_groups)]
-        for group in groups:
-            self._pool.send(group, 0, *command)
-        for group in groups:
+    def _release(self, command: int = STEP) -> None:
+        """Send all groups and wait for them."""
+        for group in self._to_send:
+            self._pool.send(group, 0, command)
+        for group in self._to_send:
             self._pool.recv(group)
-        self._to_send.extend(groups)
 
     def _observation(self, columns: slice) -> Array:
         view = self._pool.rollout.observation[1, columns]
@@ -321,8 +320,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         if self.closed:
             raise SamplerError("this vector environment is closed; make another one")
 
+    def _check_received(self, what: str) -> None:
+        if self._to_recv:
+            raise SamplerError(
+                f"{what} concerns all groups, and some have been sent; call recv() for these first"
+            )
+
     def _check_ready(self, columns: slice) -> None:
-        self._check_open()
         if not self._to_send:
             raise SamplerError("this vector environment has not been reset; call reset() first")
         if self._needs_reset[columns].any():

@@ -52,6 +52,48 @@ class ToyEnv:
         pass
 
 
+class ScriptedEnv:
+    """Plays ``games`` in turn, a letter a step: . nothing, l lost life, t game over, c cut off,
+    b both at once.
+
+    Observation ``(game, life, step)``, games from 1, the rest from 0; after a lost life it is the
+    next life's first. The reward is the action, the raw reward 100 more.
+    """
+
+    spec = EnvSpec(
+        name="scripted", observation_shape=(3,), observation_dtype=np.dtype(np.int64), num_actions=4
+    )
+
+    def __init__(self, *games: str) -> None:
+        self.games, self.game = games, 0
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        pass
+
+    def reset(self, out: Any) -> None:
+        self.letters = iter(self.games[self.game % len(self.games)])
+        self.game += 1
+        self.life = self.t = 0
+        out[:] = (self.game, 0, 0)
+
+    def step(self, action: int, out: Any) -> StepResult:
+        letter = next(self.letters)
+        self.t += 1
+        if letter == "l":
+            self.life, self.t = self.life + 1, 0
+        out[:] = (self.game, self.life, self.t)
+        return StepResult(
+            reward=float(action),
+            raw_reward=100.0 + action,
+            terminated=letter in "ltb",
+            truncated=letter in "cb",
+            episode_ended=letter in "tcb",
+        )
+
+    def close(self) -> None:
+        pass
+
+
 class FaultyEnv(ToyEnv):
     """Goes wrong in the way ``fault`` when it has taken ``at_step`` steps in all.
 

@@ -51,7 +51,8 @@ class StepResult(NamedTuple):
 class Environment(Protocol):
     """One simulator with discrete actions ``0 .. spec.num_actions - 1``.
 
-    ``seed`` is called once, before the first ``reset``; all later randomness follows from it.
+    ``seed`` is called before the first ``reset``; all later randomness follows from it. It is
+    called again, before another ``reset``, only where a user of `VectorEnv` gives a new seed.
     ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation_shape`` and
     dtype.
     """

@@ -24,7 +24,9 @@ class GymnasiumEnv:
 
     The observation is an array of the observation space's shape and dtype; a ``Discrete`` space
     gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
-    elsewhere.
+    elsewhere. A seed sequence of one plain number seeds the environment with that number.
+
+    ``env``: the Gymnasium environment.
 
     Args:
         make: makes the environment.
@@ -40,10 +42,10 @@ class GymnasiumEnv:
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], name: str) -> None:
         self._name = name
         try:
-            self._env = make()
+            self.env = make()
         except Exception as error:
             raise env_failure(name, "its constructor", error) from error
-        actions, observations = self._env.action_space, self._env.observation_space
+        actions, observations = self.env.action_space, self.env.observation_space
         if not isinstance(actions, spaces.Discrete):
             raise EnvError(
                 f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
@@ -56,8 +58,8 @@ class GymnasiumEnv:
                 f"gymnasium.wrappers.FlattenObservation"
             )
         assert observations.shape is not None
-        if hasattr(self._env, "get_state") and hasattr(self._env, "set_state"):
-            self.get_state: Callable[[], EnvState] = self._env.get_state
+        if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
+            self.get_state: Callable[[], EnvState] = self.env.get_state
             self.set_state = self._set_state
         self._first_action = int(actions.start)
         self._seed: int | None = None
@@ -70,28 +72,26 @@ class GymnasiumEnv:
         )
 
     @property
-    def wrapped(self) -> gymnasium.Env[Any, Any]:
-        """The Gymnasium environment itself."""
-        return self._env
-
-    @property
     def spec(self) -> EnvSpec:
         return self._spec
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        self._seed = int(seed.generate_state(1)[0])
+        if isinstance(seed.entropy, int) and not seed.spawn_key:
+            self._seed = seed.entropy
+        else:
+            self._seed = int(seed.generate_state(1)[0])
 
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         try:
-            observation, _ = self._env.reset(seed=seed)
+            observation, _ = self.env.reset(seed=seed)
         except Exception as error:
             raise env_failure(self._name, "reset", error) from error
         self._write(observation, out, "reset")
 
     def step(self, action: int, out: Array) -> StepResult:
         try:
-            observation, reward, terminated, truncated, _ = self._env.step(
+            observation, reward, terminated, truncated, _ = self.env.step(
                 action + self._first_action
             )
             reward = float(reward)
@@ -107,11 +107,11 @@ class GymnasiumEnv:
         return StepResult(reward, reward, bool(terminated), bool(truncated), ended)
 
     def close(self) -> None:
-        self._env.close()
+        self.env.close()
 
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed
-        self._env.set_state(state)  # type: ignore[attr-defined]
+        self.env.set_state(state)  # type: ignore[attr-defined]
 
     def _write(self, observation: Any, out: Array, call: str) -> None:
         array = np.asarray(observation)

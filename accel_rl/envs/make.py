@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from accel_rl.envs.atari_config import AtariConfig
@@ -49,8 +50,25 @@ def is_atari_game(env: str) -> bool:
     return env in atari_games()
 
 
+def make_from_callable(make: Callable[[], Any]) -> EnvFactory:
+    """A factory from any function that returns a ``gymnasium.Env`` or an `Environment`."""
+    return functools.partial(_call, make, _name(make))
+
+
 def probe_spec(factory: EnvFactory) -> EnvSpec:
     """The spec of the factory's environments, from one made and closed in this process.
+
+    Raises:
+        EnvError: the factory raises, or returns something that is no `Environment`.
+    """
+    env = probe_env(factory)
+    spec = env.spec
+    env.close()
+    return spec
+
+
+def probe_env(factory: EnvFactory) -> Environment:
+    """An environment made in this process, to be looked at and closed.
 
     Raises:
         EnvError: the factory raises, or returns something that is no `Environment`.
@@ -67,9 +85,7 @@ def probe_spec(factory: EnvFactory) -> EnvSpec:
             f"accel_rl.envs.Environment; wrap a gymnasium.Env in GymnasiumEnv, from "
             f"accel_rl.envs.gymnasium_env"
         )
-    spec = env.spec
-    env.close()
-    return spec
+    return env
 
 
 def _make_atari(game: str, config: AtariConfig) -> Environment:
@@ -79,21 +95,24 @@ def _make_atari(game: str, config: AtariConfig) -> Environment:
 
 
 def _make_from_function(path: str) -> Environment:
+    return _call(_find_function(path), path)
+
+
+def _call(make: Callable[[], Any], name: str) -> Environment:
     import gymnasium
 
     from accel_rl.envs.gymnasium_env import GymnasiumEnv
 
-    function = _find_function(path)
     try:
-        env = function()
+        env = make()
     except Exception as error:
-        raise env_failure(path, "its constructor", error) from error
+        raise env_failure(name, "its constructor", error) from error
     if isinstance(env, gymnasium.Env):
-        return GymnasiumEnv(lambda: env, path)
+        return GymnasiumEnv(lambda: env, name)
     if isinstance(env, Environment):
         return env
     raise EnvError(
-        f"environment {path} is a {type(env).__name__}; the function must return a gymnasium.Env "
+        f"environment {name} is a {type(env).__name__}; the function must return a gymnasium.Env "
         f"or an accel_rl.envs.Environment"
     )
 

@@ -54,8 +54,8 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
         )
         return _shown_gymnasium(make, name, show)
     env = make_env_factory(name)()
-    if isinstance(env, GymnasiumEnv) and env.wrapped.render_mode == "rgb_array":
-        return _shown_gymnasium(lambda: env.wrapped, name, show)
+    if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
+        return _shown_gymnasium(lambda: env.env, name, show)
     _picture(np.zeros(env.spec.observation_shape, env.spec.observation_dtype), name)
     return ShownEnv(_ShownObservations(env, show), STEPS_PER_SECOND)
 
@@ -107,7 +107,7 @@ def _shown_gymnasium(
     make: Callable[[], gymnasium.Env[Any, Any]], name: str, show: Show
 ) -> ShownEnv:
     env = GymnasiumEnv(lambda: _ShownGymnasium(make(), show), name)
-    return ShownEnv(env, float(env.wrapped.metadata.get("render_fps", STEPS_PER_SECOND)))
+    return ShownEnv(env, float(env.env.metadata.get("render_fps", STEPS_PER_SECOND)))
 
 
 class _ShownObservations:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.pool import WorkerPool
     from accel_rl.samplers.saving import SamplerState
     from accel_rl.samplers.serial import SerialSampler
+    from accel_rl.samplers.vector_env import VectorEnv
 
 _MODULES = {
     "ActionServer": "action_server",
@@ -37,6 +38,7 @@ _MODULES = {
     "SamplerState": "saving",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
+    "VectorEnv": "vector_env",
     "WorkerError": "errors",
     "WorkerPool": "pool",
     "evaluate": "evaluation",
@@ -55,6 +57,7 @@ __all__ = [
     "SamplerState",
     "SamplerTimes",
     "SerialSampler",
+    "VectorEnv",
     "WorkerError",
     "WorkerPool",
     "evaluate",

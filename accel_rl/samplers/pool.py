@@ -10,7 +10,9 @@ import logging
 import os
 import select
 import sys
+from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
@@ -32,7 +34,7 @@ from accel_rl.samplers.shared import (
     map_memory,
     take,
 )
-from accel_rl.samplers.stepping import EnvStates
+from accel_rl.samplers.stepping import Block, EnvStates
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # how often a waiting server looks at the orders themselves
@@ -53,7 +55,8 @@ class WorkerPool:
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
     ``generation``: how often environments have started anew.
     ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
-    where no row can tell; whoever keeps statistics empties it.
+    where no row can tell; whoever keeps statistics empties it. ``make_block``: what steps a worker's
+    environments of one group, `Block` or something with its parameters and methods.
 
     Raises:
         SamplerError: this is not Linux.
@@ -66,6 +69,7 @@ class WorkerPool:
         config: SamplerConfig,
         seed: int,
         plan: CorePlan,
+        make_block: Callable[..., Any] = Block,
     ) -> None:
         if sys.platform != "linux":
             raise SamplerError(
@@ -76,6 +80,7 @@ class WorkerPool:
         self._factory = factory
         self._config = config
         self._seed = seed
+        self._make_block = make_block
         self._cpus = ((),) * num_workers if config.affinity == "off" else plan.worker_cpus
         self._niceness = _NICENESS if config.affinity == "rotate" else 0
         self._spec = PoolSpec(rollout_spec, assign_columns(config, num_workers))
@@ -226,6 +231,7 @@ class WorkerPool:
             worker=worker,
             spec=self._spec,
             config=self._config,
+            make_block=self._make_block,
             factory=self._factory,
             seed=self._seed,
             restart=self.generation,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,11 +92,13 @@ class Setup(NamedTuple):
     go on from instead. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
     the group is ready, so that the server wakes once for a group and not once for a worker.
+    ``make_block`` has the parameters of `Block`, or is it.
     """
 
     worker: int
     spec: PoolSpec
     config: SamplerConfig
+    make_block: Callable[..., Any]
     factory: EnvFactory
     seed: int
     restart: int

@@ -108,7 +108,7 @@ class Block:
                 try:
                     ended = env.step(action, out).episode_ended
                 except Exception as error:
-                    raise self._failure(i, "step", error) from error
+                    raise env_failure(env, self._indices[i], "step", error) from error
                 if ended:
                     self._reset(i, out)
 
@@ -132,7 +132,8 @@ class Block:
                 else:
                     results.append(env.step(action, out))
         except Exception as error:
-            raise self._failure(len(results), "step", error) from error
+            failed = len(results)
+            raise env_failure(self._envs[failed], self._indices[failed], "step", error) from error
         rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
         rollout.reward[t, columns] = rewards
         rollout.raw_reward[t, columns] = raw_rewards
@@ -143,7 +144,7 @@ class Block:
         if self._waits:
             rollout.valid[t, columns] = np.logical_not(self._is_waiting)
         if not np.isfinite(rollout.raw_reward[t, columns]).all():
-            self._refuse_rewards(raw_rewards)
+            raise reward_failure(raw_rewards, self._envs, self._indices)
         if True in ended:
             for i in np.flatnonzero(ended):
                 self._end_episode(t, int(i), keep_final=truncated[i] and not terminated[i])
@@ -172,7 +173,7 @@ class Block:
         try:
             return encode_state(env.get_state())
         except Exception as error:
-            raise self._failure(i, "get_state", error) from error
+            raise env_failure(env, self._indices[i], "get_state", error) from error
 
     def _set_state(self, i: int, state: bytes) -> None:
         env = self._envs[i]
@@ -184,7 +185,7 @@ class Block:
         try:
             env.set_state(decode_state(state))
         except Exception as error:
-            raise self._failure(i, "set_state", error) from error
+            raise env_failure(env, self._indices[i], "set_state", error) from error
 
     def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
         index, out = self._indices[i], self._out[t + 1][i]
@@ -210,24 +211,28 @@ class Block:
         try:
             self._envs[i].reset(out)
         except Exception as error:
-            raise self._failure(i, "reset", error) from error
-
-    def _failure(self, i: int, call: str, error: Exception) -> SamplerError:
-        name = self._envs[i].spec.name
-        return SamplerError(
-            f"environment {self._indices[i]} ({name}) failed in {call}: "
-            f"{type(error).__name__}: {error}"
-        )
-
-    def _refuse_rewards(self, raw_rewards: Sequence[float]) -> None:
-        i = int(np.flatnonzero(~np.isfinite(raw_rewards))[0])
-        raise SamplerError(
-            f"environment {self._indices[i]} ({self._envs[i].spec.name}) returned the reward "
-            f"{raw_rewards[i]}; rewards must be finite"
-        )
+            raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
 
 
 _NO_STEP = (0.0, 0.0, False, False, False)
+
+
+def env_failure(env: Environment, index: int, call: str, error: Exception) -> SamplerError:
+    """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
+    return SamplerError(
+        f"environment {index} ({env.spec.name}) failed in {call}: {type(error).__name__}: {error}"
+    )
+
+
+def reward_failure(
+    raw_rewards: Sequence[float], envs: Sequence[Environment], indices: range
+) -> SamplerError:
+    """The error that names the first environment whose reward is not finite."""
+    i = int(np.flatnonzero(~np.isfinite(np.array(raw_rewards, np.float32)))[0])
+    return SamplerError(
+        f"environment {indices[i]} ({envs[i].spec.name}) returned the reward {raw_rewards[i]}; "
+        f"rewards must be finite"
+    )
 
 
 def _random_actions(rng: np.random.Generator, max_steps: int, num_actions: int) -> list[int]:

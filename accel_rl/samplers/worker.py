@@ -18,6 +18,7 @@ import struct
 import sys
 import traceback
 from time import perf_counter
+from typing import Any
 
 from accel_rl.samplers.shared import (
     CLOSE,
@@ -29,7 +30,6 @@ from accel_rl.samplers.shared import (
     count_down,
     map_memory,
 )
-from accel_rl.samplers.stepping import Block
 
 
 def main() -> None:
@@ -79,10 +79,10 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
     memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
-    blocks: list[tuple[int, Block]] = []
+    blocks: list[tuple[int, Any]] = []
     for group, columns in enumerate(setup.spec.columns[worker]):
         if columns:
-            block = Block(
+            block = setup.make_block(
                 setup.factory,
                 slice(columns.start, columns.stop),
                 setup.config,

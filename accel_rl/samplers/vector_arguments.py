@@ -1,0 +1,101 @@
+"""What a user gives to `VectorEnv`, checked and in the form that it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import EnvFactory, Environment
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.envs.make import is_atari_game, make_env_factory, make_from_callable, probe_env
+from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
+
+_MAX_SEED = 2**63 - 1
+
+
+def find_factory(
+    env: str | Callable[[], Any], atari: AtariConfig | None
+) -> tuple[EnvFactory, Environment]:
+    """A factory of what ``env`` names, and one environment to look at.
+
+    Raises:
+        ValueError: there is no such environment, it cannot be made, or ``atari`` does not apply.
+    """
+    if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
+        raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
+    if isinstance(env, str):
+        factory = make_env_factory(env, atari or AtariConfig())
+        return factory, probe_env(factory)
+    if not callable(env):
+        raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
+    factory = make_from_callable(env)
+    probe = probe_env(factory)
+    # Without an environment of Gymnasium's, workers need not load Gymnasium.
+    return factory if isinstance(probe, GymnasiumEnv) else env, probe
+
+
+def find_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """The mode itself or the one with this value; a `ValueError` names all if there is none."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        values = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise ValueError(
+            f"autoreset_mode is {mode!r}; it must be a gymnasium.vector.AutoresetMode or one of "
+            f"{values}"
+        ) from None
+
+
+def reset_orders(
+    num_envs: int, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None
+) -> NDArray[np.int64]:
+    """What `VectorBlock` is told for the arguments of `VectorEnv.reset`, ``[num_envs]``.
+
+    Raises:
+        ValueError: they are not as documented there.
+    """
+    mask = _find_mask(num_envs, options)
+    orders = np.full(num_envs, NEW_GAME if mask is None else NEXT_EPISODE)
+    for i, number in enumerate(_find_seeds(num_envs, seed)):
+        if number is not None:
+            orders[i] = number
+    if mask is not None:
+        orders[~mask] = LEAVE
+    return orders
+
+
+def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool_] | None:
+    if not options:
+        return None
+    if unknown := set(options) - {"reset_mask"}:
+        raise ValueError(f"options has {sorted(unknown)}; reset_mask is the only one there is")
+    mask = np.asarray(options["reset_mask"])
+    if mask.shape != (num_envs,) or mask.dtype != np.bool_ or not mask.any():
+        raise ValueError(
+            f"reset_mask is {mask.dtype}, of shape {mask.shape} and True {np.count_nonzero(mask)} "
+            f"times; it must be bool, of shape ({num_envs},) and True somewhere"
+        )
+    return mask
+
+
+def _find_seeds(
+    num_envs: int, seed: int | Sequence[int | None] | None
+) -> Sequence[int | None]:
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        seed = range(int(seed), int(seed) + num_envs)
+    if len(seed) != num_envs:
+        raise ValueError(
+            f"seed has {len(seed)} numbers for num_envs={num_envs}; give one for each "
+            f"environment, or a single number"
+        )
+    for number in seed:
+        if number is not None and not 0 <= number <= _MAX_SEED:
+            raise ValueError(f"seed has {number}; seeds must be in 0 .. 2**63 - 1")
+    return seed

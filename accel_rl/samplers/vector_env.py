@@ -1,0 +1,347 @@
+"""The samplers' worker processes behind Gymnasium's interface for vector environments."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import Environment
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.layout import plan_workers
+from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.shared import RESET_WAITING, STEP
+from accel_rl.samplers.vector_arguments import find_factory, find_mode, reset_orders
+from accel_rl.samplers.vector_stepping import LEAVE, VectorBlock
+
+Array = NDArray[Any]
+Results = tuple[Array, Array, Array, Array, dict[str, Any]]
+
+
+
+class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
+    """Environments in pinned worker processes, stepped as one `gymnasium.vector.VectorEnv`.
+
+    ``step`` returns observations ``[num_envs, ...]``, rewards ``[num_envs]`` float64 (of float32
+    precision, as the learner sees them: clipped where the environment clips), ``terminated`` and
+    ``truncated`` ``[num_envs]`` bool, and infos. Infos hold ``raw_reward`` (float64, the task's
+    own) and ``episode_ended`` (bool: game over or truncated, not just a lost life), with the masks
+    ``_raw_reward`` and ``_episode_ended``; those of the environments themselves stay in the
+    workers. Actions are ``0 .. n - 1``.
+
+    A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
+
+    - NEXT_STEP: in the next step, which ignores the action and returns the first observation, reward
+      0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
+    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has the
+      last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info`` are
+      True.
+    - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. To step without that
+      is an error.
+
+    A lost life, where lives count as episodes, is terminated while the game goes on by itself, and
+    the observation of that step is the first of the next life. It is treated like any other end, so
+    that a learner needs to know nothing of it, only there is no reset: in NEXT_STEP the next step
+    takes no action and shows that observation again; in SAME_STEP ``final_obs`` is that observation
+    (nothing may be bootstrapped from it, since the step is terminated); in DISABLED a reset with a
+    mask goes on with the game and returns it again. A reset without a mask, or with a seed, always
+    starts a new game.
+
+    With several groups, `send` and `recv` let one group simulate while you choose the actions of
+    another::
+
+        observation, _ = env.reset()
+        for group in env.groups:
+            env.send(policy(observation[group]))
+        while True:
+            observation, reward, terminated, truncated, infos = env.recv()  # of infos["env_id"]
+            env.send(policy(observation))
+
+    Workers start with the first `reset`. If one dies or hangs, or its environment raises, the
+    `WorkerError` names it, and the vector environment is closed.
+
+    Args:
+        env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
+            function without arguments that makes a `gymnasium.Env` or an `Environment`.
+        num_envs: how many of it.
+        num_workers: processes; None: one for each core.
+        num_groups: equal groups that `send` and `recv` take in turn; `step` takes all.
+        autoreset_mode: an `AutoresetMode` or its value.
+        atari: how Atari games are played.
+        seed: what unseeded resets follow from; None: differs from run to run. ``reset(seed=...)``
+            gives a Gymnasium environment the seed that Gymnasium's vector environments would.
+        cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
+        step_timeout_seconds: a group that has not stepped after so long has hung.
+        reset_timeout_seconds: likewise for starting and resetting.
+        copy: False: observations are read-only views of shared memory that stay as they are until
+            the group's next `send`, `step` or `reset`; True: arrays of your own.
+
+    ``groups``: the environments of each group. ``plan``: who runs where.
+
+    Raises:
+        ValueError: an argument is out of range, does not fit the others, or the environment cannot
+            be made.
+        SamplerError: this is not Linux.
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[[], Any],
+        num_envs: int,
+        *,
+        num_workers: int | None = None,
+        num_groups: int = 1,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        atari: AtariConfig | None = None,
+        seed: int | None = None,
+        cpus: list[int] | None = None,
+        step_timeout_seconds: float = 60.0,
+        reset_timeout_seconds: float = 300.0,
+        copy: bool = True,
+    ) -> None:
+        self.closed = True  # until there is something to close
+        self._pid = os.getpid()
+        mode = find_mode(autoreset_mode)
+        config = SamplerConfig(
+            num_envs=num_envs,
+            horizon=1,
+            num_groups=num_groups,
+            num_workers=num_workers,
+            step_timeout_seconds=step_timeout_seconds,
+            reset_timeout_seconds=reset_timeout_seconds,
+        )
+        self.plan = plan_workers(config, cpus)
+        factory, probe = find_factory(env, atari)
+        self.num_envs = num_envs
+        self._describe(probe)
+        self.metadata = {**self.metadata, "autoreset_mode": mode}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        make_block = functools.partial(VectorBlock, autoreset=mode.value)
+        spec = config.rollout_spec(probe.spec)
+        probe.close()
+        self._pool = WorkerPool(factory, spec, config, seed, self.plan, make_block)
+        self.groups = self._pool.columns
+        self._all = slice(0, num_envs)
+        self._mode = mode
+        self._copy = copy
+        self._to_send: deque[int] = deque()  # groups, oldest first; and those sent, likewise
+        self._to_recv: deque[int] = deque()
+        self._is_started = False
+        self._needs_reset = np.zeros(num_envs, np.bool_)
+        self.closed = False
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin new episodes; results that `recv` has not returned are dropped.
+
+        Args:
+            seed: environment ``i`` gets ``seed + i``, or ``seed[i]``; None: it goes on with the
+                randomness it has.
+            options: ``{"reset_mask": mask}``, a ``[num_envs]`` bool array, resets only where it is
+                True; elsewhere the observation is the one that was returned last.
+
+        Returns:
+            Observations ``[num_envs, ...]``, and no infos.
+
+        Raises:
+            ValueError: the seed or options are not like that.
+            SamplerError: closed; or a mask is given and not all that was sent has been received.
+            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+        """
+        self._check_open()
+        orders = reset_orders(self.num_envs, seed, options)
+        is_left = orders == LEAVE
+        if is_left.any() and not self._is_started:
+            raise ValueError("reset_mask leaves environments out; the first reset must take all")
+        if is_left.any():
+            self._check_received("a reset with a mask")
+        try:
+            if not self._is_started:
+                self._pool.start()
+                self._is_started = True
+            while self._to_recv:
+                self._pool.recv(self._to_recv.popleft())
+            self._pool.rollout.action[0] = orders
+            self._to_send = deque(range(len(self.groups)))
+            self._release(RESET_WAITING)
+        except BaseException:
+            self.close()
+            raise
+        self._needs_reset &= is_left
+        return self._observation(self._all), {}
+
+    def step(self, actions: Any) -> Results:
+        """Take one step of every environment; ``actions``: ``[num_envs]`` integers.
+
+        Raises:
+            ValueError: the actions are not like that.
+            SamplerError: closed, not reset, or between `send` and `recv`.
+            WorkerError: a worker failed; this is closed then.
+        """
+        self._check_open()
+        self._check_received("step()")
+        self._check_ready(self._all)
+        write_actions(self._pool.rollout.action[0], actions, self._num_actions)
+        try:
+            self._release()
+        except BaseException:
+            self.close()
+            raise
+        return self._results(self._all)
+
+    def send(self, actions: Any) -> None:
+        """Release a group: the first one after a reset, later the one received longest ago.
+
+        Args:
+            actions: ``[n]`` integers for its environments.
+
+        Raises:
+            ValueError: the actions are not like that.
+            SamplerError: closed, not reset, or all groups have been sent.
+        """
+        self._check_open()
+        if not self._to_send and self._to_recv:
+            raise SamplerError("all groups have been sent; call recv() first")
+        columns = self.groups[self._to_send[0]] if self._to_send else self._all
+        self._check_ready(columns)
+        write_actions(self._pool.rollout.action[0, columns], actions, self._num_actions)
+        group = self._to_send.popleft()
+        self._pool.send(group, row=0)
+        self._to_recv.append(group)
+
+    def recv(self) -> Results:
+        """Wait for the group that was sent longest ago; what `step` returns, for it alone.
+
+        ``infos["env_id"]`` tells its environments, ``[n]`` int64. Masks and objects in infos are
+        ``[n]`` too.
+
+        Raises:
+            SamplerError: closed, or nothing has been sent.
+            WorkerError: a worker failed; this is closed then.
+        """
+        self._check_open()
+        if not self._to_recv:
+            raise SamplerError("nothing has been sent; call send() first")
+        try:
+            group = self._pool.recv(self._to_recv.popleft())
+        except BaseException:
+            self.close()
+            raise
+        self._to_send.append(group)
+        columns = self.groups[group]
+        results = self._results(columns)
+        infos = results[-1]
+        infos["env_id"] = np.arange(columns.start, columns.stop)
+        infos["_env_id"] = np.ones(len(infos["env_id"]), np.bool_)
+        return results
+
+    def close_extras(self, **_: Any) -> None:
+        """End the workers; `close` calls this."""
+        self._pool.close()
+
+    def __del__(self) -> None:
+        if not self.closed and os.getpid() == self._pid:  # a fork's copy does not own the workers
+            self.close()
+
+    def _describe(self, probe: Environment) -> None:
+        """Spaces and metadata of one environment."""
+        self._num_actions = probe.spec.num_actions
+        self.single_action_space = gymnasium.spaces.Discrete(self._num_actions)
+        if isinstance(probe, GymnasiumEnv):
+            self.single_observation_space = probe.env.observation_space
+            self.spec, self.metadata = probe.env.spec, probe.env.metadata
+            return
+        dtype, shape = probe.spec.observation_dtype, probe.spec.observation_shape
+        low: Any = -np.inf
+        high: Any = np.inf
+        if dtype.kind in "iu":
+            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        elif dtype.kind == "b":
+            low, high = 0, 1
+        self.single_observation_space = gymnasium.spaces.Box(low, high, shape, dtype.type)
+
+    def _release(self, command: int = STEP) -> None:
+        """Send all groups and wait for them."""
+        for group in self._to_send:
+            self._pool.send(group, 0, command)
+        for group in self._to_send:
+            self._pool.recv(group)
+
+    def _observation(self, columns: slice) -> Array:
+        view = self._pool.rollout.observation[1, columns]
+        if self._copy:
+            return view.copy()
+        view.flags.writeable = False
+        return view
+
+    def _results(self, columns: slice) -> Results:
+        rollout = self._pool.rollout
+        terminated, truncated = rollout.terminated[0, columns].copy(), rollout.truncated[0, columns].copy()
+        raw_reward = rollout.raw_reward[0, columns].astype(np.float64)
+        ended, was_stepped = rollout.episode_ended[0, columns].copy(), rollout.valid[0, columns].copy()
+        infos: dict[str, Any] = {
+            "raw_reward": raw_reward,
+            "_raw_reward": was_stepped,
+            "episode_ended": ended,
+            "_episode_ended": was_stepped,
+        }
+        done = terminated | truncated
+        if self._mode is AutoresetMode.DISABLED:
+            self._needs_reset[columns] = done
+        elif self._mode is AutoresetMode.SAME_STEP and done.any():
+            final_observation = np.full(len(done), None, object)
+            for i in np.flatnonzero(done):
+                final_observation[i] = rollout.final_observation[0, columns.start + i].copy()
+            infos["final_obs"], infos["_final_obs"] = final_observation, done
+            infos["final_info"], infos["_final_info"] = _where(done, infos), done.copy()
+        reward = rollout.reward[0, columns].astype(np.float64)
+        return self._observation(columns), reward, terminated, truncated, infos
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SamplerError("this vector environment is closed; make another one")
+
+    def _check_received(self, what: str) -> None:
+        if self._to_recv:
+            raise SamplerError(
+                f"{what} concerns all groups, and some have been sent; call recv() for these first"
+            )
+
+    def _check_ready(self, columns: slice) -> None:
+        if not self._to_send:
+            raise SamplerError("this vector environment has not been reset; call reset() first")
+        if self._needs_reset[columns].any():
+            indices = columns.start + np.flatnonzero(self._needs_reset[columns])
+            raise SamplerError(
+                f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode is "
+                f"DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
+            )
+
+
+def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
+    """The step's infos, for the environments in ``mask`` alone."""
+    return {
+        "raw_reward": np.where(mask, infos["raw_reward"], 0.0),
+        "_raw_reward": mask.copy(),
+        "episode_ended": infos["episode_ended"] & mask,
+        "_episode_ended": mask.copy(),
+    }

@@ -1,0 +1,215 @@
+"""Which observation, flag and info of `VectorEnv` comes when, in each autoreset mode.
+
+The tables are written from what Gymnasium documents of the modes, and from the docstring of
+`VectorEnv` for lost lives. All play the same games: ``.l.t`` with a lost life, ``.c`` cut off,
+``b`` over and cut off at once.
+"""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from toy_envs import ScriptedEnv, ToyEnv
+
+from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler, VectorEnv
+
+GAMES = (".l.t", ".c", "b", ".....")
+
+# What one step returns: its letter ("-": it took no action), then observation, terminated,
+# truncated, episode_ended.
+NEXT_STEP = [
+    (".", (1, 0, 1), 0, 0, 0),
+    ("l", (1, 1, 0), 1, 0, 0),
+    ("-", (1, 1, 0), 0, 0, 0),  # the game goes on, and is not reset
+    (".", (1, 1, 1), 0, 0, 0),
+    ("t", (1, 1, 2), 1, 0, 1),
+    ("-", (2, 0, 0), 0, 0, 0),
+    (".", (2, 0, 1), 0, 0, 0),
+    ("c", (2, 0, 2), 0, 1, 1),
+    ("-", (3, 0, 0), 0, 0, 0),
+    ("b", (3, 0, 1), 1, 1, 1),
+    ("-", (4, 0, 0), 0, 0, 0),
+    (".", (4, 0, 1), 0, 0, 0),
+]
+# The same, and the final observation.
+SAME_STEP = [
+    (".", (1, 0, 1), 0, 0, 0, None),
+    ("l", (1, 1, 0), 1, 0, 0, (1, 1, 0)),
+    (".", (1, 1, 1), 0, 0, 0, None),
+    ("t", (2, 0, 0), 1, 0, 1, (1, 1, 2)),
+    (".", (2, 0, 1), 0, 0, 0, None),
+    ("c", (3, 0, 0), 0, 1, 1, (2, 0, 2)),
+    ("b", (4, 0, 0), 1, 1, 1, (3, 0, 1)),
+    (".", (4, 0, 1), 0, 0, 0, None),
+]
+# The same, and what the reset with a mask returns that must follow.
+DISABLED = [
+    (".", (1, 0, 1), 0, 0, 0, None),
+    ("l", (1, 1, 0), 1, 0, 0, (1, 1, 0)),  # the game goes on, and is not reset
+    (".", (1, 1, 1), 0, 0, 0, None),
+    ("t", (1, 1, 2), 1, 0, 1, (2, 0, 0)),
+    (".", (2, 0, 1), 0, 0, 0, None),
+    ("c", (2, 0, 2), 0, 1, 1, (3, 0, 0)),
+    ("b", (3, 0, 1), 1, 1, 1, (4, 0, 0)),
+    (".", (4, 0, 1), 0, 0, 0, None),
+]
+
+
+def scripted(mode: AutoresetMode, **options: Any) -> VectorEnv:
+    options = {"num_workers": 1, **options}
+    return VectorEnv(partial(ScriptedEnv, *GAMES), 2, autoreset_mode=mode, **options)
+
+
+def check_step(row: Any, action: int, results: Any) -> dict[str, Any]:
+    """Compares all but final observations, for both environments; returns the infos."""
+    letter, observation, terminated, truncated, ended = row[:5]
+    steps = letter != "-"
+    got, rewards, is_terminated, is_truncated, infos = results
+    assert got.tolist() == [list(observation)] * 2, row
+    assert rewards.tolist() == [action if steps else 0] * 2, row
+    assert is_terminated.tolist() == [bool(terminated)] * 2, row
+    assert is_truncated.tolist() == [bool(truncated)] * 2, row
+    assert infos["raw_reward"].tolist() == [100 + action if steps else 0] * 2, row
+    assert infos["episode_ended"].tolist() == [bool(ended)] * 2, row
+    assert infos["_raw_reward"].tolist() == infos["_episode_ended"].tolist() == [steps] * 2, row
+    return infos
+
+
+def test_next_step_mode_resets_in_the_step_after_the_end() -> None:
+    env = scripted(AutoresetMode.NEXT_STEP)
+    assert env.reset()[0].tolist() == [[1, 0, 0]] * 2
+    for number, row in enumerate(NEXT_STEP):
+        action = number % 4
+        infos = check_step(row, action, env.step([action, action]))
+        assert not {"final_obs", "final_info"} & set(infos)
+    env.close()
+
+
+def test_same_step_mode_resets_at_once_and_keeps_the_last_observation() -> None:
+    env = scripted(AutoresetMode.SAME_STEP)
+    assert env.reset()[0].tolist() == [[1, 0, 0]] * 2
+    for number, (*row, final) in enumerate(SAME_STEP):
+        action = number % 4
+        infos = check_step(row, action, env.step([action, action]))
+        if final is None:
+            assert not {"final_obs", "final_info"} & set(infos)
+            continue
+        assert [each.tolist() for each in infos["final_obs"]] == [list(final)] * 2
+        assert infos["_final_obs"].all() and infos["_final_info"].all()
+        assert infos["final_info"]["raw_reward"].tolist() == [100 + action] * 2
+        assert infos["final_info"]["episode_ended"].tolist() == [bool(row[4])] * 2
+    env.close()
+
+
+def test_disabled_mode_waits_for_a_reset_with_a_mask() -> None:
+    env = scripted(AutoresetMode.DISABLED)
+    assert env.reset()[0].tolist() == [[1, 0, 0]] * 2
+    for number, (*row, first) in enumerate(DISABLED):
+        action = number % 4
+        infos = check_step(row, action, env.step([action, action]))
+        assert not {"final_obs", "final_info"} & set(infos)
+        if first is not None:
+            with pytest.raises(SamplerError, match=r"environments \[0, 1\] have ended, and autor"):
+                env.step([0, 0])
+            mask = np.array([True, False])
+            observation, _ = env.reset(options={"reset_mask": mask})
+            assert observation.tolist() == [list(first), list(row[1])]  # the other: as it was
+            with pytest.raises(SamplerError, match=r"environments \[1\] have ended, and autoreset"):
+                env.step([0, 0])
+            observation, _ = env.reset(options={"reset_mask": ~mask})
+            assert observation.tolist() == [list(first)] * 2
+    env.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_reset_without_a_mask_or_with_a_seed_starts_new_games(mode: AutoresetMode) -> None:
+    env = scripted(mode)
+    env.reset()
+    env.step([0, 0])
+    env.step([0, 0])  # has lost a life
+    assert env.reset()[0].tolist() == [[2, 0, 0]] * 2
+    # What follows is a step, also where the lost life would have made it an idle one.
+    assert env.step([0, 0])[0].tolist() == [[2, 0, 1]] * 2
+    mask = np.array([False, True])
+    assert env.reset(seed=[None, 5], options={"reset_mask": mask})[0].tolist() == [
+        [2, 0, 1],
+        [3, 0, 0],
+    ]
+    env.close()
+
+
+def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps() -> None:
+    """Against the rows of a `SerialSampler` with the same seed, where resets are the same too."""
+    num_envs, T = 6, 40
+    config = SamplerConfig(num_envs=num_envs, horizon=T, final_observation_slots=T)
+    actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
+    with SerialSampler(ToyEnv, config, seed=4) as serial:
+        rollout = serial.collect(lambda step: actions[step.t, step.columns])
+    env = VectorEnv(ToyEnv, num_envs, num_workers=2, autoreset_mode="SameStep", seed=4)
+    assert np.array_equal(env.reset()[0], rollout.observation[0])
+    num_final = 0
+    for t in range(T):
+        observation, reward, terminated, truncated, infos = env.step(actions[t])
+        assert np.array_equal(observation, rollout.observation[t + 1])
+        assert np.array_equal(reward, rollout.reward[t])
+        assert np.array_equal(terminated, rollout.terminated[t])
+        assert np.array_equal(truncated, rollout.truncated[t])
+        assert np.array_equal(infos["raw_reward"], rollout.raw_reward[t])
+        assert np.array_equal(infos["episode_ended"], rollout.episode_ended[t])
+        done = rollout.terminated[t] | rollout.truncated[t]
+        assert ("final_obs" in infos) == done.any()
+        if done.any():
+            assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == done.tolist()
+            final = infos["final_info"]
+            assert np.array_equal(final["_raw_reward"], done)
+            assert np.array_equal(final["raw_reward"], np.where(done, rollout.raw_reward[t], 0))
+        for b in range(num_envs):
+            if done.any() and not done[b]:
+                assert infos["final_obs"][b] is None
+            if truncated[b]:
+                (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
+                assert np.array_equal(infos["final_obs"][b], rollout.final_observation[slot, b])
+                num_final += 1
+    assert num_final > 5
+    env.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_cart_pole_is_the_same_as_in_gymnasium_with_the_same_seeds(mode: AutoresetMode) -> None:
+    make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=25)
+    ours = VectorEnv(make, 5, num_workers=2, autoreset_mode=mode)
+    theirs = gymnasium.vector.SyncVectorEnv([make] * 5, autoreset_mode=mode)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.metadata == theirs.metadata
+    rng = np.random.default_rng(0)
+
+    def assert_same(a: Any, b: Any) -> None:
+        assert np.array_equal(a, b) and a.dtype == b.dtype
+
+    for seed in (3, [7, None, 0, 2, None], None):
+        assert_same(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0])
+        for _ in range(60):
+            actions = rng.integers(2, size=5)
+            *got, infos = ours.step(actions)
+            *expected, their_infos = theirs.step(actions)
+            for a, b in zip(got, expected, strict=True):
+                assert_same(a, b)
+            assert ("final_obs" in infos) == ("final_obs" in their_infos)
+            if "final_obs" in infos:
+                assert_same(infos["_final_obs"], their_infos["_final_obs"])
+                for a, b in zip(infos["final_obs"], their_infos["final_obs"], strict=True):
+                    assert (a is None) == (b is None)
+                    if a is not None:
+                        assert_same(a, b)
+            done = got[2] | got[3]
+            if mode is AutoresetMode.DISABLED and done.any():
+                mask = {"reset_mask": done}
+                assert_same(ours.reset(options=mask)[0], theirs.reset(options=dict(mask))[0])
+                assert mask["reset_mask"] is done  # the caller's options stay as they are
+    ours.close()
+    theirs.close()

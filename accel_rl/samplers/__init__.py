@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
+    from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
     from accel_rl.samplers.vector_env import VectorEnv
 
@@ -31,6 +32,7 @@ _MODULES = {
     "ParallelSampler": "parallel",
     "Policy": "base",
     "PolicyInput": "base",
+    "SB3VecEnv": "sb3_vec_env",
     "Sampler": "base",
     "SamplerConfig": "base",
     "SamplerError": "errors",
@@ -49,6 +51,7 @@ __all__ = [
     "ParallelSampler",
     "Policy",
     "PolicyInput",
+    "SB3VecEnv",
     "Sampler",
     "SamplerConfig",
     "SamplerError",

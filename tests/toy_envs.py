@@ -109,6 +109,8 @@ class FaultyEnv(ToyEnv):
     def reset(self, out: Any) -> None:
         if self.fault == "reset":
             raise RuntimeError("cannot reset")
+        if self.fault == "sleep in reset" and self.episode:
+            time.sleep(600)
         super().reset(out)
         self.length, self.is_cut_off = 1_000, False
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
     from accel_rl.samplers.saving import SamplerState
+    from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
     from accel_rl.samplers.vector_env import VectorEnv
 
@@ -32,6 +33,7 @@ _MODULES = {
     "ParallelSampler": "parallel",
     "Policy": "base",
     "PolicyInput": "base",
+    "SB3VecEnv": "sb3_vec_env",
     "Sampler": "base",
     "SamplerConfig": "base",
     "SamplerError": "errors",
@@ -51,6 +53,7 @@ __all__ = [
     "ParallelSampler",
     "Policy",
     "PolicyInput",
+    "SB3VecEnv",
     "Sampler",
     "SamplerConfig",
     "SamplerError",

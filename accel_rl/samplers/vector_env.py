@@ -138,7 +138,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self.groups = self._pool.columns
         self._all = slice(0, num_envs)
         self._mode = mode
-        self._copy = copy
+        self.copy = copy
         self._to_send: deque[int] = deque()  # groups, oldest first; and those sent, likewise
         self._to_recv: deque[int] = deque()
         self._is_started = False
@@ -288,7 +288,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _observation(self, columns: slice) -> Array:
         view = self._pool.rollout.observation[1, columns]
-        if self._copy:
+        if self.copy:
             return view.copy()
         view.flags.writeable = False
         return view

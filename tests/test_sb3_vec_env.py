@@ -1,0 +1,185 @@
+"""`SB3VecEnv` against Stable-Baselines3's own vector environment, and under its wrappers."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+)
+from toy_envs import ScriptedEnv
+
+from accel_rl.samplers import SB3VecEnv, VectorEnv
+
+B = 4
+
+
+def make(env: Any, num_envs: int = B, **options: Any) -> SB3VecEnv:
+    options = {"num_workers": 1, "autoreset_mode": "SameStep", **options}
+    return SB3VecEnv(VectorEnv(env, num_envs, **options))
+
+
+@pytest.fixture
+def cart_poles() -> Iterator[SB3VecEnv]:
+    env = make("CartPole-v1")
+    yield env
+    env.close()
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Images with the channels last, three steps an episode."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (40, 36, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.full((40, 36, 3), self.t, np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return np.full((40, 36, 3), self.t, np.uint8), 1.0, self.t == 3, False, {}
+
+
+def test_cart_pole_is_the_same_as_in_their_own_with_the_same_seed() -> None:
+    factory = partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)
+    ours, theirs = make(factory), DummyVecEnv([factory] * B)
+    rng = np.random.default_rng(0)
+    num_truncated = 0
+    for seed in (3, None):
+        if seed is not None:
+            assert ours.seed(seed) == theirs.seed(seed)
+        assert np.array_equal(ours.reset(), theirs.reset())
+        for _ in range(50):
+            actions = rng.integers(2, size=B)
+            *got, infos = ours.step(actions)
+            *expected, their_infos = theirs.step(actions)
+            for a, b in zip(got, expected, strict=True):
+                assert np.array_equal(a, b) and a.dtype == b.dtype
+            for info, their_info, done in zip(infos, their_infos, got[2], strict=True):
+                assert ("terminal_observation" in info) == done
+                if done:
+                    truncated = info["TimeLimit.truncated"]
+                    assert truncated is their_info["TimeLimit.truncated"]
+                    num_truncated += truncated
+                    a, b = info["terminal_observation"], their_info["terminal_observation"]
+                    assert np.array_equal(a, b)
+    assert num_truncated > 5
+    ours.close()
+    theirs.close()
+
+
+def test_ends_of_each_kind_are_told_as_documented() -> None:
+    env = make(partial(ScriptedEnv, ".ltb", "c", "."), 1)
+    env.reset()
+    rows = []
+    for _ in range(6):
+        (observation,), (reward,), (done,), (info,) = env.step(np.array([2]))
+        assert (reward, info["raw_reward"]) == (2, 102)
+        final = info.get("terminal_observation")
+        rows.append(
+            (
+                tuple(observation),
+                bool(done),
+                info["episode_ended"],
+                None if final is None else tuple(final),
+                info.get("TimeLimit.truncated"),
+            )
+        )
+        if len(rows) == 3:  # the letter b would follow a reset
+            break
+    assert rows == [
+        ((1, 0, 1), False, False, None, None),
+        ((1, 1, 0), True, False, (1, 1, 0), False),  # lost life: the game goes on
+        ((2, 0, 0), True, True, (1, 1, 1), False),
+    ]
+    (observation,), _, (done,), (info,) = env.step(np.array([2]))
+    assert (tuple(observation), bool(done)) == ((3, 0, 0), True)
+    assert info["TimeLimit.truncated"] and tuple(info["terminal_observation"]) == (2, 0, 1)
+    env.close()
+
+
+def test_over_and_cut_off_at_once_is_no_time_limit() -> None:
+    env = make(partial(ScriptedEnv, "b"), 1)
+    env.reset()
+    *_, (done,), (info,) = env.step(np.array([0]))
+    assert done and info["TimeLimit.truncated"] is False
+    env.close()
+
+
+def test_their_wrappers_work_over_it() -> None:
+    env = VecFrameStack(VecTransposeImage(VecMonitor(make(Pictures))), 2)
+    assert env.observation_space.shape == (6, 40, 36)
+    assert env.reset().shape == (B, 6, 40, 36)
+    for _ in range(3):
+        observation, _, done, infos = env.step(np.zeros(B, int))
+    assert done.all() and not observation[:, :3].any()  # stacks begin anew
+    assert all(info["episode"]["r"] == info["episode"]["l"] == 3 for info in infos)
+    assert all(info["terminal_observation"].shape == (6, 40, 36) for info in infos)
+    env.close()
+
+
+def test_their_normalization_works_over_it(cart_poles: SB3VecEnv) -> None:
+    env = VecNormalize(cart_poles)
+    env.reset()
+    for _ in range(30):
+        observation, *_ = env.step(np.ones(B, int))
+    assert np.isfinite(observation).all() and env.obs_rms.count > 100
+
+
+def test_what_environments_have_in_common_can_be_read(cart_poles: SB3VecEnv) -> None:
+    assert cart_poles.get_attr("render_mode") == [None] * B
+    assert cart_poles.get_attr("spec", indices=[1, 2])[0].id == "CartPole-v1"
+    assert cart_poles.get_attr("action_space", 0) == [cart_poles.action_space]
+    assert cart_poles.env_is_wrapped(Monitor) == [False] * B
+    assert not cart_poles.has_attr("gravity")
+
+
+def test_what_cannot_be_reached_is_one_clear_error(cart_poles: SB3VecEnv) -> None:
+    with pytest.raises(AttributeError, match=r"'gravity' cannot be read, .* worker processes"):
+        cart_poles.get_attr("gravity")
+    with pytest.raises(AttributeError, match=r"'gravity' cannot be set, .* worker processes"):
+        cart_poles.set_attr("gravity", 1)
+    with pytest.raises(AttributeError, match=r"'render' cannot be called, .* worker processes"):
+        cart_poles.env_method("render")
+    cart_poles.set_options({"level": 3})
+    with pytest.raises(ValueError, match=r"options has \['level'\]"):
+        cart_poles.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"autoreset_mode": "NextStep"},
+            "autoreset_mode=.*NEXT_STEP; Stable-Baselines3 needs SAME",
+        ),
+        ({"num_groups": 2}, "num_groups=2 and copy=True"),
+        ({"copy": False}, "num_groups=1 and copy=False"),
+    ],
+)
+def test_vector_environment_that_does_not_fit_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make("catch", **options)
+
+
+def test_missing_package_is_named() -> None:
+    code = (
+        "import sys; sys.modules['stable_baselines3'] = None\n"
+        "from accel_rl.samplers import VectorEnv\n"  # which does not need it
+        "from accel_rl.samplers import SB3VecEnv"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "SB3VecEnv needs Stable-Baselines3: pip install stable-baselines3" in done.stderr

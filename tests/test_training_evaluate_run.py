@@ -193,10 +193,7 @@ def test_human_normalised_score_is_0_for_random_play_and_1_for_a_human(
     assert human_normalized(game, score) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_signal_ends_an_evaluation_quietly_and_writes_nothing(
-    number: signal.Signals, counting, tmp_path
-) -> None:
+def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path) -> None:
     out = tmp_path / "scores.json"
     command = [sys.executable, "-m", "accel_rl", "evaluate", str(counting), "num_steps=1e9"]
     process = subprocess.Popen(
@@ -210,9 +207,9 @@ def test_signal_ends_an_evaluation_quietly_and_writes_nothing(
         workers = psutil.Process(process.pid).children()
         time.sleep(0.05)
     time.sleep(0.5)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
-    assert process.returncode == 128 + number
-    assert err == f"stopped by {number.name}; nothing was written\n"
+    assert process.returncode == 130
+    assert err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
     assert not psutil.wait_procs(workers, timeout=5)[1]

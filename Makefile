@@ -44,7 +44,7 @@ check: .venv/.ready-to-test
 	$(MAKE) test
 
 docs: .venv/.ready-for-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: .venv/.ready-to-test
 	$(BIN)/ruff format

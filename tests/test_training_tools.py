@@ -129,6 +129,12 @@ def test_directory_is_no_output(tmp_path) -> None:
         check_output(tmp_path / "a.png", (".png",), overwrite=True)
 
 
+def test_directory_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may everywhere
+    with pytest.raises(ValueError, match=r"may not be written to; choose another"):
+        check_output(tmp_path / "a.png", (".png",), overwrite=False)
+
+
 def test_progress_in_a_terminal_is_a_bar_that_goes_away() -> None:
     console = Console(force_terminal=True, width=80, color_system=None)
     with console.capture() as capture, show_progress(console, "steps", 8) as show:

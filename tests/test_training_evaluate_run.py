@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from saved_runs import prefer_action, quiet, trained
 
+from accel_rl.envs.atari_games import atari_games
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.evaluate_run import (
     EvaluateOptions,
@@ -213,3 +214,8 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
     assert err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
     assert not psutil.wait_procs(workers, timeout=5)[1]
+
+
+def test_games_of_the_published_scores_are_known_by_these_names() -> None:
+    games = set(atari_games())
+    assert sum(human_normalized(game, 0.0) is not None for game in games) == 57

@@ -17,7 +17,7 @@ LINKS = ("algos", "samplers")
 
 # A part may import from its own layer and the ones after it.
 LAYERS = (
-    ("launch", "benchmarks"),
+    ("launch", "benchmarks", "examples"),
     ("__main__", "config", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
@@ -32,7 +32,9 @@ MAX_FUNCTION_LINES = 60  # docstring not counted
 WIRING = {"accel_rl/training/loop.py:train"}
 
 SOURCES = sorted(
-    path for part in ("accel_rl", "benchmarks", "launch") for path in (ROOT / part).rglob("*.py")
+    path
+    for part in ("accel_rl", "benchmarks", "examples", "launch")
+    for path in (ROOT / part).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MODULES = [path for path in SOURCES if path.is_relative_to(ROOT / "accel_rl")]

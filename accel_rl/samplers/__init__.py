@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.pool import WorkerPool
     from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
+    from accel_rl.samplers.torchrl_env import TorchRLEnv
     from accel_rl.samplers.vector_env import VectorEnv
 
 _MODULES = {
@@ -38,6 +39,7 @@ _MODULES = {
     "SamplerError": "errors",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
+    "TorchRLEnv": "torchrl_env",
     "VectorEnv": "vector_env",
     "WorkerError": "errors",
     "WorkerPool": "pool",
@@ -57,6 +59,7 @@ __all__ = [
     "SamplerError",
     "SamplerTimes",
     "SerialSampler",
+    "TorchRLEnv",
     "VectorEnv",
     "WorkerError",
     "WorkerPool",

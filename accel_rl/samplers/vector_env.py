@@ -88,7 +88,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         copy: False: observations are read-only views of shared memory that stay as they are until
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
-    ``groups``: the environments of each group. ``plan``: who runs where.
+    ``groups``: the environments of each group. ``num_actions``: ``n``. ``plan``: who runs where.
 
     Raises:
         ValueError: an argument is out of range, does not fit the others, or the environment cannot
@@ -200,7 +200,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._check_open()
         self._check_received("step()")
         self._check_ready(self._all)
-        write_actions(self._pool.rollout.action[0], actions, self._num_actions)
+        write_actions(self._pool.rollout.action[0], actions, self.num_actions)
         try:
             self._release()
         except BaseException:
@@ -223,7 +223,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             raise SamplerError("all groups have been sent; call recv() first")
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
         self._check_ready(columns)
-        write_actions(self._pool.rollout.action[0, columns], actions, self._num_actions)
+        write_actions(self._pool.rollout.action[0, columns], actions, self.num_actions)
         group = self._to_send.popleft()
         self._pool.send(group, row=0)
         self._to_recv.append(group)
@@ -264,8 +264,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _describe(self, probe: Environment) -> None:
         """Spaces and metadata of one environment."""
-        self._num_actions = probe.spec.num_actions
-        self.single_action_space = gymnasium.spaces.Discrete(self._num_actions)
+        self.num_actions = probe.spec.num_actions
+        self.single_action_space = gymnasium.spaces.Discrete(self.num_actions)
         if isinstance(probe, GymnasiumEnv):
             self.single_observation_space = probe.env.observation_space
             self.spec, self.metadata = probe.env.spec, probe.env.metadata

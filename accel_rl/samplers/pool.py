@@ -53,8 +53,8 @@ class WorkerPool:
 
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
     ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
-    where no row can tell; whoever keeps statistics empties it. ``make_block``: what steps a worker's
-    environments of one group, `Block` or something with its parameters and methods.
+    where no row can tell; whoever keeps statistics empties it. ``make_block``: makes what steps a
+    worker's environments of one group, a `Block` or something with its methods.
 
     Raises:
         SamplerError: this is not Linux.

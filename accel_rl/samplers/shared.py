@@ -88,7 +88,7 @@ class Setup(NamedTuple):
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
     the group is ready, so that the server wakes once for a group and not once for a worker.
-    ``make_block`` has the parameters of `Block`, or is it.
+    ``make_block`` is `Block`, or has its parameters.
     """
 
     worker: int

@@ -30,7 +30,6 @@ Array = NDArray[Any]
 Results = tuple[Array, Array, Array, Array, dict[str, Any]]
 
 
-
 class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     """Environments in pinned worker processes, stepped as one `gymnasium.vector.VectorEnv`.
 
@@ -43,11 +42,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
 
-    - NEXT_STEP: in the next step, which ignores the action and returns the first observation, reward
-      0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
-    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has the
-      last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info`` are
-      True.
+    - NEXT_STEP: in the next step, which ignores the action and returns the first observation,
+      reward 0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
+    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has
+      the last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info``
+      are True.
     - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. To step without that
       is an error.
 
@@ -295,14 +294,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _results(self, columns: slice) -> Results:
         rollout = self._pool.rollout
-        terminated, truncated = rollout.terminated[0, columns].copy(), rollout.truncated[0, columns].copy()
-        raw_reward = rollout.raw_reward[0, columns].astype(np.float64)
-        ended, was_stepped = rollout.episode_ended[0, columns].copy(), rollout.valid[0, columns].copy()
+        reward, raw_reward = (
+            values[0, columns].astype(np.float64) for values in (rollout.reward, rollout.raw_reward)
+        )
+        flags = (rollout.terminated, rollout.truncated, rollout.episode_ended, rollout.valid)
+        terminated, truncated, ended, was_stepped = (flag[0, columns].copy() for flag in flags)
         infos: dict[str, Any] = {
             "raw_reward": raw_reward,
             "_raw_reward": was_stepped,
             "episode_ended": ended,
-            "_episode_ended": was_stepped,
+            "_episode_ended": was_stepped.copy(),
         }
         done = terminated | truncated
         if self._mode is AutoresetMode.DISABLED:
@@ -313,7 +314,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 final_observation[i] = rollout.final_observation[0, columns.start + i].copy()
             infos["final_obs"], infos["_final_obs"] = final_observation, done
             infos["final_info"], infos["_final_info"] = _where(done, infos), done.copy()
-        reward = rollout.reward[0, columns].astype(np.float64)
         return self._observation(columns), reward, terminated, truncated, infos
 
     def _check_open(self) -> None:
@@ -332,8 +332,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         if self._needs_reset[columns].any():
             indices = columns.start + np.flatnonzero(self._needs_reset[columns])
             raise SamplerError(
-                f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode is "
-                f"DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
+                f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode "
+                f"is DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
             )
 
 

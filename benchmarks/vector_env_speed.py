@@ -38,10 +38,10 @@ REFERENCES = ("loop", "sampler")
 class Options:
     """What to measure."""
 
-    env: str = "CartPole-v1"
-    """Gymnasium id; empty: none"""
-    game: str = "breakout"
-    """Atari game; empty: none"""
+    env: str | None = "CartPole-v1"
+    """Gymnasium id; null: none"""
+    game: str | None = "breakout"
+    """Atari game; null: none"""
     num_envs: int = 64
     """environments in all"""
     peers: tuple[str, ...] = ("gymnasium",)
@@ -79,7 +79,7 @@ def main() -> None:
 
 def cart_pole_cases(options: Options, cores: list[list[int]]) -> Iterator[Case]:
     """The Gymnasium environment: the loop on one CPU, ours, the peers."""
-    if not options.env:
+    if options.env is None:
         return
     yield _case(options, options.env, "loop", [cores[0][0]])
     for groups in (1, 2):
@@ -92,7 +92,7 @@ def cart_pole_cases(options: Options, cores: list[list[int]]) -> Iterator[Case]:
 
 def atari_cases(options: Options, cores: list[list[int]]) -> Iterator[Case]:
     """The game: the sampler, and ours in the same two groups."""
-    if not options.game:
+    if options.game is None:
         return
     sampler = {"num_envs": options.num_envs, "num_groups": 2, "horizon": options.horizon}
     yield _case(options, options.game, "sampler", _all(cores), sampler=sampler)

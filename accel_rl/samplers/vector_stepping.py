@@ -59,7 +59,7 @@ class VectorBlock:
         seeds = [environment_seed(seed, index, restart) for index in self._indices]
         self._seeds = [env_seed.spawn(1)[0] for env_seed in seeds]
         self._is_seeded = [False] * len(self._envs)
-        self._out = [rollout.observation[1][index] for index in self._indices]
+        self._out = [rollout.observation[1, index, ...] for index in self._indices]
         self._is_idle = [False] * len(self._envs)  # in the next step: that is where it resets
         self._has_lost_life = [False] * len(self._envs)  # in its last step, and no more than that
 

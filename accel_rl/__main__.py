@@ -1,4 +1,7 @@
-"""``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed."""
+"""``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
+
+``python -m accel_rl evaluate``, ``play`` and ``plot`` are the same as the other scripts there.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
+TOOLS = ("evaluate", "play", "plot")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains as the arguments say; returns the exit code.
+    """Trains as the arguments say, or does what the first says; returns the exit code.
 
     0: finished. 1: refused or failed, with one message on standard error. 130, 143: stopped by
     Ctrl-C or SIGTERM, results saved.
@@ -20,9 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
+        given = sys.argv[1:] if arguments is None else arguments
+        if given and given[0] in TOOLS:
+            from accel_rl.training.tools import run_tool
+
+            return run_tool(given[0], given[1:])
         from accel_rl.training.run import run
 
-        return run(sys.argv[1:] if arguments is None else arguments)
+        return run(given)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -30,7 +30,7 @@ def make_agent(spec: dict[str, Any]) -> tuple[CategoricalAgent, dict[str, Any]]:
     if spec["checkpoint"]:
         from accel_rl.training.checkpoint import load_checkpoint
 
-        model.load_state_dict(load_checkpoint(Path(spec["checkpoint"]))["parameters"])
+        model.load_state_dict(load_checkpoint(Path(spec["checkpoint"]))["learner"]["parameters"])
     settings = {name: spec[name] for name in ("torch_threads", "device", "checkpoint", "malloc")}
     return CategoricalAgent(model.to(spec["device"])), settings
 

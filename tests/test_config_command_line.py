@@ -228,3 +228,34 @@ def test_help_into_a_closed_pipe_is_quiet() -> None:
     os.close(write)
     assert result.stderr == ""
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_envs", "horizon"),
+    [
+        (["algo=ppo"], 8, 256),
+        (["algo=ppo", "num_envs=512"], 512, 4),
+        (["algo=ppo", "sampler.num_envs=6.4e1"], 64, 32),
+        (["algo=ppo", "num_envs=4", "horizon=128"], 4, 128),
+        (["algo=a2c", "num_envs=64"], 64, 5),
+    ],
+)
+def test_ppo_keeps_its_batch_when_simulators_grow(
+    arguments: list[str], num_envs: int, horizon: int
+) -> None:
+    sampler = parse_arguments(arguments).sampler
+    assert (sampler.num_envs, sampler.horizon) == (num_envs, horizon)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algo=ppo", "num_envs=100"], "num_envs=100 does not divide PPO's 2048 steps"),
+        (["algo=ppo", "num_envs=many"], "num_envs=many is not valid; it must be: integer"),
+        (["algo=ppo", "minibatch_size=500"], "minibatch_size=500 does not divide a rollout"),
+        (["algo=ppo", "lr_base=1"], "unknown option lr_base"),
+    ],
+)
+def test_ppo_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(arguments)

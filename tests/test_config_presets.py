@@ -4,10 +4,10 @@ import dataclasses
 import math
 
 import pytest
-from omegaconf import OmegaConf
 
 from accel_rl.config import PRESETS, TrainConfig
 from accel_rl.training.run_directory import write_config
+from accel_rl.training.saved_run import read_config
 
 # Stooke and Abbeel 2018 (arXiv:1803.02811), section 4 and appendix, and the code published with it.
 STOOKE = {
@@ -80,10 +80,7 @@ def test_preset_trains_like_a_training_run(name: str) -> None:
 def test_written_config_read_back_is_the_same(name: str, tmp_path) -> None:
     config = dataclasses.replace(PRESETS[name](), env="breakout", cpus=(0, 3), run_dir="x")
     write_config(config, tmp_path / "config.yaml")
-    tree = OmegaConf.merge(
-        OmegaConf.structured(TrainConfig), OmegaConf.load(tmp_path / "config.yaml")
-    )
-    assert OmegaConf.to_object(tree) == config
+    assert read_config(tmp_path) == config
 
 
 @pytest.mark.parametrize(

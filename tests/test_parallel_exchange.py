@@ -78,5 +78,7 @@ def test_state_of_another_rule_is_refused() -> None:
     exchange = make_exchange()
     state = exchange.state_dict()
     state["momentum"] = state.pop("mean_square")
-    with pytest.raises(ValueError, match=r"holds momentum, parameters; .* needs mean_square"):
+    with pytest.raises(
+        ValueError, match=r"holds counts, momentum, parameters; .* needs counts, mean_square"
+    ):
         exchange.load_state_dict(state)

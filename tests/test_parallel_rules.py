@@ -1,10 +1,10 @@
-"""RMSProp against an independent NumPy version and numbers worked out by hand."""
+"""RMSProp and Adam against an independent NumPy version and numbers worked out by hand."""
 
 import numpy as np
 import pytest
 import torch
 
-from accel_rl.parallel import RMSProp, rmsprop_
+from accel_rl.parallel import Adam, RMSProp, adam_, rmsprop_
 
 
 def test_rmsprop_first_step_equals_hand_computed() -> None:
@@ -25,8 +25,8 @@ def test_rmsprop_over_many_steps_equals_slow_version(initial: float) -> None:
     rule = RMSProp(decay=0.9, eps=1e-6, initial=initial)
     state = rule.make_state(parameter)
     squares = [initial] * 7
-    for gradient in gradients:
-        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01)
+    for step, gradient in enumerate(gradients, 1):
+        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01, step=step)
         for i in range(7):
             squares[i] = 0.9 * squares[i] + 0.1 * gradient[i] ** 2
             expected[i] -= 0.01 * gradient[i] / (squares[i] + 1e-6) ** 0.5
@@ -41,10 +41,10 @@ def test_rmsprop_on_slices_equals_whole_vector() -> None:
     rule = RMSProp(decay=0.99, eps=1e-5, initial=1.0)
     state, sliced_state = rule.make_state(whole), rule.make_state(sliced)
     for _ in range(3):
-        rule.step_(whole, gradient, state, lr=0.1)
+        rule.step_(whole, gradient, state, lr=0.1, step=1)
         for chunk in (slice(70, 100), slice(0, 33), slice(33, 70)):
             slices = {name: tensor[chunk] for name, tensor in sliced_state.items()}
-            rule.step_(sliced[chunk], gradient[chunk], slices, lr=0.1)
+            rule.step_(sliced[chunk], gradient[chunk], slices, lr=0.1, step=1)
     torch.testing.assert_close(sliced, whole, rtol=1e-6, atol=0)
 
 
@@ -52,3 +52,51 @@ def test_rmsprop_leaves_the_gradient_alone() -> None:
     gradient = torch.tensor([3.0, 4.0])
     rmsprop_(torch.zeros(2), gradient, torch.zeros(2), lr=0.1, decay=0.9, eps=1e-6)
     assert gradient.tolist() == [3.0, 4.0]
+
+
+def test_adam_first_step_equals_hand_computed() -> None:
+    # mean = 0.1 * 0.2 = 0.02; mean_square = 0.001 * 0.04 = 4e-5, its root 0.00632456
+    # rate = 0.1 * sqrt(0.001) / 0.1 = 0.0316228; 1 - rate * 0.02 / (0.00632456 + 0.01) = 0.9612575
+    # with eps after the correction of the bias: 1 - 0.1 * 0.2 / (0.2 + 0.01) = 0.9047619
+    parameter, mean, mean_square = torch.ones(1), torch.zeros(1), torch.zeros(1)
+    gradient = torch.tensor([0.2])
+    adam_(parameter, gradient, mean, mean_square, 0.1, 0.9, 0.999, eps=0.01, step=1)
+    assert mean.item() == pytest.approx(0.02, rel=1e-6)
+    assert mean_square.item() == pytest.approx(4e-5, rel=1e-6)
+    assert parameter.item() == pytest.approx(0.9612575, rel=1e-6)
+    assert gradient.item() == pytest.approx(0.2)
+
+
+def test_adam_over_many_steps_equals_slow_version() -> None:
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(20, 7))
+    expected = list(rng.normal(size=7))
+    parameter = torch.tensor(expected, dtype=torch.float64)
+    rule = Adam(eps=1e-5)
+    state = rule.make_state(parameter)
+    means, squares = [0.0] * 7, [0.0] * 7
+    for step, gradient in enumerate(gradients, 1):
+        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01, step=step)
+        for i in range(7):
+            means[i] = 0.9 * means[i] + 0.1 * gradient[i]
+            squares[i] = 0.999 * squares[i] + 0.001 * gradient[i] ** 2
+            rate = 0.01 * (1 - 0.999**step) ** 0.5 / (1 - 0.9**step)
+            expected[i] -= rate * means[i] / (squares[i] ** 0.5 + 1e-5)
+    np.testing.assert_allclose(parameter.numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(state["mean"].numpy(), means, rtol=1e-12)
+    np.testing.assert_allclose(state["mean_square"].numpy(), squares, rtol=1e-12)
+
+
+def test_adam_without_eps_equals_torch() -> None:
+    torch.manual_seed(0)
+    parameter = torch.randn(9, dtype=torch.float64)
+    other = parameter.clone().requires_grad_()
+    optimizer = torch.optim.Adam([other], lr=0.01, eps=0.0)
+    rule = Adam(eps=0.0)
+    state = rule.make_state(parameter)
+    for step in range(1, 6):
+        gradient = torch.randn(9, dtype=torch.float64)
+        rule.step_(parameter, gradient, state, lr=0.01, step=step)
+        other.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(parameter, other.detach(), rtol=1e-12, atol=0)

@@ -60,6 +60,18 @@ class FakeLearner:
         return {"loss": torch.tensor(self.loss)}
 
 
+class FakeExchange:
+    """Counts an update at each look, of which the loop takes one an iteration."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def num_updates(self) -> int:
+        self.looks += 1
+        return self.looks
+
+
 class FakeEvaluator:
     def __init__(self, tape: Tape, interval: int) -> None:
         self.tape, self.interval, self.last = tape, interval, 0
@@ -68,7 +80,7 @@ class FakeEvaluator:
         is_due, self.last = steps // self.interval > self.last // self.interval, steps
         return is_due
 
-    def evaluate(self, stop: StopRequest) -> dict[str, float]:
+    def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
         self.tape.append("evaluate")
         return {"episode_return_raw_mean": 9.0}
 
@@ -104,9 +116,9 @@ def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecord
         config,
         run_dir,
         PlainLines(Console(file=io.StringIO())),
-        lambda: {"parameters": {"weight": torch.ones(2)}},
+        lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}},
         frame_skip=4,
-        on_gpu=False,
+        device=torch.device("cpu"),
     )
     recorder.tape = tape
     recorder.begin(FakeSampler.times)
@@ -119,6 +131,7 @@ def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Taped
         "sampler": FakeSampler(tape),
         "server": FakeServer(tape),
         "learner": FakeLearner(tape),
+        "exchange": FakeExchange(),
         "evaluator": None,
         "stop": StopRequest(),
     }
@@ -157,9 +170,9 @@ def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
         monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
 
     class SlowEvaluator(FakeEvaluator):
-        def evaluate(self, stop: StopRequest) -> dict[str, float]:
+        def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
             now[0] += 1_000.0
-            return super().evaluate(stop)
+            return super().evaluate(steps, stop)
 
     def one_second() -> None:
         now[0] += 1.0
@@ -212,6 +225,7 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
             FakeSampler(tape),
             FakeServer(tape),
             FakeLearner(tape),
+            FakeExchange(),
             recorder,
             None,
             StopRequest(),

@@ -48,7 +48,7 @@ def rows_of(run_dir: Path) -> list[dict[str, str]]:
 
 
 def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(list_checkpoints(run_dir)[-1])["parameters"]
+    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
 def start(run_dir: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:

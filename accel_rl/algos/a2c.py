@@ -14,24 +14,30 @@ Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
-from accel_rl.algos.returns import fold_truncation, generalized_advantages
+from accel_rl.algos.actor_critic import (
+    ActorCriticConfig,
+    evaluate,
+    masked_mean,
+    normalize,
+    require,
+    returns_and_advantages,
+)
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
 LR_BASE_NUM_ENVS = 16
-ADVANTAGE_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CConfig:
+class A2CConfig(ActorCriticConfig):
     """A2C's settings. The defaults are those of arXiv:1803.02811 and the code published with it.
 
     Raises:
@@ -42,46 +48,18 @@ class A2CConfig:
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
     lr_base: float = 7e-4
     """learning rate at 16 environments"""
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls to 0 over the run"""
-    gamma: float = 0.99
-    """discount of one step"""
-    gae_lambda: float = 1.0
-    """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
-    value_coefficient: float = 0.25
-    """weight of the mean squared value error; there is no factor 1/2 besides"""
-    entropy_coefficient: float = 0.01
-    """weight of the mean policy entropy, in nats"""
-    max_gradient_norm: float | None = 0.5
-    """the gradient is scaled down to this L2 norm; none: never"""
-    normalize_advantage: bool = False
-    """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
-    time_limit_terminal: bool = False
-    """true: a time limit ends the task, as in the papers; false: the value goes on behind it"""
     rmsprop_decay: float = 0.9
     """of the running mean of squared gradients, for each update"""
     rmsprop_eps: float = 1e-6
     """added to that mean inside the root"""
     rmsprop_initial: float = 0.0
     """what that mean begins with"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """of the network's arithmetic in updates; parameters and acting are always float32"""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_base", "max_gradient_norm", "rmsprop_eps"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value}; it must be above 0")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
-        for name in ("value_coefficient", "entropy_coefficient", "rmsprop_initial"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if not 0 <= self.rmsprop_decay < 1:
-            raise ValueError(
-                f"rmsprop_decay is {self.rmsprop_decay}; it must be at least 0 and below 1"
-            )
+        super().__post_init__()
+        require(self, "above 0", lambda value: value > 0, "lr", "lr_base", "rmsprop_eps")
+        require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
+        require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
     @property
     def rule(self) -> RMSProp:
@@ -91,7 +69,7 @@ class A2CConfig:
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""
         lr = self.lr_base * sqrt(num_envs / LR_BASE_NUM_ENVS) if self.lr is None else self.lr
-        return lr * (1 - progress) if self.lr_schedule == "linear" else lr
+        return lr * self.remaining(progress)
 
 
 class A2CLoss(NamedTuple):
@@ -146,6 +124,13 @@ class A2C:
         self._agent = agent
         self._exchange = exchange
 
+    def get_state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds beside the exchange's: nothing."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to do."""
+
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
         """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedules.
 
@@ -153,8 +138,12 @@ class A2C:
         """
         T, B = batch.action.shape
         self._exchange.parameters.zero_gradient()
-        output = self._evaluate(batch.observation[:T].flatten(0, 1))
-        return_, advantage = self._targets(batch, output.value.detach().view(T, B))
+        output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), self.config.precision)
+        return_, advantage = returns_and_advantages(
+            self._agent, batch, output.value.detach().view(T, B), self.config
+        )
+        if self.config.normalize_advantage:
+            advantage = normalize(advantage, batch.valid)
         loss = a2c_loss(
             output,
             batch.action.flatten(),
@@ -171,48 +160,5 @@ class A2C:
             "value_loss": loss.value.detach(),
             "entropy": loss.entropy.detach(),
             "gradient_norm": gradient_norm,
-            "mean_value_target": _masked_mean(return_, batch.valid),
+            "mean_value_target": masked_mean(return_, batch.valid),
         }
-
-    def _evaluate(self, observation: Tensor) -> PolicyValue:
-        with torch.autocast(
-            observation.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
-        ):
-            output = self._agent.evaluate(observation)
-        return PolicyValue(output.logits.float(), output.value.float())
-
-    def _targets(self, batch: RolloutTensors, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns and advantages, ``[T, B]`` each, from values ``[T, B]``."""
-        config = self.config
-        bootstrap_value, final_value = self._bootstrap(batch)
-        reward, discount = fold_truncation(
-            batch.reward, batch.terminated, batch.truncated, final_value, config.gamma
-        )
-        advantage = generalized_advantages(
-            reward, discount, value, bootstrap_value, config.gae_lambda
-        )
-        return_ = advantage + value
-        if config.normalize_advantage:
-            advantage = _normalize(advantage, batch.valid)
-        return return_, advantage
-
-    @torch.no_grad()
-    def _bootstrap(self, batch: RolloutTensors) -> tuple[Tensor, Tensor]:
-        """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is."""
-        observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
-        # A shape: known without asking the device.
-        if len(batch.final_step) == 0 or self.config.time_limit_terminal:
-            return self._evaluate(observation).value, final_value
-        B = len(observation)
-        value = self._evaluate(torch.cat((observation, batch.final_observation))).value
-        final_value[batch.final_step, batch.final_env] = value[B:]
-        return value[:B], final_value
-
-
-def _masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    return (x * valid).sum() / valid.sum()
-
-
-def _normalize(advantage: Tensor, valid: Tensor) -> Tensor:
-    centred = advantage - _masked_mean(advantage, valid)
-    return centred / (_masked_mean(centred.square(), valid).sqrt() + ADVANTAGE_EPS)

@@ -1,7 +1,7 @@
 """Simulators. The emulator, OpenCV and Gymnasium load with the first environment, not here."""
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, StepResult
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, EnvState, Resumable, StepResult
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError
@@ -14,7 +14,9 @@ __all__ = [
     "EnvError",
     "EnvFactory",
     "EnvSpec",
+    "EnvState",
     "Environment",
+    "Resumable",
     "StepResult",
     "is_atari_game",
     "make_env_factory",

@@ -26,13 +26,14 @@ Decisions, where sources differ or are silent:
 
 from __future__ import annotations
 
+import ale_py
 import numpy as np
 
 from accel_rl.envs.atari_config import SIZES, AtariConfig
 from accel_rl.envs.atari_games import FIRE, NOOP, UP, check_game, game_facts, load_emulator
 from accel_rl.envs.atari_screen import Screen
 from accel_rl.envs.atari_starts import SavedStart, save_starts, start_game, starts_are_identical
-from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 
 _NOTHING = StepResult(0.0, 0.0, False, False, False)  # most steps
 
@@ -71,9 +72,13 @@ class AtariEnv:
 
     def seed(self, seed: np.random.SeedSequence) -> None:
         """Seeds the environment's generator and the emulator, which loads its ROM anew (70 ms)."""
-        config = self._config
         self._rng = np.random.default_rng(seed)
-        self._emulator = load_emulator(self._game, int(seed.generate_state(1)[0]) >> 1)
+        self._load(int(seed.generate_state(1)[0]) >> 1)
+
+    def _load(self, emulator_seed: int) -> None:
+        config = self._config
+        self._emulator_seed = emulator_seed
+        self._emulator = load_emulator(self._game, emulator_seed)
         self._act = self._emulator.act
         self._get_lives = self._emulator.lives
         self._is_over = self._emulator.game_over
@@ -133,6 +138,26 @@ class AtariEnv:
 
     def close(self) -> None:
         """Nothing to do: the emulator goes with the object."""
+
+    def get_state(self) -> EnvState:
+        """The emulator with its timer, the screens, the generator and the counts."""
+        return {
+            "emulator": self._emulator.cloneState(include_rng=True).serialize(),
+            "emulator_seed": self._emulator_seed,
+            "screen": self._screen.get_state(),
+            "rng": self._rng.bit_generator.state,
+            "counts": [self._lives, self._num_steps, self._last_code],
+        }
+
+    def set_state(self, state: EnvState) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        if state["emulator_seed"] != self._emulator_seed:  # what resets give may depend on it
+            self._load(state["emulator_seed"])
+        # An emulator that never took a frame draws other pixels after it is restored, in two games.
+        self._act(NOOP)
+        self._emulator.restoreState(ale_py.ALEState(state["emulator"]))
+        self._screen.set_state(state["screen"])
+        self._lives, self._num_steps, self._last_code = state["counts"]
 
     def _change_lives(self) -> bool:
         """Presses the buttons if a life was lost, and returns that; lives may also be won."""

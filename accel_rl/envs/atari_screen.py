@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import SIZES
+from accel_rl.envs.base import EnvState
 
 WIDTH = 160
 CROPPED_ROWS = 2
@@ -139,6 +140,22 @@ class Screen:
     def blank(self) -> None:
         """Forgets the stack: its frames are black."""
         self._history[...] = 0
+
+    def get_state(self) -> EnvState:
+        """All that the next frames depend on, beside the emulator."""
+        return {
+            "last": self._last.copy(),
+            "frame": self._frame.copy(),
+            "pooled_rows": list(self._pooled_rows),
+            "history": np.roll(self._history, -self._oldest, axis=0),
+        }
+
+    def set_state(self, state: EnvState) -> None:
+        self._last[...] = state["last"]
+        cv2.LUT(self._last, self._table, self._grey)
+        self._frame[...] = state["frame"]
+        self._pooled_rows = tuple(state["pooled_rows"])
+        self._history[...], self._oldest = state["history"], 0
 
     def _update_frame(self) -> None:
         """Makes `_frame` of the held screen and the emulator's present one."""

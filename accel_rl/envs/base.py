@@ -69,4 +69,20 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """What an `Environment` offers besides, if a run can go on exactly where it stopped.
+
+    ``get_state`` is called between two steps. It returns plain values: None, bool, int, float, str,
+    bytes, arrays, and lists and dicts of these whose keys are str; what it returns must not change
+    when the environment goes on. ``set_state`` is called after ``seed`` in place of the first
+    ``reset``; from then on the environment does what the other one would have done.
+    """
+
+    def get_state(self) -> EnvState: ...
+
+    def set_state(self, state: EnvState) -> None: ...
+
+
+EnvState = dict[str, Any]
 EnvFactory = Callable[[], Environment]

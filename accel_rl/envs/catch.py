@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 
 ROWS, COLUMNS = 10, 5
 LEFT, STAY, RIGHT = range(3)
@@ -46,6 +46,18 @@ class Catch:
 
     def close(self) -> None:
         """Nothing to do."""
+
+    def get_state(self) -> EnvState:
+        return {
+            "rng": self._rng.bit_generator.state,
+            "ball": [self._ball_row, self._ball_column],
+            "paddle": self._paddle,
+        }
+
+    def set_state(self, state: EnvState) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self._ball_row, self._ball_column = state["ball"]
+        self._paddle = state["paddle"]
 
     def _draw(self, out: Array) -> None:
         out.fill(0)

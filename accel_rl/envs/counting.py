@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 
 
 class CountingEnv:
@@ -62,3 +62,16 @@ class CountingEnv:
 
     def close(self) -> None:
         """Nothing to do."""
+
+    def get_state(self) -> EnvState:
+        return {
+            "rng": self._rng.bit_generator.state,
+            "counts": [self._environment, self._episode, self._step],
+            "length": self._length,
+            "is_truncated": self._is_truncated,
+        }
+
+    def set_state(self, state: EnvState) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self._environment, self._episode, self._step = state["counts"]
+        self._length, self._is_truncated = state["length"], state["is_truncated"]

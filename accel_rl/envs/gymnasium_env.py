@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from accel_rl.envs.base import Array, EnvSpec, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 from accel_rl.envs.errors import EnvError, env_failure
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -18,6 +18,9 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDi
 
 class GymnasiumEnv:
     """A Gymnasium environment as an `Environment`. Its rewards stay as they are.
+
+    It is `Resumable` if the Gymnasium environment has ``get_state`` and ``set_state`` itself (the
+    outermost wrapper, which knows what the others hold).
 
     The observation is an array of the observation space's shape and dtype; a ``Discrete`` space
     gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
@@ -55,6 +58,9 @@ class GymnasiumEnv:
                 f"gymnasium.wrappers.FlattenObservation"
             )
         assert observations.shape is not None
+        if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
+            self.get_state: Callable[[], EnvState] = self.env.get_state
+            self.set_state = self._set_state
         self._first_action = int(actions.start)
         self._seed: int | None = None
         self._shape = observations.shape
@@ -102,6 +108,10 @@ class GymnasiumEnv:
 
     def close(self) -> None:
         self.env.close()
+
+    def _set_state(self, state: EnvState) -> None:
+        self._seed = None  # the state has the generator, which the next reset must not seed
+        self.env.set_state(state)  # type: ignore[attr-defined]
 
     def _write(self, observation: Any, out: Array, call: str) -> None:
         array = np.asarray(observation)

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import RMSProp
+from accel_rl.parallel.rules import Rule
 
 State = dict[str, dict[str, Tensor]]
-"""What to save: by kind ("parameters", or one of the rule's), then by parameter name."""
+"""What to save: by kind ("parameters", or one of the rule's), then by parameter name; and "counts",
+with "num_updates", 0-d int64."""
 
 
 class Exchange(Protocol):
-    """What algorithms need of an exchange."""
+    """What algorithms need of an exchange. ``num_updates``: how often `step` was called."""
 
     parameters: FlatParameters
+    num_updates: int
 
     def step(self, lr: float) -> Tensor:
         """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.
@@ -43,33 +45,38 @@ class Local:
     """
 
     def __init__(
-        self, parameters: FlatParameters, rule: RMSProp, max_gradient_norm: float | None
+        self, parameters: FlatParameters, rule: Rule, max_gradient_norm: float | None
     ) -> None:
         self.parameters = parameters
         self._rule = rule
         self._max_gradient_norm = max_gradient_norm
         self._rule_state = rule.make_state(parameters.parameter)
+        self.num_updates = 0
 
     def step(self, lr: float) -> Tensor:
         """As `Exchange.step`."""
         flat = self.parameters
         norm = clip_gradient_(flat.gradient, self._max_gradient_norm)
-        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, lr)
+        self.num_updates += 1
+        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, lr, self.num_updates)
         return norm
 
     def state_dict(self) -> State:
         """Parameters and optimizer state, on the CPU."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        return {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
+        named = {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
+        return {**named, "counts": {"num_updates": torch.tensor(self.num_updates)}}
 
     def load_state_dict(self, state: State) -> None:
         """Raises ValueError where ``state`` is of another model or rule."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        if state.keys() != flats.keys():
+        expected = {*flats, "counts"}
+        if state.keys() != expected:
             raise ValueError(
                 f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
-                f"needs {', '.join(sorted(flats))}"
+                f"needs {', '.join(sorted(expected))}"
             )
+        self.num_updates = int(state["counts"]["num_updates"])
         for kind, flat in flats.items():
             self.parameters.from_named_(flat, state[kind])
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
+    from accel_rl.samplers.saving import SamplerState
     from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
     from accel_rl.samplers.torchrl_env import TorchRLEnv
@@ -37,6 +38,7 @@ _MODULES = {
     "Sampler": "base",
     "SamplerConfig": "base",
     "SamplerError": "errors",
+    "SamplerState": "saving",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
     "TorchRLEnv": "torchrl_env",
@@ -57,6 +59,7 @@ __all__ = [
     "Sampler",
     "SamplerConfig",
     "SamplerError",
+    "SamplerState",
     "SamplerTimes",
     "SerialSampler",
     "TorchRLEnv",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout, RolloutSpec
+
+if TYPE_CHECKING:
+    from accel_rl.samplers.saving import SamplerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +141,18 @@ class Sampler(Protocol):
     rollout: Rollout
     config: SamplerConfig
 
-    def start(self) -> None: ...
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self, state: SamplerState | None = None) -> None: ...
 
     def collect(self, policy: Policy) -> Rollout: ...
 
     def take_episodes(self) -> list[Episode]:
         """Episodes that ended since the last call, in order of step, then environment."""
         ...
+
+    def get_state(self) -> SamplerState: ...
 
     @property
     def times(self) -> SamplerTimes: ...

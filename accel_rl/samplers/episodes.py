@@ -19,11 +19,14 @@ class EpisodeTracker:
 
     ``skip_first``: the first episode of each environment is not reported. Decorrelated environments
     have spent part of it taking random actions, which would not be the policy's score.
+
+    ``sums``: ``[3, B]``, raw return, clipped return and length of the running episodes;
+    ``is_skipped``: ``[B]``, whether they go unreported.
     """
 
     def __init__(self, num_envs: int, skip_first: bool) -> None:
-        self._sums = np.zeros((3, num_envs))  # raw return, clipped return, length
-        self._is_skipped = np.full(num_envs, skip_first)
+        self.sums = np.zeros((3, num_envs))
+        self.is_skipped = np.full(num_envs, skip_first)
         self._ended: list[Episode] = []
 
     def update(self, rollout: Rollout) -> None:
@@ -48,12 +51,12 @@ class EpisodeTracker:
 
     def _add(self, rollout: Rollout, start: int, stop: int) -> None:
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)
-        for total, field in zip(self._sums, fields, strict=True):
+        for total, field in zip(self.sums, fields, strict=True):
             total += field[start:stop].sum(axis=0, dtype=np.float64)
 
     def _end(self, b: int, truncated: bool) -> None:
-        raw_return, clipped_return, length = self._sums[:, b].tolist()
-        if not self._is_skipped[b]:
+        raw_return, clipped_return, length = self.sums[:, b].tolist()
+        if not self.is_skipped[b]:
             self._ended.append(Episode(b, raw_return, clipped_return, int(length), truncated))
-        self._is_skipped[b] = False
-        self._sums[:, b] = 0
+        self.is_skipped[b] = False
+        self.sums[:, b] = 0

@@ -21,7 +21,8 @@ from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.rotation import MoveOn, rotation
 from accel_rl.samplers.shared import RESET_WAITING
-from accel_rl.samplers.stepping import action_noise
+from accel_rl.samplers.saving import SamplerState, restore_state, take_state
+from accel_rl.samplers.stepping import EnvStates, action_noise
 
 
 class ParallelSampler:
@@ -55,18 +56,22 @@ class ParallelSampler:
         self._cores = self.plan.worker_cpus if rotates else ()
         self._noise = action_noise(seed)
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
-        self._is_running = False
+        self.is_running = False
         self._waiting = self._in_policy = 0.0
 
-    def start(self) -> None:
-        """Start the workers and wait for their first observations.
+    def start(self, state: SamplerState | None = None) -> None:
+        """Start the workers and wait for their first observations, or go on from ``state``.
 
         Raises:
             SamplerError: started before.
+            ValueError: ``state`` is of other environments.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
-        self._pool.start()
-        self._is_running = True
+        states: EnvStates = {}
+        if state is not None:
+            states = restore_state(state, self.rollout, self._noise, self._tracker)
+        self._pool.start(states, 0 if state is None else state.generation + 1)
+        self.is_running = True
 
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.
@@ -78,7 +83,7 @@ class ParallelSampler:
             ValueError: the policy returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
-        if not self._is_running:
+        if not self.is_running:
             raise SamplerError("this sampler is not running; call start() or use it in `with`")
         try:
             with rotation(self._cores) as move_on:
@@ -115,17 +120,46 @@ class ParallelSampler:
         for group in range(len(pool.columns)):
             pool.recv(group)
         self._waiting += perf_counter() - began
-        if pool.abandoned:
-            self._tracker.abandon(pool.abandoned)
-            pool.abandoned.clear()
+        self._end_abandoned()
         self._tracker.update(rollout)
         if self.config.reset_policy == "wait" and rollout.episode_ended.any():
             for group in range(len(pool.columns)):
                 pool.send(group, row=T, command=RESET_WAITING)
 
+    def _end_abandoned(self) -> None:
+        if self._pool.abandoned:
+            self._tracker.abandon(self._pool.abandoned)
+            self._pool.abandoned.clear()
+
     def take_episodes(self) -> list[Episode]:
         """Episodes that ended since the last call, in order of step, then environment."""
         return self._tracker.take()
+
+    def get_state(self) -> SamplerState:
+        """The state after a `collect`, for the `start` of another sampler.
+
+        With any number of workers, or a `SerialSampler`. An error closes the sampler.
+
+        Raises:
+            SamplerError: not running.
+            WorkerError: a worker died or hung, or an environment fails to tell its state.
+        """
+        if not self.is_running:
+            raise SamplerError("this sampler is not running; it has no state")
+        try:
+            states = self._pool.get_states()
+        except BaseException:
+            self.close()
+            raise
+        self._end_abandoned()
+        return take_state(
+            states,
+            self.rollout,
+            self._pool.carry,
+            self._noise,
+            self._tracker,
+            self._pool.generation,
+        )
 
     @property
     def times(self) -> SamplerTimes:
@@ -133,7 +167,7 @@ class ParallelSampler:
 
     def close(self) -> None:
         """End the workers. Calling it again does nothing."""
-        self._is_running = False
+        self.is_running = False
         self._pool.close()
 
     def __enter__(self) -> Self:

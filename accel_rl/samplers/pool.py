@@ -23,6 +23,7 @@ from accel_rl.samplers.process import WorkerProcess
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import (
     CLOSE,
+    GET_STATE,
     RESET_WAITING,
     STEP,
     WAIT_FOR_RESET,
@@ -33,7 +34,7 @@ from accel_rl.samplers.shared import (
     map_memory,
     take,
 )
-from accel_rl.samplers.stepping import Block
+from accel_rl.samplers.stepping import Block, EnvStates
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # how often a waiting server looks at the orders themselves
@@ -52,6 +53,7 @@ class WorkerPool:
     a `WorkerError` or is replaced, as ``config.on_worker_failure`` says.
 
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
+    ``generation``: how often environments have started anew.
     ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
     where no row can tell; whoever keeps statistics empties it. ``make_block``: makes what steps a
     worker's environments of one group, a `Block` or something with its methods.
@@ -89,7 +91,7 @@ class WorkerPool:
         ]
         self._workers: list[WorkerProcess] = []
         self._deadline: list[float | None] = [None] * G  # of the group's order; None: it has none
-        self._num_restarts = 0
+        self._num_restarts = self.generation = 0
         self.abandoned: list[int] = []
 
         self._memory = create_memory(self._spec)
@@ -106,8 +108,11 @@ class WorkerPool:
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
-    def start(self) -> None:
+    def start(self, states: EnvStates | None = None, generation: int = 0) -> None:
         """Start the workers; their first observations are in observation row T when this returns.
+
+        Environments with a state in ``states`` go on from there; row T holds theirs already.
+        ``generation``: others of the same seed are new ones, with other random numbers.
 
         Raises:
             SamplerError: started before.
@@ -115,10 +120,11 @@ class WorkerPool:
         """
         if self._workers or self._epoll.closed:
             raise SamplerError("this sampler was started before; make another one")
+        self.generation = generation
         rows = [self._spec.rollout.T] * len(self.columns)
         try:
             for worker in range(len(self._cpus)):
-                self._workers.append(self._start_worker(worker, rows))
+                self._workers.append(self._start_worker(worker, rows, states or {}))
             self._await_start()
         except BaseException:
             self.close(_GRACE_SECONDS)
@@ -170,6 +176,27 @@ class WorkerPool:
                 elif num_quiet > 1 and monotonic() > (self._deadline[g] or 0):
                     self._end_hung(g)
 
+    def get_states(self) -> EnvStates:
+        """The state of every environment, when all waiting resets are done.
+
+        A worker that is replaced meanwhile gives none.
+
+        Raises:
+            WorkerError: as `recv`, or an environment fails to tell its state.
+        """
+        groups = range(len(self.columns))
+        for group in groups:
+            if self.is_released(group):
+                self.recv(group)
+        for group in groups:
+            self.send(group, row=self._spec.rollout.T, command=GET_STATE)
+        for group in groups:
+            self.recv(group)
+        states: EnvStates = dict.fromkeys(range(self._config.num_envs))
+        for process in self._workers:
+            states |= process.take_states()
+        return states
+
     @property
     def busy_seconds(self) -> float:
         """Mean time that the workers have spent in their simulators."""
@@ -196,7 +223,9 @@ class WorkerPool:
         ):
             os.close(descriptor)
 
-    def _start_worker(self, worker: int, start_rows: list[int]) -> WorkerProcess:
+    def _start_worker(
+        self, worker: int, start_rows: list[int], states: EnvStates
+    ) -> WorkerProcess:
         self._arrays.has_started[worker] = False
         setup = Setup(
             worker=worker,
@@ -205,10 +234,11 @@ class WorkerPool:
             make_block=self._make_block,
             factory=self._factory,
             seed=self._seed,
-            restart=self._num_restarts,
+            restart=self.generation,
             cpus=self._cpus[worker],
             niceness=self._niceness,
             start_rows=start_rows,
+            states={b: states.get(b) for columns in self._spec.columns[worker] for b in columns},
             countdown=self._countdown,
             ready=self._ready,
         )
@@ -270,12 +300,13 @@ class WorkerPool:
             self.close(_GRACE_SECONDS)
             raise WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
         self._num_restarts += 1
+        self.generation += 1
         _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
         self._epoll.unregister(lost.pidfd)
         lost.close(timeout_seconds=0)
         owed = [g for g in range(len(self.columns)) if self._owes(worker, g)]
         rows = [self._abandon(worker, g) for g in range(len(self.columns))]
-        self._workers[worker] = self._start_worker(worker, rows)
+        self._workers[worker] = self._start_worker(worker, rows, {})
         try:
             self._await_start()
         except WorkerError:
@@ -288,9 +319,10 @@ class WorkerPool:
         """Truncate the episodes of a lost worker; the row for its successor's observations."""
         arrays, columns = self._arrays, self._spec.columns[worker][group]
         row, waits = int(arrays.row[group]), self._config.reset_policy == "wait"
-        if arrays.command[group] == RESET_WAITING:
+        if arrays.command[group] in (RESET_WAITING, GET_STATE):
+            # Between two rollouts. Who waited for a reset, or just had it, has no episode running.
             ended = arrays.rollout.episode_ended
-            self.abandoned += [b for b in columns if not ended[:, b].any()]
+            self.abandoned += [b for b in columns if not (waits and ended[:, b].any())]
             self.carry.is_fresh[columns.start : columns.stop] = False
             return self._spec.rollout.T
         truncate_running(arrays.rollout, columns, row, not self._owes(worker, group), waits)

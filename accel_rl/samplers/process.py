@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import signal
 import struct
 import subprocess
@@ -16,6 +18,7 @@ import cloudpickle
 import accel_rl
 from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.shared import Descriptors, Setup
+from accel_rl.samplers.stepping import EnvStates
 from accel_rl.topology import format_cpus
 
 _PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
@@ -41,7 +44,10 @@ class WorkerProcess:
         life_read, self._life = os.pipe()
         setup_read, setup_write = os.pipe()
         report_read, report_write = os.pipe()
-        inherited = Descriptors(setup_read, report_write, life_read, memory, wake, started)
+        self._states = os.memfd_create("accel_rl_states", os.MFD_CLOEXEC)
+        inherited = Descriptors(
+            setup_read, report_write, life_read, memory, wake, started, self._states
+        )
         environment = dict(os.environ)
         for name in _THREAD_LIMITS:
             environment.setdefault(name, "1")
@@ -76,6 +82,16 @@ class WorkerProcess:
         cpus = f"CPU {format_cpus(setup.cpus)}, " if setup.cpus else ""
         return f"worker {setup.worker} (pid {self.pid}, {cpus}environments {environments})"
 
+    def take_states(self) -> EnvStates:
+        """What the worker has left of its environments' states."""
+        states: EnvStates = {}
+        size = os.fstat(self._states).st_size
+        with io.BytesIO(os.pread(self._states, size, 0)) as file:
+            while file.tell() < size:
+                states |= pickle.load(file)
+        os.ftruncate(self._states, 0)
+        return states
+
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
@@ -107,5 +123,5 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for descriptor in (self.pidfd, self._report, self._life):
+        for descriptor in (self.pidfd, self._report, self._life, self._states):
             os.close(descriptor)

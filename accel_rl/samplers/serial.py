@@ -14,7 +14,8 @@ from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, 
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.policy_output import write_actions
-from accel_rl.samplers.stepping import Block, Carry, action_noise
+from accel_rl.samplers.saving import SamplerState, restore_state, take_state
+from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise
 
 
 class SerialSampler:
@@ -42,20 +43,32 @@ class SerialSampler:
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
         self._block: Block | None = None
         self._is_closed = False
+        self._generation = 0
         self._simulating = self._in_policy = 0.0
 
-    def start(self) -> None:
-        """Make and reset the environments.
+    def start(self, state: SamplerState | None = None) -> None:
+        """Make the environments, and reset them or go on from ``state``.
 
         Raises:
             SamplerError: started before.
+            ValueError: ``state`` is of other environments.
         """
         if self._block is not None or self._is_closed:
             raise SamplerError("this sampler was started before; make another one")
+        states: EnvStates = {}
+        if state is not None:
+            states = restore_state(state, self.rollout, self._noise, self._tracker)
+            self._generation = state.generation + 1
         self._block = Block(
-            self._factory, self._columns, self.config, self.rollout, self._carry, self._seed
+            self._factory,
+            self._columns,
+            self.config,
+            self.rollout,
+            self._carry,
+            self._seed,
+            self._generation,
         )
-        self._block.start(row=self.config.horizon)
+        self._block.start(self.config.horizon, states)
 
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.
@@ -84,6 +97,28 @@ class SerialSampler:
     def take_episodes(self) -> list[Episode]:
         """Episodes that ended since the last call, in order of step, then environment."""
         return self._tracker.take()
+
+    def get_state(self) -> SamplerState:
+        """The state after a `collect`, for the `start` of another sampler.
+
+        Raises:
+            SamplerError: not running, or an environment fails to tell its state.
+        """
+        if self._block is None:
+            raise SamplerError("this sampler is not running; it has no state")
+        self._block.reset_waiting()
+        return take_state(
+            self._block.get_states(),
+            self.rollout,
+            self._carry,
+            self._noise,
+            self._tracker,
+            self._generation,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._block is not None
 
     @property
     def times(self) -> SamplerTimes:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry
+from accel_rl.samplers.stepping import Carry, EnvStates
 
 STEP = 1
 RESET_WAITING = 2
 CLOSE = 3
+GET_STATE = 4
 
 WAIT_FOR_RESET = -1
 
@@ -69,7 +70,8 @@ class Descriptors(NamedTuple):
 
     ``setup``: pipe, the pickled `Setup`. ``report``: pipe, where it says why it failed. ``life``:
     read end of its own life pipe. ``memory``: the shared memory. ``wake``: eventfd, an order
-    has come. ``started``: eventfd, its environments are reset.
+    has come. ``started``: eventfd, its environments are reset. ``states``: memory of its own, where
+    it leaves the states of its environments when asked.
     """
 
     setup: int
@@ -78,6 +80,7 @@ class Descriptors(NamedTuple):
     memory: int
     wake: int
     started: int
+    states: int
 
 
 class Setup(NamedTuple):
@@ -85,7 +88,8 @@ class Setup(NamedTuple):
 
     ``niceness``: by how much it yields to the policy, if that runs on the workers' cores.
     ``start_rows[group]`` is the observation row that its first observations go to, or
-    `WAIT_FOR_RESET` if they come with the next reset of what waits. ``countdown``
+    `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
+    go on from instead. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
     the group is ready, so that the server wakes once for a group and not once for a worker.
     ``make_block`` is `Block`, or has its parameters.
@@ -101,6 +105,7 @@ class Setup(NamedTuple):
     cpus: tuple[int, ...]
     niceness: int
     start_rows: list[int]
+    states: EnvStates
     countdown: list[int]
     ready: list[int]
 

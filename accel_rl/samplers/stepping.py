@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory, Environment
+from accel_rl.envs.base import EnvFactory, Environment, Resumable
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.states import decode_state, encode_state
+
+EnvStates = dict[int, bytes | None]
+"""State by environment, as `encode_state` gives it; None: it cannot tell its state."""
 
 ENVIRONMENT_STREAM = 0
 NOISE_STREAM = 1
@@ -87,9 +91,17 @@ class Block:
         self._is_waiting = [False] * len(self._envs)
         self._slots_used = [0] * len(self._envs)
 
-    def start(self, row: int) -> None:
-        """Reset all environments into observation row ``row``, decorrelated by random steps."""
+    def start(self, row: int, states: EnvStates | None = None) -> None:
+        """Reset all environments into observation row ``row``, decorrelated by random steps.
+
+        Those with a state in ``states`` go on from there instead; their observation is in the row
+        already.
+        """
         for i, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
+            state = states[self._indices[i]] if states else None
+            if state is not None:
+                self._set_state(i, state)
+                continue
             out = self._out[row][i]
             self._reset(i, out)
             rng = np.random.default_rng(seed.spawn(1)[0])
@@ -147,9 +159,34 @@ class Block:
                 self._carry.is_fresh[index] = True
                 self._is_waiting[i] = False
 
+    def get_states(self) -> EnvStates:
+        """The state of each environment; None for one that cannot tell."""
+        return {index: self._get_state(i) for i, index in enumerate(self._indices)}
+
     def close(self) -> None:
         for env in self._envs:
             env.close()
+
+    def _get_state(self, i: int) -> bytes | None:
+        env = self._envs[i]
+        if not isinstance(env, Resumable):
+            return None
+        try:
+            return encode_state(env.get_state())
+        except Exception as error:
+            raise env_failure(env, self._indices[i], "get_state", error) from error
+
+    def _set_state(self, i: int, state: bytes) -> None:
+        env = self._envs[i]
+        if not isinstance(env, Resumable):
+            raise SamplerError(
+                f"environment {self._indices[i]} ({env.spec.name}) has a saved state and no "
+                f"set_state to take it"
+            )
+        try:
+            env.set_state(decode_state(state))
+        except Exception as error:
+            raise env_failure(env, self._indices[i], "set_state", error) from error
 
     def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
         index, out = self._indices[i], self._out[t + 1][i]

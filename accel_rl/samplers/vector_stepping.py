@@ -15,7 +15,7 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, env_failure, environment_seed, reward_failure
+from accel_rl.samplers.stepping import Carry, EnvStates, env_failure, environment_seed, reward_failure
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
 
@@ -63,7 +63,7 @@ class VectorBlock:
         self._is_idle = [False] * len(self._envs)  # in the next step: that is where it resets
         self._has_lost_life = [False] * len(self._envs)  # in its last step, and no more than that
 
-    def start(self, row: int) -> None:
+    def start(self, row: int, states: EnvStates) -> None:
         """Nothing: the first order resets all environments."""
 
     def step(self, t: int) -> None:

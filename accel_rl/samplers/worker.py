@@ -22,6 +22,7 @@ from typing import Any
 
 from accel_rl.samplers.shared import (
     CLOSE,
+    GET_STATE,
     STEP,
     WAIT_FOR_RESET,
     Descriptors,
@@ -33,7 +34,10 @@ from accel_rl.samplers.shared import (
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    # The server's to handle. torchrun and batch systems send SIGTERM to every process of a run, and
+    # the server still wants to save what state the simulators are in.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     die_with_server(descriptors.life)
     try:
         run(descriptors, read_setup(descriptors.setup))
@@ -72,7 +76,7 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     os.nice(setup.niceness)
-    _, _, _, memory, wake, started = descriptors
+    memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
     blocks: list[tuple[int, Any]] = []
@@ -90,12 +94,12 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()
             else:
-                block.start(setup.start_rows[group])
+                block.start(setup.start_rows[group], setup.states)
             blocks.append((group, block))
     command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
     done[:] = sequence  # what a worker lost before this one owed, the pool has settled
     arrays.has_started[worker] = True
-    os.eventfd_write(started, 1)
+    os.eventfd_write(descriptors.started, 1)
 
     while True:
         os.eventfd_read(wake)
@@ -113,6 +117,9 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                 began = perf_counter()
                 if command[group] == STEP:
                     block.step(int(row[group]))
+                elif command[group] == GET_STATE:
+                    with open(descriptors.states, "ab", closefd=False) as file:
+                        pickle.dump(block.get_states(), file)
                 else:
                     block.reset_waiting()
                 arrays.busy_seconds[worker] += perf_counter() - began

@@ -1,7 +1,15 @@
 """Checkpoints: what a run has learned so far, in files that are whole or absent.
 
 ``checkpoints/steps_000001000000.pt`` is a ``torch.save`` of tensors and plain values, so that
-loading one never executes a pickle: ``torch.load(path, weights_only=True)``.
+loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It is a dict:
+
+- ``format``: `FORMAT`.
+- ``counts``: steps, frames, updates, episodes, training_seconds.
+- ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
+- ``algorithm``: what it has besides, such as PPO's shuffling.
+- ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
+  if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
+  where the simulators were gone when it was written.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ import torch
 
 from accel_rl.training.files import write_whole
 
-FORMAT = 1
+FORMAT = 2
 """raised when what a checkpoint holds changes"""
 
 
@@ -59,7 +67,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of this version of accel_rl")
+        raise ValueError(f"{path} is not a checkpoint, or a broken one: {error}") from error
+    if not isinstance(state, dict) or "format" not in state:
+        raise ValueError(f"{path} is not a checkpoint of accel_rl")
+    if state["format"] != FORMAT:
+        raise ValueError(
+            f"{path} is a checkpoint of another version of accel_rl (format {state['format']}, "
+            f"this one reads {FORMAT}); use the version that the run's train.log names"
+        )
     return state

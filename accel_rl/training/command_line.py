@@ -7,17 +7,22 @@ A key is dotted (``sampler.num_envs``), or its last part alone where that names 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
+import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import get_origin
+from pathlib import Path
+from typing import TypeVar, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from accel_rl.algos import A2CConfig
 from accel_rl.config import PRESETS, TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.training.options import Option, field_docs, format_value, list_options
+from accel_rl.training.saved_run import read_config
 
 PARALLEL_ONLY = (
     "cpus",
@@ -32,10 +37,13 @@ PARALLEL_ONLY = (
 )
 """options that a serial sampler has no use for"""
 
+Config = TypeVar("Config")
+
 USAGE = """\
 python launch/train.py [key=value ...]     one training run
 torchrun launch/train.py [key=value ...]   the same
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
+python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows that preset's values."""
@@ -48,8 +56,19 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
             or without effect; the message names it and what is allowed.
     """
-    given = _split(arguments)
-    base = _preset(given.pop("algo", "a2c"))
+    given = split(arguments)
+    base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
+    config, texts = override(base, given)
+    _refuse_ineffective(config, texts)
+    return config
+
+
+def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
+    """The dataclass instance ``base`` with the given options, and these under their full keys.
+
+    Raises:
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type or out of range.
+    """
     options = {option.key: option for option in list_options(base)}
     texts: dict[str, str] = {}
     for key, text in given.items():
@@ -61,9 +80,9 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     for key, text in texts.items():
         option = options[key]
         try:
-            override = OmegaConf.create()
-            OmegaConf.update(override, key, _value(option, text))
-            tree = OmegaConf.merge(tree, override)
+            change = OmegaConf.create()
+            OmegaConf.update(change, key, _value(option, text))
+            tree = OmegaConf.merge(tree, change)
         except OmegaConfBaseException as error:
             raise ValueError(
                 f"{key}={text} is not valid; it must be: {option.type_name}"
@@ -72,9 +91,8 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from error
-    assert isinstance(config, TrainConfig)
-    _refuse_ineffective(config, texts)
-    return config
+    assert isinstance(config, type(base))
+    return config, texts
 
 
 def resolve_key(key: str, options: Mapping[str, Option]) -> str:
@@ -104,12 +122,12 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 def help_text(arguments: Sequence[str], width: int) -> str:
     """Every option with its type, documentation and default, in the preset that is asked about."""
-    given = _split([each for each in arguments if each not in ("--help", "-h")])
+    given = split([each for each in arguments if each not in ("--help", "-h")])
     algo = given.get("algo", "a2c")
-    base = _preset(algo)
+    base = _preset(algo, given)
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
     for name, preset in PRESETS.items():
-        lines += _entry(name, (preset.__doc__ or "").splitlines()[0], width)
+        lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
     lines += ["", f"Options, with their defaults under algo={algo}"]
     group = ""
     docs = field_docs(TrainConfig)
@@ -118,16 +136,18 @@ def help_text(arguments: Sequence[str], width: int) -> str:
             group = option.group
             lines += ["", f"{group}: {docs[group]}"]
         head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += _entry(head, option.doc, width)
+        lines += help_entry(head, option.doc, width)
     return "\n".join(lines)
 
 
-def _entry(head: str, doc: str, width: int) -> list[str]:
+def help_entry(head: str, doc: str, width: int) -> list[str]:
+    """Lines of ``--help`` about one thing."""
     body = textwrap.wrap(doc, max(width, 40), initial_indent=" " * 6, subsequent_indent=" " * 6)
     return [f"  {head}", *body]
 
 
-def _split(arguments: Sequence[str]) -> dict[str, str]:
+def split(arguments: Sequence[str]) -> dict[str, str]:
+    """``key=value`` arguments as a dictionary; raises a ValueError for any others."""
     given: dict[str, str] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -142,10 +162,32 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _preset(name: str) -> TrainConfig:
+def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
+    """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
     if name not in PRESETS:
         raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
-    return PRESETS[name]()
+    preset = PRESETS[name]
+    keys = {"num_envs", "sampler.num_envs"} & given.keys()
+    if (
+        keys
+        and not {"horizon", "sampler.horizon"} & given.keys()
+        and "num_envs" in inspect.signature(preset).parameters
+    ):
+        with contextlib.suppress(TypeError):  # text that is no number is refused with the others
+            return preset(_number(given[keys.pop()]))
+    return preset()
+
+
+def _resumed(given: dict[str, str]) -> TrainConfig:
+    """The config of the run to go on with."""
+    run_dir = given.pop("resume")
+    for key in ("algo", "run_dir"):
+        if key in given:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
+                "leave it out"
+            )
+    return dataclasses.replace(read_config(Path(run_dir)), resume=run_dir)
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
@@ -163,8 +205,15 @@ def _value(option: Option, text: str) -> object:
     if any(get_origin(kind) is tuple for kind in kinds):
         return [part for part in text.strip("[]").split(",") if part]
     if int in kinds and text.count("e") + text.count(".") > 0:
-        with contextlib.suppress(ValueError):
-            return int(number) if (number := float(text)).is_integer() else text
+        return _number(text)
+    return text
+
+
+def _number(text: str) -> int | str:
+    """The integer that ``text`` stands for, 3e6 among them; else ``text``."""
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
     return text
 
 
@@ -173,7 +222,9 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "evaluation_episodes": config.evaluation_interval == 0 and "evaluation_interval is 0",
         "schedule_steps": config.learner.lr_schedule == "constant"
         and "learner.lr_schedule is constant",
-        "learner.lr_base": config.learner.lr is not None and "learner.lr is given",
+        "learner.lr_base": isinstance(config.learner, A2CConfig)
+        and config.learner.lr is not None
+        and "learner.lr is given",
         "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,9 +13,14 @@ import torch
 from accel_rl.agents import CategoricalAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvFactory
-from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler, evaluate
+from accel_rl.samplers import (
+    ActionServer,
+    ParallelSampler,
+    SamplerConfig,
+    SerialSampler,
+    evaluate,
+)
 from accel_rl.samplers.base import PolicyInput, Sampler
-from accel_rl.training.interval import Interval
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 MAX_STEPS = 27_000
@@ -40,15 +46,21 @@ class Evaluator:
         self._factory = factory
         self._agent = agent
         self._device = device
-        self._interval = Interval(config.evaluation_interval)
-        self._seeds = np.random.SeedSequence([config.seed, 1])
+        self._evaluated_steps = self._num_evaluations = 0
+
+    def get_state(self) -> dict[str, int]:
+        return {"steps": self._evaluated_steps, "number": self._num_evaluations}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        self._evaluated_steps, self._num_evaluations = state["steps"], state["number"]
 
     def is_due(self, steps: int) -> bool:
-        """Whether a multiple of the interval was passed since the last time it was asked."""
-        return self._interval.is_due(steps)
+        """Whether a multiple of the interval was passed since the last evaluation."""
+        interval = self._config.evaluation_interval
+        return steps // interval > self._evaluated_steps // interval
 
-    def evaluate(self, stop: StopRequest) -> dict[str, float]:
-        """Scores, as a row for ``evaluation.csv``.
+    def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
+        """Scores after ``steps`` steps of training, as a row for ``evaluation.csv``.
 
         Raises:
             Interrupted: a stop was asked for meanwhile.
@@ -66,6 +78,8 @@ class Evaluator:
 
             sampler.start()
             result = evaluate(sampler, policy, episodes_per_env=1, max_steps_per_env=MAX_STEPS)
+        self._evaluated_steps = steps
+        self._num_evaluations += 1
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
@@ -78,17 +92,24 @@ class Evaluator:
 
     def _make_sampler(self) -> Sampler:
         num_envs = self._config.evaluation_episodes
-        sampler_config = dataclasses.replace(
-            self._config.sampler,
-            num_envs=num_envs,
-            horizon=HORIZON,
-            num_groups=1,
-            num_workers=None,
-            workers_per_core=1,
-            reset_policy="immediate",
-            decorrelation_steps=0,
-        )
-        seed = int(self._seeds.spawn(1)[0].generate_state(1)[0])
+        sampler_config = whole_games(self._config.sampler, num_envs, HORIZON)
+        seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
+        seed = int(seeds.generate_state(1)[0])
         if self._config.serial:
             return SerialSampler(self._factory, sampler_config, seed)
         return ParallelSampler(self._factory, sampler_config, seed, list(self._config.cpus) or None)
+
+
+def whole_games(config: SamplerConfig, num_envs: int, horizon: int) -> SamplerConfig:
+    """The sampler settings of a training run, made fit for counting whole games."""
+    return dataclasses.replace(
+        config,
+        num_envs=num_envs,
+        horizon=horizon,
+        num_groups=1,
+        num_workers=None,
+        workers_per_core=1,
+        reset_policy="immediate",
+        decorrelation_steps=0,
+        final_observation_slots=horizon,  # a game may be cut off at each step
+    )

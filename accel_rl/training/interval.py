@@ -4,11 +4,14 @@ from __future__ import annotations
 
 
 class Interval:
-    """Tells whether a multiple of ``steps`` was passed since the last time it was asked."""
+    """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
 
-    def __init__(self, steps: int) -> None:
+    ``begin``: where steps begin.
+    """
+
+    def __init__(self, steps: int, begin: int = 0) -> None:
         self._steps = steps
-        self._passed = 0
+        self._passed = begin // steps
 
     def is_due(self, steps: int) -> bool:
         passed = steps // self._steps

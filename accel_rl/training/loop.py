@@ -6,14 +6,17 @@ import contextlib
 import logging
 import signal
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Exchange
 from accel_rl.samplers import SamplerError
 from accel_rl.samplers.base import Sampler
 from accel_rl.training.evaluation import Evaluator
@@ -25,8 +28,10 @@ from accel_rl.training.progress import (
     make_progress,
 )
 from accel_rl.training.recorder import Recorder
+from accel_rl.training.resume import describe_resumed, load_last
 from accel_rl.training.run_directory import (
     describe_machine,
+    hold,
     log_to,
     make_run_directory,
     write_config,
@@ -63,44 +68,66 @@ def train(config: TrainConfig, console: Console | None = None) -> TrainResult:
         Interrupted: stopped before the first iteration; nothing was learned.
     """
     with sampling_threads(), contextlib.ExitStack() as stack:
-        parts = build(config)
+        saved = None
+        if config.resume is not None:
+            run_dir = Path(config.resume)
+            stack.enter_context(hold(run_dir))
+            saved = load_last(config)
+        parts = build(config, saved)
         stack.callback(parts.sampler.close)
         stack.callback(parts.server.close)
-        run_dir = make_run_directory(config, datetime.now())
+        if saved is not None:
+            parts.set_state(saved)
+        else:
+            run_dir = make_run_directory(config, datetime.now())
+            stack.enter_context(hold(run_dir))
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or Console(), config.title))
         )
         stop = stack.enter_context(StopRequest(progress.close))
         try:
             with log_to(run_dir / "train.log", ProgressHandler(progress)):
-                return _run(config, parts, run_dir, progress, stop)
+                return _run(config, parts, run_dir, progress, stop, saved)
         except Exception as error:
             raise RunError(f"{_explain(error)}\n(details: {run_dir / 'train.log'})") from error
 
 
 def _run(
-    config: TrainConfig, parts: Parts, run_dir: Path, progress: Progress, stop: StopRequest
+    config: TrainConfig,
+    parts: Parts,
+    run_dir: Path,
+    progress: Progress,
+    stop: StopRequest,
+    saved: Mapping[str, Any] | None,
 ) -> TrainResult:
     write_config(config, run_dir / "config.yaml")
     _LOGGER.info("%s", describe_machine(parts.device))
-    for notice in _notices(config, parts, run_dir):
+    for notice in _notices(config, parts, run_dir, saved):
         progress.say(notice)
         _LOGGER.info("%s", notice)
     recorder = Recorder(
         config,
         run_dir,
         progress,
-        parts.exchange.state_dict,
+        parts.get_state,
+        saved,
         frame_skip=parts.sampler.env_spec.frame_skip,
-        on_gpu=parts.device.type == "cuda",
+        device=parts.device,
     )
     try:
-        parts.sampler.start()
+        parts.start(saved)
         stop.hold()
         recorder.begin(parts.sampler.times)
         try:
             iterate(
-                config, parts.sampler, parts.server, parts.learner, recorder, parts.evaluator, stop
+                config,
+                parts.sampler,
+                parts.server,
+                parts.learner,
+                parts.exchange,
+                recorder,
+                parts.evaluator,
+                stop,
             )
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
@@ -124,11 +151,13 @@ def iterate(
     sampler: Sampler,
     server: Server,
     learner: Learner,
+    exchange: Exchange,
     recorder: Recorder,
     evaluator: Evaluator | None,
     stop: StopRequest,
 ) -> None:
     """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
+    _evaluate_if_due(recorder, evaluator, stop)  # a stop may have cut off the last one
     while recorder.steps < config.planned_steps and stop.received is None:
         sampler.collect(server)
         began = perf_counter()
@@ -137,19 +166,32 @@ def iterate(
             metrics = learner.update(batch, config.progress(recorder.steps))
         recorder.learning_seconds += perf_counter() - began
         recorder.after_update(
-            config.steps_per_iteration, metrics, sampler.take_episodes(), sampler.times
+            config.steps_per_iteration,
+            exchange.num_updates,
+            metrics,
+            sampler.take_episodes(),
+            sampler.times,
         )
-        if evaluator is not None and evaluator.is_due(recorder.steps):
-            began = perf_counter()
-            try:
-                recorder.write_evaluation(evaluator.evaluate(stop))
-            except Interrupted:  # the loop ends, and saves
-                pass
-            recorder.pause(perf_counter() - began)
+        _evaluate_if_due(recorder, evaluator, stop)
 
 
-def _notices(config: TrainConfig, parts: Parts, run_dir: Path) -> list[str]:
+def _evaluate_if_due(recorder: Recorder, evaluator: Evaluator | None, stop: StopRequest) -> None:
+    if evaluator is None or not evaluator.is_due(recorder.steps):
+        return
+    began = perf_counter()
+    try:
+        recorder.write_evaluation(evaluator.evaluate(recorder.steps, stop))
+    except Interrupted:  # the loop ends, and saves
+        pass
+    recorder.pause(perf_counter() - began)
+
+
+def _notices(
+    config: TrainConfig, parts: Parts, run_dir: Path, saved: Mapping[str, Any] | None
+) -> list[str]:
     notices = [f"run directory: {run_dir}", parts.describe()]
+    if saved is not None:
+        notices.append(describe_resumed(saved))
     if config.planned_steps != config.total_steps:
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "

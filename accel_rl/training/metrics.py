@@ -8,15 +8,16 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import naming
+from accel_rl.training.files import naming, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""
@@ -52,6 +53,15 @@ class LearnerMetrics:
         self._total, self._num_updates = None, 0
         return dict(zip(self._names, means, strict=True))
 
+    def get_state(self) -> dict[str, Any]:
+        total = None if self._total is None else self._total.cpu()
+        return {"names": self._names, "total": total, "num_updates": self._num_updates}
+
+    def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
+        self._names, self._num_updates = state["names"], state["num_updates"]
+        if state["total"] is not None:
+            self._total = state["total"].to(device)
+
 
 class Scores:
     """The last `EPISODE_WINDOW` finished episodes, and how many there were in all.
@@ -68,6 +78,13 @@ class Scores:
         for episode in episodes:
             self.num_episodes += 1
             self._last.append(episode)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"num_episodes": self.num_episodes, "last": [tuple(each) for each in self._last]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.num_episodes = state["num_episodes"]
+        self._last.extend(Episode(*each) for each in state["last"])
 
     def summary(self) -> dict[str, float]:
         """Statistics of the window; NaN before the first episode has ended."""
@@ -92,12 +109,20 @@ class Scores:
 class CsvTable:
     """Rows of numbers in a CSV file, each on the disk when `write` returns.
 
-    The first row makes the header; all others have its columns.
+    The first row makes the header; all others have its columns. Of what is there already, rows up
+    to ``steps`` stay, as ``rows``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, steps: int) -> None:
         self._path = path
-        self._columns: tuple[str, ...] = ()
+        self.rows = _read_rows(path, steps)
+        self._columns = tuple(self.rows[0]) if self.rows else ()
+        if path.exists():
+            text = io.StringIO()
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(self._columns)
+            writer.writerows(_texts(row) for row in self.rows)
+            write_whole(path, text.getvalue().encode() if self.rows else b"")
 
     def write(self, row: Row) -> None:
         text = io.StringIO()
@@ -106,24 +131,47 @@ class CsvTable:
             self._columns = tuple(row)
             writer.writerow(self._columns)
         assert tuple(row) == self._columns, "each row has the columns of the first"
-        writer.writerow(f"{value:.10g}" for value in row.values())
+        writer.writerow(_texts(row))
         with naming(self._path), self._path.open("a", newline="") as file:
             file.write(text.getvalue())
+
+
+def _texts(row: Row) -> list[str]:
+    return [f"{value:.10g}" for value in row.values()]
+
+
+def _read_rows(path: Path, steps: int) -> list[dict[str, float]]:
+    """Rows of a `CsvTable` up to ``steps``; none where there is no file."""
+    if not path.exists():
+        return []
+    with naming(path), path.open(newline="") as file:
+        try:
+            rows = [
+                {name: float(text) for name, text in row.items()} for row in csv.DictReader(file)
+            ]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
+    return [row for row in rows if row["steps"] <= steps]
 
 
 class EventsWriter:
     """TensorBoard events, each on the disk when `write` returns.
 
+    TensorBoard forgets what an earlier file of the run says of steps after ``steps``.
+
     TensorBoard's own writers hand over to a thread, which prints a traceback of its own when the
     disk is full.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, steps: int) -> None:
         self._path = run_dir / f"events.out.tfevents.{int(time.time()):010d}.accel_rl"
         with naming(self._path):
             self._file = self._path.open("wb")
         self._records = RecordWriter(self._file)
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if steps:
+            start = SessionLog(status=SessionLog.START)
+            self._append(Event(wall_time=time.time(), step=steps + 1, session_log=start))
 
     def write(self, row: Row, steps: int) -> None:
         """One scalar for each number in ``row``; its name is its tag. NaN is left out."""
@@ -148,13 +196,15 @@ class MetricsWriter:
     """Rows to ``metrics.csv`` and to TensorBoard, where they stand over steps.
 
     The tags begin ``episode/``, ``learner/``, ``time/`` and ``run/``; `write_evaluation` writes
-    ``evaluation.csv`` and ``evaluation/``.
+    ``evaluation.csv`` and ``evaluation/``. Of an earlier part of the run, rows up to ``steps``
+    stay; ``rows``: those of metrics. ``evaluated_steps``: likewise for evaluations.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        self._metrics = CsvTable(run_dir / "metrics.csv")
-        self._evaluations = CsvTable(run_dir / "evaluation.csv")
-        self._events = EventsWriter(run_dir)
+    def __init__(self, run_dir: Path, steps: int = 0, evaluated_steps: int = 0) -> None:
+        self._metrics = CsvTable(run_dir / "metrics.csv", steps)
+        self._evaluations = CsvTable(run_dir / "evaluation.csv", evaluated_steps)
+        self._events = EventsWriter(run_dir, steps)
+        self.rows = self._metrics.rows
 
     def write(self, row: Row) -> None:
         """``row`` has a column ``steps``, and columns in the order in which they shall stand.

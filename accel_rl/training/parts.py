@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
-from accel_rl.algos.a2c import A2C
+from accel_rl.algos import make_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.models import make_model
 from accel_rl.parallel import Exchange, FlatParameters, Local
-from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerState, SerialSampler
 from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.training.evaluation import Evaluator
 
 
@@ -35,6 +37,10 @@ class Learner(Protocol):
 
     def update(self, batch: RolloutTensors, progress: float) -> Mapping[str, torch.Tensor]: ...
 
+    def get_state(self) -> dict[str, torch.Tensor]: ...
+
+    def set_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -47,6 +53,36 @@ class Parts:
     evaluator: Evaluator | None
     device: torch.device
     num_parameters: int
+
+    def start(self, saved: Mapping[str, Any] | None) -> None:
+        """Starts the simulators: anew, or from the checkpoint ``saved``."""
+        self.sampler.start(None if saved is None else _sampler_state(saved))
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of them."""
+        sampler = None
+        if self.sampler.is_running:
+            encoded = encode_state(self.sampler.get_state()._asdict())
+            sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        return {
+            "learner": self.exchange.state_dict(),
+            "algorithm": self.learner.get_state(),
+            "sampler": sampler,
+            "evaluator": self.evaluator.get_state() if self.evaluator else None,
+            "torch_rng": torch.get_rng_state(),
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """All but the simulators go on from the checkpoint ``saved``.
+
+        Raises:
+            ValueError: it is of another model or rule.
+        """
+        self.exchange.load_state_dict(saved["learner"])
+        self.learner.set_state(saved["algorithm"])
+        torch.set_rng_state(saved["torch_rng"])
+        if self.evaluator is not None and saved["evaluator"] is not None:
+            self.evaluator.set_state(saved["evaluator"])
 
     def describe(self) -> str:
         """One line for people: what is trained where."""
@@ -61,17 +97,26 @@ class Parts:
         )
 
 
-def build(config: TrainConfig) -> Parts:
-    """Raises ValueError where the config cannot be had here; the message says what can."""
-    device = _pick_device(config.device)
+def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
+    """The parts of a new run, or of one that goes on from the checkpoint ``saved``.
+
+    Raises:
+        ValueError: the config cannot be had here; the message says what can.
+    """
+    device = pick_device(config.device)
     factory = make_env_factory(config.env, config.atari)
+    seed = config.seed
+    if saved is not None and saved["sampler"] is None:
+        # Its simulators start anew, and shall not repeat what they did at the start of the run.
+        seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
+        seed = int(seeds.generate_state(1)[0])
     sampler: Sampler
     if config.serial:
-        sampler = SerialSampler(factory, config.sampler, config.seed)
+        sampler = SerialSampler(factory, config.sampler, seed)
     else:
         cpus = list(config.cpus) or None
         drives_gpu = device.type == "cuda"
-        sampler = ParallelSampler(factory, config.sampler, config.seed, cpus, drives_gpu)
+        sampler = ParallelSampler(factory, config.sampler, seed, cpus, drives_gpu)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
         spec = sampler.env_spec
@@ -83,7 +128,7 @@ def build(config: TrainConfig) -> Parts:
         exchange = Local(
             FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm
         )
-        learner = A2C(agent, config.learner, exchange)
+        learner = make_learner(config.learner, agent, exchange, config.seed)
         evaluator = None
         if config.evaluation_interval:
             evaluator = Evaluator(config, factory, agent, device)
@@ -93,7 +138,14 @@ def build(config: TrainConfig) -> Parts:
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
 
 
-def _pick_device(name: str) -> torch.device:
+def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:
+    if saved["sampler"] is None:
+        return None
+    return SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     if name == "auto":

@@ -41,7 +41,7 @@ class Recorder:
 
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
     all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
-    beside the counts.
+    beside what is known here. ``saved``: the checkpoint from which the run goes on.
     """
 
     def __init__(
@@ -50,25 +50,36 @@ class Recorder:
         run_dir: Path,
         progress: Progress,
         make_state: Callable[[], dict[str, Any]],
+        saved: Mapping[str, Any] | None = None,
         *,
         frame_skip: int,
-        on_gpu: bool,
+        device: torch.device,
     ) -> None:
-        self.steps = self.updates = 0
+        counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
+        if saved is not None:
+            counts = saved["counts"]
+        self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
         self.scores = Scores()
-        self.rows: list[dict[str, float]] = []
         self._config = config
         self._run_dir = run_dir
         self._progress = progress
         self._make_state = make_state
         self._frame_skip = frame_skip
-        self._on_gpu = on_gpu
-        self._writer = MetricsWriter(run_dir)
+        self._device = device
+        evaluated = saved["evaluator"] if saved is not None else None
+        evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
+        self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
+        self.rows = self._writer.rows
         self._learner_metrics = LearnerMetrics()
-        self._log = Interval(config.log_interval)
-        self._checkpoint = Interval(config.checkpoint_interval)
+        self._log = Interval(config.log_interval, self.steps)
+        self._checkpoint = Interval(config.checkpoint_interval, self.steps)
         self._saved_steps = -1
+        if saved is not None:
+            self.scores.set_state(saved["recorder"]["scores"])
+            self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
+            self._saved_steps = self.steps
+        self._earlier_seconds = counts["training_seconds"]
         self._times = SamplerTimes(0.0, 0.0, 0.0)
         self._began = self._shown = self._drawn = perf_counter()
         self._first = self._before_last_row = self._last_row = self._read()
@@ -86,7 +97,7 @@ class Recorder:
     @property
     def seconds(self) -> float:
         """Training time so far."""
-        return perf_counter() - self._began
+        return self._earlier_seconds + perf_counter() - self._began
 
     @property
     def frames(self) -> int:
@@ -99,18 +110,19 @@ class Recorder:
     def after_update(
         self,
         num_steps: int,
+        num_updates: int,
         metrics: Mapping[str, torch.Tensor],
         episodes: Sequence[Episode],
         times: SamplerTimes,
     ) -> None:
-        """Counts one iteration, and writes and shows what is due.
+        """Counts one iteration, and writes and shows what is due. ``num_updates``: in all so far.
 
         Raises:
             OSError: something could not be written.
             FloatingPointError: learning has diverged.
         """
         self.steps += num_steps
-        self.updates += 1
+        self.updates = num_updates
         self._times = times
         self.scores.add(episodes)
         self._learner_metrics.add(metrics)
@@ -185,7 +197,11 @@ class Recorder:
             "episodes": self.scores.num_episodes,
             "training_seconds": self.seconds,
         }
-        state = {"counts": counts, **self._make_state()}
+        statistics = {
+            "scores": self.scores.get_state(),
+            "learner_metrics": self._learner_metrics.get_state(),
+        }
+        state = {"counts": counts, "recorder": statistics, **self._make_state()}
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
 
@@ -221,7 +237,9 @@ class Recorder:
             num_episodes=self.scores.num_episodes,
             scores=self.scores.summary(),
             split=split,
-            bottleneck=find_bottleneck(split, is_serial=self._config.serial, on_gpu=self._on_gpu),
+            bottleneck=find_bottleneck(
+                split, is_serial=self._config.serial, on_gpu=self._device.type == "cuda"
+            ),
         )
 
     def _read(self) -> Reading:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
+import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,6 +19,10 @@ from omegaconf import OmegaConf
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.topology import available_cpus
+from accel_rl.training.files import write_whole
+
+if sys.platform != "win32":
+    import fcntl
 
 LOGGER = logging.getLogger("accel_rl")
 
@@ -71,8 +78,36 @@ def describe_machine(device: torch.device) -> str:
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """The resolved config as YAML, every option in it."""
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    """The resolved config as YAML, every option in it but ``resume``."""
+    config = dataclasses.replace(config, resume=None)
+    write_whole(path, OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
+
+
+@contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Keeps other processes from training in ``run_dir``, as long as this one lives.
+
+    Nothing keeps them from it on Windows.
+
+    Raises:
+        ValueError: another one does, or there is no such directory.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    try:
+        descriptor = os.open(run_dir, os.O_RDONLY)
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ValueError(
+            f"{run_dir} is in use: another process trains in it; stop that one first"
+        ) from error
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

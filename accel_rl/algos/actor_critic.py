@@ -1,0 +1,119 @@
+"""What A2C and PPO share: settings, targets from a rollout, and means over its valid steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos.returns import fold_truncation, generalized_advantages
+from accel_rl.models import PolicyValue
+from accel_rl.parallel import Rule
+
+ADVANTAGE_EPS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """Settings of both; the defaults are those of arXiv:1803.02811 and the code published with it.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """linear: the learning rate falls to 0 over the run"""
+    gamma: float = 0.99
+    """discount of one step"""
+    gae_lambda: float = 1.0
+    """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
+    value_coefficient: float = 0.25
+    """weight of the mean squared value error; there is no factor 1/2 besides"""
+    entropy_coefficient: float = 0.01
+    """weight of the mean policy entropy, in nats"""
+    max_gradient_norm: float | None = 0.5
+    """the gradient is scaled down to this L2 norm; none: never"""
+    normalize_advantage: bool = False
+    """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
+    time_limit_terminal: bool = False
+    """true: a time limit ends the task, as in the papers; false: the value goes on behind it"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the network's arithmetic in updates; parameters and acting are always float32"""
+
+    def __post_init__(self) -> None:
+        require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma", "gae_lambda")
+        coefficients = ("value_coefficient", "entropy_coefficient")
+        require(self, "at least 0", lambda value: value >= 0, *coefficients)
+
+    @property
+    def rule(self) -> Rule:
+        """The update rule, for the exchange."""
+        raise NotImplementedError
+
+    def remaining(self, progress: float) -> float:
+        """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
+        return 1 - progress if self.lr_schedule == "linear" else 1.0
+
+
+def require(config: object, what: str, holds: Callable[[float], bool], *names: str) -> None:
+    """Raises ValueError for the first of the fields ``names`` that is a number and not ``what``."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"{name} is {value}; it must be {what}")
+
+
+def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> PolicyValue:
+    """Logits ``[N, A]`` and values ``[N]``, float32, computed in ``precision``."""
+    kind = observation.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
+        output = agent.evaluate(observation)
+    return PolicyValue(output.logits.float(), output.value.float())
+
+
+@torch.no_grad()
+def returns_and_advantages(
+    agent: CategoricalAgent, batch: RolloutTensors, value: Tensor, config: ActorCriticConfig
+) -> tuple[Tensor, Tensor]:
+    """Generalized advantages, and returns: advantage + value. ``[T, B]`` each.
+
+    ``value``: ``[T, B]``, of all observations but the last. With truncated steps the value goes on
+    behind the final observation, unless ``time_limit_terminal``.
+    """
+    bootstrap_value, final_value = _bootstrap(agent, batch, config)
+    reward, discount = fold_truncation(
+        batch.reward, batch.terminated, batch.truncated, final_value, config.gamma
+    )
+    advantage = generalized_advantages(reward, discount, value, bootstrap_value, config.gae_lambda)
+    return advantage + value, advantage
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Mean of ``x`` where ``valid``, of one shape: 0-d."""
+    return (x * valid).sum() / valid.sum()
+
+
+def normalize(advantage: Tensor, valid: Tensor) -> Tensor:
+    """``advantage`` with mean 0 and standard deviation 1 where ``valid``."""
+    centred = advantage - masked_mean(advantage, valid)
+    return centred / (masked_mean(centred.square(), valid).sqrt() + ADVANTAGE_EPS)
+
+
+def _bootstrap(
+    agent: CategoricalAgent, batch: RolloutTensors, config: ActorCriticConfig
+) -> tuple[Tensor, Tensor]:
+    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is."""
+    observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
+    # A shape: known without asking the device.
+    if len(batch.final_step) == 0 or config.time_limit_terminal:
+        return evaluate(agent, observation, config.precision).value, final_value
+    B = len(observation)
+    both = torch.cat((observation, batch.final_observation))
+    value = evaluate(agent, both, config.precision).value
+    final_value[batch.final_step, batch.final_env] = value[B:]
+    return value[:B], final_value

@@ -1,0 +1,236 @@
+"""Proximal policy optimization (PPO), with the settings of Stooke and Abbeel 2018.
+
+Every algorithm here has the same skeleton: prepare (returns), loss, backward, ``exchange.step``.
+
+Where it leaves the paper (arXiv:1803.02811) or the code published with it:
+
+- A time limit bootstraps from the final observation (``time_limit_terminal`` gives theirs).
+- A rollout that minibatches do not divide is refused; theirs drops the rest, if need be all of it.
+- Logarithms of probabilities are exact, without 1e-8 added inside.
+- Values and log probabilities of the behaviour policy are computed again when the rollout is
+  complete. The parameters are still the same, so these are the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos.actor_critic import (
+    ActorCriticConfig,
+    evaluate,
+    masked_mean,
+    normalize,
+    require,
+    returns_and_advantages,
+)
+from accel_rl.models import PolicyValue
+from accel_rl.parallel import Adam, Exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """PPO's settings. The defaults are those of arXiv:1803.02811 and the code published with it.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    lr: float = 1e-3
+    """learning rate"""
+    lr_schedule: Literal["constant", "linear"] = "linear"
+    """linear: the learning rate and clip_range fall to 0 over the run"""
+    gae_lambda: float = 0.95
+    """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
+    value_coefficient: float = 1.0
+    """weight of the mean squared value error; there is no factor 1/2 besides"""
+    max_gradient_norm: float | None = None
+    """the gradient is scaled down to this L2 norm; none: never"""
+    epochs: int = 4
+    """passes over each rollout"""
+    minibatch_size: int = 512
+    """steps in one update; it must divide num_envs * horizon"""
+    clip_range: float = 0.2
+    """probability ratios gain nothing further than this from 1"""
+    clip_value: bool = False
+    """values gain nothing further than clip_range from those at acting time"""
+    adam_eps: float = 1e-5
+    """added to the root of the running mean of squared gradients"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "above 0", lambda value: value > 0, "lr", "clip_range", "adam_eps")
+        require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
+
+    @property
+    def rule(self) -> Adam:
+        """The update rule, for the exchange."""
+        return Adam(eps=self.adam_eps)
+
+    def check_rollout(self, num_envs: int, horizon: int) -> None:
+        """Raises ValueError if minibatches do not divide the rollout."""
+        size = num_envs * horizon
+        if size % self.minibatch_size:
+            fits = max(each for each in range(1, min(size, self.minibatch_size) + 1) if size % each == 0)
+            raise ValueError(
+                f"minibatch_size={self.minibatch_size} does not divide a rollout of num_envs="
+                f"{num_envs} x horizon={horizon} = {size} steps; use minibatch_size={fits}, or "
+                f"another num_envs or horizon"
+            )
+
+
+class PPOLoss(NamedTuple):
+    """0-d tensors. ``total`` carries the gradient of the first three; the others are watched.
+
+    ``kl``: mean of ``ratio - 1 - log(ratio)``, an estimate of KL(behaviour || policy).
+    ``clip_fraction``: share of steps whose ratio lies outside the clip range.
+    """
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    kl: Tensor
+    clip_fraction: Tensor
+
+
+class Minibatch(NamedTuple):
+    """``N`` steps of a rollout, constants of the loss."""
+
+    action: Tensor  # [N] int64
+    return_: Tensor  # [N] float
+    advantage: Tensor  # [N] float
+    behaviour_log_prob: Tensor  # [N] float
+    behaviour_value: Tensor  # [N] float
+    valid: Tensor  # [N] bool
+
+
+def ppo_loss(
+    output: PolicyValue,
+    batch: Minibatch,
+    clip_range: float,
+    clip_value: bool,
+    value_coefficient: float,
+    entropy_coefficient: float,
+) -> PPOLoss:
+    """The clipped objective (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
+
+    ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
+    ``ratio = pi(action) / behaviour``, ``policy = mean(-min(ratio * advantage,
+    clip(ratio, 1 - clip_range, 1 + clip_range) * advantage))``, ``value = mean((return_ - V) ** 2)``
+    and ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
+    With ``clip_value`` the square is the larger of itself and ``(return_ - behaviour_value -
+    clip(V - behaviour_value, -clip_range, clip_range)) ** 2``, as in OpenAI's baselines.
+
+    ``output``: logits ``[N, A]`` and value ``[N]``, float.
+    """
+    N = len(output.logits)
+    if any(x.shape != (N,) for x in (output.value, *batch)):
+        raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
+    valid = batch.valid
+    log_probs = output.logits.log_softmax(1)
+    log_prob = log_probs.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    log_ratio = log_prob - batch.behaviour_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    policy = -masked_mean(torch.minimum(ratio * batch.advantage, clipped * batch.advantage), valid)
+    error = (batch.return_ - output.value).square()
+    if clip_value:
+        move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
+        error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
+    value = masked_mean(error, valid)
+    entropy = -masked_mean((log_probs.exp() * log_probs).sum(1), valid)
+    total = policy + value_coefficient * value - entropy_coefficient * entropy
+    with torch.no_grad():
+        kl = masked_mean(ratio - 1 - log_ratio, valid)
+        clip_fraction = masked_mean(((ratio - 1).abs() > clip_range).float(), valid)
+    return PPOLoss(total, policy, value, entropy, kl, clip_fraction)
+
+
+class PPO:
+    """The PPO learner: ``epochs`` passes over each rollout, in shuffled minibatches.
+
+    ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
+    of the shuffling.
+    """
+
+    def __init__(
+        self, agent: CategoricalAgent, config: PPOConfig, exchange: Exchange, seed: int
+    ) -> None:
+        self.config = config
+        self._agent = agent
+        self._exchange = exchange
+        self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds beside the exchange's."""
+        return {"shuffling": self._shuffling.get_state()}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        self._shuffling.set_state(state["shuffling"])
+
+    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+        """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.
+
+        Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
+        waiting for it.
+        """
+        config = self.config
+        observation, steps = self._prepare(batch)
+        lr = config.lr * config.remaining(progress)
+        clip_range = config.clip_range * config.remaining(progress)
+        totals = torch.zeros(6, device=observation.device)
+        num_updates = 0
+        for _ in range(config.epochs):
+            order = torch.randperm(
+                len(observation), generator=self._shuffling, device=observation.device
+            )
+            for index in torch.split(order, config.minibatch_size):
+                self._exchange.parameters.zero_gradient()
+                minibatch = Minibatch(*(field[index] for field in steps))
+                if config.normalize_advantage:
+                    advantage = normalize(minibatch.advantage, minibatch.valid)
+                    minibatch = minibatch._replace(advantage=advantage)
+                loss = ppo_loss(
+                    evaluate(self._agent, observation[index], config.precision),
+                    minibatch,
+                    clip_range,
+                    config.clip_value,
+                    config.value_coefficient,
+                    config.entropy_coefficient,
+                )
+                loss.total.backward()  # type: ignore[no-untyped-call]
+                gradient_norm = self._exchange.step(lr)
+                totals += torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
+                num_updates += 1
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
+        metrics = dict(zip(names, totals / num_updates, strict=True))
+        return {**metrics, "mean_value_target": masked_mean(steps.return_, steps.valid)}
+
+    @torch.no_grad()
+    def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:
+        """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
+        T, B = batch.action.shape
+        config = self.config
+        observation, action = batch.observation[:T].flatten(0, 1), batch.action.flatten()
+        outputs = [
+            evaluate(self._agent, part, config.precision)
+            for part in torch.split(observation, config.minibatch_size)
+        ]
+        value = torch.cat([output.value for output in outputs])
+        log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)
+        return_, advantage = returns_and_advantages(self._agent, batch, value.view(T, B), config)
+        steps = Minibatch(
+            action=action,
+            return_=return_.flatten(),
+            advantage=advantage.flatten(),
+            behaviour_log_prob=log_probs.gather(1, action.unsqueeze(1)).squeeze(1),
+            behaviour_value=value,
+            valid=batch.valid.flatten(),
+        )
+        return observation, steps

@@ -1,0 +1,7 @@
+"""Replay: what simulators have gone through, to learn from again and again."""
+
+from accel_rl.algos.replay.memory import Replay, ReplaySpec, Transitions
+from accel_rl.algos.replay.priorities import Priorities
+from accel_rl.algos.replay.sum_tree import SumTree
+
+__all__ = ["Priorities", "Replay", "ReplaySpec", "SumTree", "Transitions"]

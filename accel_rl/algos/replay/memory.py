@@ -1,0 +1,272 @@
+"""The replay memory: the last so many steps of every simulator, and transitions made of them.
+
+Organised by simulator: ``[S, B]``, a ring of ``S`` slots for each of the ``B`` environments, all at
+the same place. A slot holds one step: the newest frame of its observation, the action, and what came
+of it. Stacks of frames, n-step returns and the end of episodes are put together when a transition is
+drawn, by a few gathers, so that nothing has to be mended later.
+
+Steps are counted from 0 for each environment; step ``s`` lies in slot ``s % S``. With ``c`` steps
+stored, those that can be drawn are ``low <= s < high``:
+
+- ``high = c - n_step``: the observation ``n_step`` later is there.
+- ``low = c - S + frame_stack - 1``, or 0: the frames before are there.
+
+A step whose return would cross a truncation is never drawn (there is no value of a final
+observation here), nor one that was not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySpec:
+    """What a replay memory holds.
+
+    ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation_shape``:
+    where ``frame_stack`` is above 1 its first axis is the stack, newest last. ``horizon``: steps of
+    each environment that come at a time.
+
+    Raises:
+        ValueError: the ring is too short for that.
+    """
+
+    size: int
+    num_envs: int
+    horizon: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: torch.dtype
+    frame_stack: int = 1
+    n_step: int = 1
+    gamma: float = 0.99
+
+    def __post_init__(self) -> None:
+        needed = (self.horizon + self.n_step + self.frame_stack) * self.num_envs
+        if self.size < needed:
+            raise ValueError(
+                f"size is {self.size}; with {self.num_envs} environments, rollouts of "
+                f"{self.horizon} steps, {self.n_step}-step returns and stacks of "
+                f"{self.frame_stack} frames it must be at least {needed}"
+            )
+
+    @property
+    def num_slots(self) -> int:
+        """``S``, for each environment."""
+        return -(-self.size // self.num_envs)
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        return self.observation_shape[1:] if self.frame_stack > 1 else self.observation_shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory, priorities left out."""
+        frame = prod(self.frame_shape) * self.observation_dtype.itemsize
+        return self.num_slots * self.num_envs * (frame + _STEP_BYTES)
+
+
+_FIELDS = {
+    "action": torch.int64,
+    "reward": torch.float32,
+    "terminated": torch.bool,
+    "truncated": torch.bool,
+    "valid": torch.bool,
+    "age": torch.uint8,  # frames before this one in its stack that are not blank
+}
+_STEP_BYTES = sum(dtype.itemsize for dtype in _FIELDS.values())
+
+
+class Transitions(NamedTuple):
+    """``N`` transitions, on the memory's device.
+
+    ``reward`` is the discounted sum of up to ``n_step`` rewards, and ``discount`` the weight of the
+    value of ``next_observation``: 0 where the episode terminated, else ``gamma ** n_step``. Those
+    that are not ``valid`` count for nothing. ``step``, ``env``: where they lie.
+    """
+
+    observation: Tensor  # [N, ...]
+    action: Tensor  # [N] int64
+    reward: Tensor  # [N] float32
+    discount: Tensor  # [N] float32
+    next_observation: Tensor  # [N, ...]
+    valid: Tensor  # [N] bool
+    step: Tensor  # [N] int64
+    env: Tensor  # [N] int64
+
+
+class Replay:
+    """The memory on ``device``.
+
+    ``low``, ``high``: the steps that can be drawn, see above. They follow from how much has been
+    stored alone, so no device is asked for them.
+
+    Raises:
+        ValueError: the device has not as much memory free.
+    """
+
+    def __init__(self, spec: ReplaySpec, device: torch.device) -> None:
+        check_free_memory(spec.nbytes, spec.size, device)
+        S, B = spec.num_slots, spec.num_envs
+        self.spec = spec
+        self.device = device
+        self.num_stored = 0
+        self._frames = torch.zeros(
+            (S, B, *spec.frame_shape), dtype=spec.observation_dtype, device=device
+        )
+        self._fields = {
+            name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
+        }
+        self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
+
+    @property
+    def high(self) -> int:
+        return max(0, self.num_stored - self.spec.n_step)
+
+    @property
+    def low(self) -> int:
+        return max(0, self.num_stored - self.spec.num_slots + self.spec.frame_stack - 1)
+
+    @property
+    def num_transitions(self) -> int:
+        """How many can be drawn, those included that are not valid."""
+        return (self.high - self.low) * self.spec.num_envs
+
+    def append(self, batch: RolloutTensors) -> None:
+        """Store a rollout ``[T, B]``, over the oldest steps."""
+        T = len(batch.action)
+        frames = batch.observation[:T]
+        if self.spec.frame_stack > 1:
+            frames = frames[:, :, -1]
+        valid = batch.valid
+        if self.num_stored < self.spec.frame_stack - 1:
+            # An episode may have begun before the first rollout: its earlier frames are not here.
+            valid = valid.clone()
+            valid[: self.spec.frame_stack - 1 - self.num_stored] = False
+        columns = {
+            "action": batch.action,
+            "reward": batch.reward,
+            "terminated": batch.terminated,
+            "truncated": batch.truncated,
+            "valid": valid,
+            "age": self._ages(batch),
+        }
+        for rows, slots in self._slots(self.num_stored, self.num_stored + T):
+            self._frames[slots] = frames[rows]
+            for name, values in columns.items():
+                self._fields[name][slots] = values[rows]
+        self.num_stored += T
+
+    def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Steps and environments, ``[num]`` int64 each, with replacement."""
+        options: dict[str, Any] = {"generator": generator, "device": self.device}
+        step = torch.randint(self.low, self.high, (num,), **options)
+        return step, torch.randint(self.spec.num_envs, (num,), **options)
+
+    def gather(self, step: Tensor, env: Tensor) -> Transitions:
+        """The transitions of these steps and environments, ``[N]`` int64 each."""
+        spec = self.spec
+        B, S, n, stack = spec.num_envs, spec.num_slots, spec.n_step, spec.frame_stack
+        offsets = torch.arange(1 - stack, n + 1, device=self.device)
+        index = (step.unsqueeze(1) + offsets) % S * B + env.unsqueeze(1)  # [N, stack + n]
+        frames = self._frames.flatten(0, 1)[index]
+        here, there = index[:, stack - 1], index[:, -1]
+        reward, discount, valid = self.window(step, env)
+        return Transitions(
+            observation=self._stack(frames[:, :stack], here),
+            action=self._fields["action"].view(-1)[here],
+            reward=reward,
+            discount=discount,
+            next_observation=self._stack(frames[:, n:], there),
+            valid=valid,
+            step=step,
+            env=env,
+        )
+
+    def window(self, step: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, discount and validity of the ``n_step`` steps from ``step`` on, of any one shape.
+
+        The return ends with the step that terminates.
+        """
+        spec = self.spec
+        offsets = torch.arange(spec.n_step, device=self.device)
+        steps = (step.unsqueeze(-1) + offsets) % spec.num_slots
+        index = steps * spec.num_envs + env.unsqueeze(-1)  # [..., n]
+        reward, terminated, truncated, valid = (
+            self._fields[name].view(-1)[index]
+            for name in ("reward", "terminated", "truncated", "valid")
+        )
+        goes_on = (~terminated).cumprod(-1)  # int64: 1 up to the step before the one that ends
+        is_reached = torch.cat((torch.ones_like(goes_on[..., :1]), goes_on[..., :-1]), -1)
+        weight = is_reached * spec.gamma**offsets.float()
+        is_cut = (is_reached.bool() & truncated & ~terminated).any(-1)
+        discount = goes_on[..., -1] * spec.gamma**spec.n_step
+        return (weight * reward).sum(-1), discount.float(), valid[..., 0] & ~is_cut
+
+    def get_state(self) -> dict[str, Any]:
+        """All of it, on the CPU."""
+        return {
+            "frames": self._frames.cpu(),
+            "fields": {name: values.cpu() for name, values in self._fields.items()},
+            "next_age": self._next_age.cpu(),
+            "num_stored": self.num_stored,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._frames.copy_(state["frames"])
+        for name, values in self._fields.items():
+            values.copy_(state["fields"][name])
+        self._next_age.copy_(state["next_age"])
+        self.num_stored = state["num_stored"]
+
+    def _stack(self, frames: Tensor, index: Tensor) -> Tensor:
+        """Stacks ``[N, frame_stack, ...]`` with blanks before the episode's start."""
+        stack = self.spec.frame_stack
+        if stack == 1:
+            return frames.squeeze(1)
+        before = torch.arange(stack - 1, -1, -1, device=self.device)
+        age = self._fields["age"].view(-1)[index]
+        is_shown = before <= age.unsqueeze(1)  # [N, frame_stack]
+        return frames * is_shown.view(*is_shown.shape, *[1] * (frames.ndim - 2))
+
+    def _ages(self, batch: RolloutTensors) -> Tensor:
+        """``[T, B]`` uint8: earlier frames in each observation's stack that are not blank."""
+        most = self.spec.frame_stack - 1
+        ended = batch.terminated | batch.truncated | ~batch.valid
+        ages = []
+        for t in range(len(ended)):
+            ages.append(self._next_age)
+            self._next_age = (self._next_age + 1).clamp_(max=most) * ~ended[t]
+        return torch.stack(ages)
+
+    def _slots(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+        """Steps ``start`` to ``stop`` as rows counted from 0 and their slots: one run or two."""
+        S = self.spec.num_slots
+        first = start % S
+        fits = min(stop - start, S - first)
+        yield slice(0, fits), slice(first, first + fits)
+        if fits < stop - start:
+            yield slice(fits, stop - start), slice(0, stop - start - fits)
+
+
+def check_free_memory(nbytes: int, size: int, device: torch.device) -> None:
+    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    else:
+        free = psutil.virtual_memory().available
+    if nbytes > free:
+        fits = int(size * free / nbytes * 0.9)
+        raise ValueError(
+            f"a replay of size={size} takes {nbytes / 1e9:.1f} GB, and {device} has "
+            f"{free / 1e9:.1f} GB free; use size={fits} or less, or another replay device"
+        )

@@ -1,0 +1,92 @@
+"""Priorities of the steps in a replay memory (Schaul et al. 2016, arXiv:1511.05952)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accel_rl.algos.replay.memory import Replay
+from accel_rl.algos.replay.sum_tree import SumTree
+
+
+class Priorities:
+    """Draws steps of ``replay`` in proportion to ``priority ** alpha``.
+
+    New steps have the priority ``default``. Those that cannot be drawn have 0, and keep it whatever
+    is written: overwritten ones, and those whose return crosses a truncation. Each sample comes
+    from an equal share of the sum of its own (stratified), with replacement.
+    """
+
+    def __init__(self, replay: Replay, alpha: float, default: float) -> None:
+        spec = replay.spec
+        self._replay = replay
+        self._alpha = alpha
+        self._default = default**alpha
+        self._tree = SumTree(spec.num_slots * spec.num_envs, replay.device)
+        self._low, self._high = replay.low, replay.high
+
+    def follow(self) -> None:
+        """Take in what has been appended to the replay since the last time."""
+        replay, device = self._replay, self._replay.device
+        B = replay.spec.num_envs
+        for start, stop in self._runs(self._low, replay.low):
+            zeros = torch.zeros((stop - start) * B, dtype=torch.float64, device=device)
+            self._tree.set_range(start * B, zeros)
+        env = torch.arange(B, device=device)
+        for first, (start, stop) in self._numbered_runs(self._high, replay.high):
+            step = torch.arange(first, first + stop - start, device=device).unsqueeze(1)
+            _, _, valid = replay.window(step.expand(-1, B), env.expand(stop - start, B))
+            self._tree.set_range(start * B, valid.flatten().double() * self._default)
+        self._low, self._high = replay.low, replay.high
+
+    def draw(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps and environments, ``[num]`` int64, and their probabilities ``[num]`` float64."""
+        device = self._replay.device
+        share = torch.arange(num, dtype=torch.float64, device=device)
+        share += torch.rand(num, dtype=torch.float64, generator=generator, device=device)
+        total = self._tree.total
+        leaf = self._tree.find(share * (total / num))
+        B, S = self._replay.spec.num_envs, self._replay.spec.num_slots
+        slot = leaf // B
+        # The one step in [low, low + S) that lies in this slot.
+        step = self._low + (slot - self._low) % S
+        return step, leaf % B, self._tree.get(leaf) / total
+
+    def update(self, step: Tensor, env: Tensor, priority: Tensor) -> None:
+        """Give these steps, ``[n]``, the priorities ``[n]``, above 0.
+
+        Steps that have been overwritten since they were drawn stay as they are.
+        """
+        spec = self._replay.spec
+        leaf = step % spec.num_slots * spec.num_envs + env
+        before = self._tree.get(leaf)
+        is_there = (step >= self._low) & (step < self._high) & (before > 0)
+        self._tree.set(leaf, torch.where(is_there, priority.double() ** self._alpha, before))
+
+    def get_state(self) -> dict[str, Any]:
+        spec = self._replay.spec
+        leaves = torch.arange(spec.num_slots * spec.num_envs, device=self._replay.device)
+        return {"leaves": self._tree.get(leaves).cpu(), "low": self._low, "high": self._high}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._tree.set_range(0, state["leaves"].to(self._replay.device))
+        self._low, self._high = state["low"], state["high"]
+
+    def _runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Slots of the steps ``start`` to ``stop``: one run, or two where the ring begins anew."""
+        return [run for _, run in self._numbered_runs(start, stop)]
+
+    def _numbered_runs(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
+        """Likewise, each with its first step."""
+        S = self._replay.spec.num_slots
+        if start == stop:
+            return []
+        first = start % S
+        fits = min(stop - start, S - first)
+        runs = [(start, (first, first + fits))]
+        if fits < stop - start:
+            runs.append((start + fits, (0, stop - start - fits)))
+        return runs

@@ -1,0 +1,155 @@
+"""Environments that show their pictures while they are played, for making films of games.
+
+A picture is ``[height, width, 3]`` uint8, RGB: for Atari the emulator's own screen at each of its
+frames, for Gymnasium environments what they render, for others their observation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.atari import AtariEnv
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import Array, Environment, EnvSpec, StepResult
+from accel_rl.envs.errors import EnvError
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.envs.make import is_atari_game, make_env_factory
+
+Picture = NDArray[np.uint8]
+Show = Callable[[Picture], None]
+
+ATARI_FRAMES_PER_SECOND = 60.0
+STEPS_PER_SECOND = 5.0
+"""where nothing else is known: slow enough to follow a small task"""
+
+
+class ShownEnv(NamedTuple):
+    """An environment that shows its pictures, and how many of them make a second."""
+
+    env: Environment
+    frames_per_second: float
+
+
+def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
+    """The environment that ``name`` stands for, see `make_env_factory`; it calls ``show`` itself.
+
+    A Gymnasium environment from a function of one's own is rendered if it was made with
+    ``render_mode="rgb_array"``; otherwise its observation must be a picture.
+
+    Raises:
+        ValueError: there is no such environment, or nothing of it can be shown.
+    """
+    if is_atari_game(name):
+        return ShownEnv(_ShownAtari(name, atari, show), ATARI_FRAMES_PER_SECOND)
+    if name in gymnasium.registry or re.search(r"-v\d+$", name):
+        make = functools.partial(
+            gymnasium.make, name, render_mode="rgb_array", disable_env_checker=True
+        )
+        return _shown_gymnasium(make, name, show)
+    env = make_env_factory(name)()
+    if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
+        return _shown_gymnasium(lambda: env.env, name, show)
+    _picture(np.zeros(env.spec.observation_shape, env.spec.observation_dtype), name)
+    return ShownEnv(_ShownObservations(env, show), STEPS_PER_SECOND)
+
+
+class _ShownAtari(AtariEnv):
+    """Shows the screen after each frame of the emulator, those within a step too."""
+
+    def __init__(self, game: str, config: AtariConfig, show: Show) -> None:
+        super().__init__(game, config)
+        self._show = show
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        super().seed(seed)
+        act, emulator = self._act, self._emulator
+
+        def act_and_show(code: int) -> int:
+            reward = act(code)
+            self._show(emulator.getScreenRGB())
+            return reward
+
+        self._act = act_and_show  # type: ignore[assignment]  # the emulator's is overloaded
+
+
+class _ShownGymnasium(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows what the environment renders after each reset and step."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], show: Show) -> None:
+        super().__init__(env)
+        self._show = show
+
+    def reset(self, **options: Any) -> Any:
+        result = super().reset(**options)
+        self._render()
+        return result
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        self._render()
+        return result
+
+    def _render(self) -> None:
+        picture = self.env.render()
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
+        self._show(picture.astype(np.uint8, copy=False)[:, :, :3])
+
+
+def _shown_gymnasium(
+    make: Callable[[], gymnasium.Env[Any, Any]], name: str, show: Show
+) -> ShownEnv:
+    env = GymnasiumEnv(lambda: _ShownGymnasium(make(), show), name)
+    return ShownEnv(env, float(env.env.metadata.get("render_fps", STEPS_PER_SECOND)))
+
+
+class _ShownObservations:
+    """Shows the observation after each reset and step."""
+
+    def __init__(self, env: Environment, show: Show) -> None:
+        self._env = env
+        self._show = show
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._env.spec
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self._env.seed(seed)
+
+    def reset(self, out: Array) -> None:
+        self._env.reset(out)
+        self._show(_picture(out, self.spec.name))
+
+    def step(self, action: int, out: Array) -> StepResult:
+        result = self._env.step(action, out)
+        self._show(_picture(out, self.spec.name))
+        return result
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _picture(observation: Array, name: str) -> Picture:
+    """Observations that are pictures: ``[H, W]``, ``[H, W, 3]``, or the last of ``[C, H, W]``."""
+    levels = observation
+    if np.issubdtype(levels.dtype, np.floating):  # 0 to 1
+        levels = (levels.clip(0, 1) * 255).astype(np.uint8)
+    is_colour = levels.ndim == 3 and levels.shape[2] == 3
+    if levels.dtype != np.uint8 or not (is_colour or levels.ndim in (2, 3)):
+        raise EnvError(
+            f"environment {name} cannot be shown: its observations, {observation.dtype} of shape "
+            f"{list(observation.shape)}, are no pictures; let a function make it, a gymnasium.Env "
+            'with render_mode="rgb_array", and name that in env=module:function'
+        )
+    if not is_colour:
+        levels = levels if levels.ndim == 2 else levels[-1]
+        levels = np.repeat(levels[:, :, None], 3, axis=2)
+    return np.ascontiguousarray(levels)

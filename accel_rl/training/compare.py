@@ -1,0 +1,149 @@
+"""Saved runs side by side: groups that differ in seed alone, and their mean learning curves.
+
+A curve is the raw score, the mean of the last 100 games, as ``metrics.csv`` has it over the run.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.config import TrainConfig
+from accel_rl.training.options import format_value, list_options
+from accel_rl.training.saved_run import read_config
+
+Axis = Literal["steps", "frames", "minutes"]
+Values = NDArray[np.float64]
+
+NUM_POINTS = 200
+SCORE = "episode_return_raw_mean"
+_COLUMNS: dict[Axis, tuple[str, float]] = {
+    "steps": ("steps", 1.0),
+    "frames": ("frames", 1.0),
+    "minutes": ("training_seconds", 1 / 60),
+}
+_SAME = ("seed", "run_dir")
+"""options in which runs of one group may differ"""
+# Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+@dataclass(frozen=True)
+class SavedCurve:
+    """One run. ``x``, ``score``: ``[n]``, from the first finished game on."""
+
+    run_dir: Path
+    config: TrainConfig
+    x: Values
+    score: Values
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed.
+
+    ``x``: ``[200]``, where all of them have a score. ``scores``: ``[runs, 200]``. ``mean`` and
+    ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
+    ``mean - half_width`` to ``mean + half_width``, NaN for one run.
+    """
+
+    label: str
+    env: str
+    seeds: tuple[int, ...]
+    x: Values
+    scores: Values
+    mean: Values
+    half_width: Values
+
+
+def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
+    """The learning curve in ``run_dir``; the run may still be going on.
+
+    Raises:
+        ValueError: it is no run, or has no finished game in its ``metrics.csv`` yet.
+    """
+    config = read_config(run_dir)
+    column, unit = _COLUMNS[axis]
+    path = run_dir / "metrics.csv"
+    try:
+        with path.open(newline="") as file:
+            # A row that is just being written may lack its end.
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        points = [(float(row[column]) * unit, float(row[SCORE])) for row in rows]
+    except FileNotFoundError:
+        points = []
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    points = [(x, score) for x, score in points if math.isfinite(score)]
+    if not points:
+        raise ValueError(f"{run_dir} has no finished game in its metrics.csv yet; let it train on")
+    x, score = np.array(points).T
+    return SavedCurve(run_dir, config, x, score)
+
+
+def make_groups(curves: Sequence[SavedCurve]) -> list[Group]:
+    """Groups of runs with equal options but for the seed, labelled by what tells them apart.
+
+    Raises:
+        ValueError: the curves of a group have no stretch in common.
+    """
+    options = [
+        {
+            option.key: format_value(option.default)
+            for option in list_options(curve.config)
+            if option.key not in _SAME
+        }
+        for curve in curves
+    ]
+    keys = list(dict.fromkeys(key for each in options for key in each))
+    differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
+    members: dict[str, list[SavedCurve]] = {}
+    for curve, values in zip(curves, options, strict=True):
+        label = ", ".join(f"{key}={values[key]}" for key in differing if key in values)
+        members.setdefault(label or f"{curve.config.env}, {curve.config.algo}", []).append(curve)
+    return [_make_group(label, group) for label, group in members.items()]
+
+
+def _make_group(label: str, curves: list[SavedCurve]) -> Group:
+    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    if first > last:
+        early = min(curves, key=lambda curve: curve.x[-1])
+        raise ValueError(
+            f"{early.run_dir} ends before another run of its group has its first score; "
+            "let it train on, or leave it out"
+        )
+    x = np.linspace(first, last, NUM_POINTS)
+    scores = np.array([np.interp(x, curve.x, curve.score) for curve in curves])
+    return Group(
+        label=label,
+        env=curves[0].config.env,
+        seeds=tuple(curve.config.seed for curve in curves),
+        x=x,
+        scores=scores,
+        mean=scores.mean(0),
+        half_width=interval_half_width(scores),
+    )
+
+
+def interval_half_width(scores: Values) -> Values:
+    """Half the 95 % interval of the mean over the rows of ``[runs, n]``, by Student's t: ``[n]``.
+
+    ``t * s / sqrt(runs)``, ``s`` the standard deviation with ``runs - 1``; NaN for one run.
+    """
+    runs = len(scores)
+    if runs == 1:
+        return np.full(scores.shape[1], np.nan)
+    t = _T[runs - 2] if runs - 2 < len(_T) else 1.96 + 2.4 / (runs - 1)
+    width: Values = t * scores.std(0, ddof=1) / math.sqrt(runs)
+    return width

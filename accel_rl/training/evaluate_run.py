@@ -1,0 +1,244 @@
+"""The score of a saved run: its policy plays whole games for a number of steps.
+
+As in Stooke and Abbeel 2018 (arXiv:1803.02811): 125,000 steps in all, in environments of its own,
+at most 27,000 steps a game, the game's own score over all lives. The policy acts as in training and
+sees what it saw there. Games that are still running at the end are reported, not counted, so that
+long games are missed where environments are many; `EvaluateOptions.num_envs` is small for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from accel_rl import __version__
+from accel_rl.agents import CategoricalAgent
+from accel_rl.config import TrainConfig
+from accel_rl.envs import is_atari_game, make_env_factory
+from accel_rl.envs.base import EnvFactory
+from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.samplers.base import Episode, Sampler
+from accel_rl.training.evaluation import MAX_STEPS, whole_games
+from accel_rl.training.files import write_whole
+from accel_rl.training.human_scores import human_normalized
+from accel_rl.training.output import check_output, show_progress
+from accel_rl.training.parts import pick_device
+from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
+from accel_rl.training.torch_threads import sampling_threads
+
+HORIZON = 50
+"""steps of each environment between two looks at which games have ended, at most"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """How a saved run is evaluated.
+
+    Raises:
+        ValueError: a count is out of range.
+    """
+
+    checkpoint: int | None = None
+    """steps after which the checkpoint to play was written; none: the last one"""
+    num_steps: int = 125_000
+    """steps of all environments together; rounded up to whole rollouts"""
+    num_envs: int = 4
+    """environments; few, so that each has time for the longest game"""
+    seed: int = 0
+    """of the games and the actions, beside the run's own"""
+    max_episode_steps: int | None = None
+    """Atari: steps after which a game is cut off and counts as it stands; none: 27,000"""
+    max_noops: int | None = None
+    """Atari: a game starts with 0 to so many no-ops; none: as in training"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network runs; auto: the GPU if there is one"""
+    serial: bool = False
+    """step all environments in this process, without workers; works on every system"""
+    out: str | None = None
+    """JSON file to write; none: evaluation.json in the run directory"""
+    overwrite: bool = False
+    """replace the file if it exists"""
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "num_envs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """What ``evaluation.json`` holds: raw scores of whole games, and how they were played.
+
+    Statistics are None where no game was finished; ``std`` divides by the number of games.
+    ``num_unfinished``: games still running at the end, which count nowhere. ``seed`` is the
+    evaluation's. ``scores`` and ``lengths`` (in steps) are those of each game, in order of their
+    ends.
+    """
+
+    run: str
+    env: str
+    algo: str
+    training_seed: int
+    checkpoint_steps: int
+    num_steps: int
+    num_envs: int
+    seed: int
+    max_episode_steps: int | None
+    max_noops: int | None
+    num_games: int
+    num_unfinished: int
+    mean: float | None
+    median: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    human_normalized_mean: float | None
+    scores: list[float]
+    lengths: list[int]
+    accel_rl_version: str
+
+
+def evaluate_run(
+    run_dir: Path, options: EvaluateOptions, console: Console | None = None
+) -> EvaluationReport:
+    """Plays, writes the report to ``out`` and returns it; progress is shown on ``console``.
+
+    Raises:
+        ValueError: the run cannot be read, an option does not fit it or this machine, or ``out``
+            is in the way; nothing has been played.
+        SamplerError: this is not Linux and ``serial`` is false, or a worker failed.
+        OSError: ``out`` could not be written.
+    """
+    config = read_config(run_dir)
+    checkpoint = latest_checkpoint(run_dir, options.checkpoint)
+    out = Path(options.out) if options.out else run_dir / "evaluation.json"
+    check_output(out, (".json",), overwrite=options.overwrite)
+    config = _for_evaluation(config, options)
+    sampler = _make_sampler(config, options)
+    with sampling_threads(), closing(sampler):
+        device = pick_device(options.device)
+        agent, steps = load_agent(checkpoint, config, sampler.env_spec, device)
+        rollouts = -(-options.num_steps // (options.num_envs * sampler.config.horizon))
+        with show_progress(console or Console(), "steps", options.num_steps) as show:
+            episodes = _play(sampler, agent, device, rollouts, show)
+        num_unfinished = int((~sampler.rollout.episode_ended[-1]).sum())
+    is_atari = is_atari_game(config.env)
+    scores = [episode.raw_return for episode in episodes]
+    mean = float(np.mean(scores)) if scores else None
+    report = EvaluationReport(
+        run=str(run_dir),
+        env=config.env,
+        algo=config.algo,
+        training_seed=config.seed,
+        checkpoint_steps=steps,
+        num_steps=rollouts * options.num_envs * sampler.config.horizon,
+        num_envs=options.num_envs,
+        seed=options.seed,
+        max_episode_steps=config.atari.max_episode_steps if is_atari else None,
+        max_noops=config.atari.max_noops if is_atari else None,
+        num_games=len(scores),
+        num_unfinished=num_unfinished,
+        mean=mean,
+        median=float(np.median(scores)) if scores else None,
+        std=float(np.std(scores)) if scores else None,
+        min=min(scores, default=None),
+        max=max(scores, default=None),
+        human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
+        scores=scores,
+        lengths=[episode.length for episode in episodes],
+        accel_rl_version=__version__,
+    )
+    write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
+    return report
+
+
+def report_table(report: EvaluationReport) -> RenderableType:
+    """The report for people."""
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        "policy",
+        f"{report.env}, {report.algo}, seed {report.training_seed}, "
+        f"after {report.checkpoint_steps:,} steps",
+    )
+    table.add_row("played", f"{report.num_steps:,} steps in {report.num_envs} environments")
+    table.add_row(
+        "games",
+        f"{report.num_games:,} finished, {report.num_unfinished:,} unfinished (not counted)",
+    )
+    if report.mean is None:
+        table.add_row("score", "none: no game was finished; play longer with num_steps=...")
+        return table
+    for name in ("mean", "median", "std", "min", "max"):
+        table.add_row(name, f"{getattr(report, name):,.2f}")
+    if report.human_normalized_mean is not None:
+        table.add_row(
+            "human-normalised",
+            f"{report.human_normalized_mean:.1%} (0%: random play, 100%: a human)",
+        )
+    return table
+
+
+def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:
+    """The run's config with the games as `options` want them."""
+    limit, noops = options.max_episode_steps, options.max_noops
+    if is_atari_game(config.env):
+        atari = dataclasses.replace(
+            config.atari,
+            max_episode_steps=MAX_STEPS if limit is None else limit,
+            max_noops=config.atari.max_noops if noops is None else noops,
+        )
+        return dataclasses.replace(config, atari=atari)
+    for name, value in (("max_episode_steps", limit), ("max_noops", noops)):
+        if value is not None:
+            raise ValueError(
+                f"{name}={value} has no effect, because env={config.env} is no Atari game; "
+                "leave it out"
+            )
+    return config
+
+
+def _make_sampler(config: TrainConfig, options: EvaluateOptions) -> Sampler:
+    factory: EnvFactory = make_env_factory(config.env, config.atari)
+    horizon = min(HORIZON, -(-options.num_steps // options.num_envs))
+    # A worker that is replaced cuts its games short, which would count here.
+    sampler_config = dataclasses.replace(
+        whole_games(config.sampler, options.num_envs, horizon), on_worker_failure="raise"
+    )
+    # Apart from the training's and its evaluator's games, which come from config.seed as well.
+    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
+    seed = int(seeds.generate_state(1)[0])
+    if options.serial:
+        return SerialSampler(factory, sampler_config, seed)
+    return ParallelSampler(factory, sampler_config, seed)
+
+
+def _play(
+    sampler: Sampler,
+    agent: CategoricalAgent,
+    device: torch.device,
+    rollouts: int,
+    show: Callable[[int], None],
+) -> list[Episode]:
+    episodes: list[Episode] = []
+    with ActionServer(agent, sampler, device) as server:
+        sampler.start()
+        for done in range(1, rollouts + 1):
+            sampler.collect(server)
+            episodes += sampler.take_episodes()
+            show(done * sampler.config.num_envs * sampler.config.horizon)
+    return episodes

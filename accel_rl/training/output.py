@@ -1,0 +1,47 @@
+"""Where a tool's result goes, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import Progress
+
+from accel_rl.training.progress import LINE_SECONDS
+
+
+def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raises a ValueError unless a file of such a kind can be written to ``path``."""
+    if path.suffix not in suffixes:
+        raise ValueError(f"out={path} must end in {' or '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"out={path}: there is no directory {path.parent}; make it first")
+    if path.is_dir():
+        raise ValueError(f"out={path} is a directory; name a file")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists; choose another with out=PATH, or add overwrite=true")
+
+
+@contextmanager
+def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many of ``total`` are done, and shows it.
+
+    A bar in a terminal; elsewhere a line now and then.
+    """
+    if console.is_terminal and not console.is_dumb_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda done: progress.update(task, completed=done)
+        return
+    shown = perf_counter()
+
+    def show(done: int) -> None:
+        nonlocal shown
+        if perf_counter() - shown >= LINE_SECONDS:
+            shown = perf_counter()
+            console.print(f"{what}: {done:,} of {total:,}", highlight=False, soft_wrap=True)
+
+    yield show

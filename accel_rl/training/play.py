@@ -1,0 +1,131 @@
+"""One game of a saved run as a film, with its score."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from accel_rl.envs.shown import make_shown_env
+from accel_rl.training.evaluation import MAX_STEPS
+from accel_rl.training.movie import SUFFIXES, film
+from accel_rl.training.output import check_output, show_progress
+from accel_rl.training.parts import pick_device
+from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
+from accel_rl.training.torch_threads import sampling_threads
+
+_SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
+_CAPTION = 28  # rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions:
+    """How a game of a saved run is played and filmed.
+
+    Raises:
+        ValueError: a count is out of range.
+    """
+
+    checkpoint: int | None = None
+    """steps after which the checkpoint to play was written; none: the last one"""
+    max_steps: int = MAX_STEPS
+    """steps after which the film ends, be the game over or not"""
+    seed: int = 0
+    """of the game and the actions, beside the run's own; another seed is another game"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network runs; auto: the GPU if there is one"""
+    out: str | None = None
+    """file to write, .mp4 or .gif (its first minute); none: game.mp4 in the run directory"""
+    overwrite: bool = False
+    """replace the file if it exists"""
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """One game: its raw score, its length, and the film of it."""
+
+    path: Path
+    score: float
+    num_steps: int
+    is_over: bool
+    num_frames: int
+    frames_per_second: float
+
+
+def play(run_dir: Path, options: PlayOptions, console: Console | None = None) -> Game:
+    """Plays a game, writes the film and tells of it; progress is shown on ``console``.
+
+    Raises:
+        ValueError: the run cannot be read, its environment has nothing to show, or ``out`` is in
+            the way.
+        OSError: ``out`` could not be written.
+    """
+    config = read_config(run_dir)
+    checkpoint = latest_checkpoint(run_dir, options.checkpoint)
+    out = Path(options.out) if options.out else run_dir / "game.mp4"
+    check_output(out, SUFFIXES, overwrite=options.overwrite)
+    pictures: list[NDArray[np.uint8]] = []
+    env, frames_per_second = make_shown_env(config.env, config.atari, pictures.append)
+    spec = env.spec
+    score, num_steps, is_over, num_frames = 0.0, 0, False, 0
+    env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
+    rng = np.random.default_rng(action_seed)
+    observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
+    with (
+        closing(env),
+        sampling_threads(),
+        film(out, frames_per_second) as movie,
+        show_progress(console or Console(), "steps", options.max_steps) as show,
+    ):
+        device = pick_device(options.device)
+        agent, _ = load_agent(checkpoint, config, spec, device)
+        env.seed(env_seed)
+        env.reset(observation[0])
+        while True:
+            for picture in pictures:
+                movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
+            num_frames += len(pictures)
+            pictures.clear()
+            if is_over or num_steps == options.max_steps:
+                break
+            on_device = torch.from_numpy(observation).to(device)
+            action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device))
+            result = env.step(int(action), observation[0])
+            score += result.raw_reward
+            num_steps += 1
+            is_over = result.episode_ended
+            show(num_steps)
+    return Game(
+        path=out,
+        score=score,
+        num_steps=num_steps,
+        is_over=is_over,
+        num_frames=num_frames,
+        frames_per_second=frames_per_second,
+    )
+
+
+def _with_caption(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+    """The picture, enlarged by a whole factor, under a line of text; sides even, for encoders."""
+    height, width, _ = picture.shape
+    factor = max(1, round(_SIDE / max(height, width)))
+    height, width = height * factor, width * factor
+    whole = np.zeros((_CAPTION + height + height % 2, width + width % 2, 3), np.uint8)
+    whole[_CAPTION : _CAPTION + height, :width] = cv2.resize(
+        picture, (width, height), interpolation=cv2.INTER_NEAREST
+    )
+    cv2.putText(whole, text, (6, 19), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (255, 255, 255), 1)
+    return whole

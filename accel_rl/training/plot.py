@@ -1,0 +1,121 @@
+"""Learning curves of several saved runs in one picture, and their final scores."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+
+from accel_rl.training.compare import Axis, Group, make_groups, read_curve
+from accel_rl.training.files import write_whole
+from accel_rl.training.metrics import EPISODE_WINDOW
+from accel_rl.training.output import check_output
+
+_COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
+_GRID = "#e3e3e3"
+_FEWEST_FOR_BAND = 3
+"""runs; the interval of two is six times as wide as that of three, and hides everything"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions:
+    """How saved runs are drawn."""
+
+    x: Axis = "steps"
+    """what the curves stand over; minutes are those of training, evaluation left out"""
+    out: str = "learning_curves.png"
+    """PNG file to write"""
+    overwrite: bool = False
+    """replace the file if it exists"""
+
+
+def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
+    """Draws the mean learning curve of each group of runs that differ in the seed alone.
+
+    Thin lines are single runs, the band the 95 % interval of the mean (Student's t over the runs),
+    drawn from three runs on. Each environment has a panel of its own.
+
+    Raises:
+        ValueError: a run cannot be read or has no score yet, a run is named twice, or ``out`` is
+            in the way.
+        OSError: ``out`` could not be written.
+    """
+    out = Path(options.out)
+    check_output(out, (".png",), overwrite=options.overwrite)
+    if not run_dirs:
+        raise ValueError("no run is named; name run directories, as in runs/pong-a2c-*")
+    resolved = [run_dir.resolve() for run_dir in run_dirs]
+    for run_dir in run_dirs:
+        if resolved.count(run_dir.resolve()) > 1:
+            raise ValueError(f"{run_dir} is named twice")
+    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs])
+    write_whole(out, _draw(groups, options.x))
+    return groups
+
+
+def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
+    """Final scores: those at the end of each curve, the last point that all its runs have."""
+    table = Table(
+        box=box.SIMPLE,
+        caption=f"score: raw, mean of the last {EPISODE_WINDOW} games, then mean over the runs; "
+        "interval: 95 %, Student's t over the runs",
+    )
+    table.add_column("runs", overflow="fold")
+    for name in ("seeds", axis, "score", "interval", "range"):
+        table.add_column(name, justify="right")
+    for group in groups:
+        last = group.scores[:, -1]
+        mean, half = group.mean[-1], group.half_width[-1]
+        table.add_row(
+            group.label,
+            ", ".join(map(str, group.seeds)),
+            f"{group.x[-1]:,.1f}" if axis == "minutes" else f"{group.x[-1]:,.0f}",
+            f"{mean:,.2f}",
+            "needs 2 runs" if np.isnan(half) else f"{mean - half:,.2f} to {mean + half:,.2f}",
+            f"{last.min():,.2f} to {last.max():,.2f}",
+        )
+    return table
+
+
+def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
+    envs = list(dict.fromkeys(group.env for group in groups))
+    figure = Figure(figsize=(8.0 * len(envs), 4.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, env in enumerate(envs):
+        axes = figure.add_subplot(1, len(envs), number + 1)
+        for colour, group in enumerate(group for group in groups if group.env == env):
+            _draw_group(axes, group, _COLOURS[colour % len(_COLOURS)])
+        axes.set_title(env)
+        axes.set_xlabel(axis)
+        axes.set_ylabel(f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlim(left=0)
+        axes.grid(color=_GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["right", "top"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getbuffer()
+
+
+def _draw_group(axes: Any, group: Group, colour: str) -> None:
+    runs = len(group.seeds)
+    if runs > 1:
+        axes.plot(group.x, group.scores.T, color=colour, linewidth=0.6, alpha=0.5)
+    label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
+    if runs >= _FEWEST_FOR_BAND:
+        low, high = group.mean - group.half_width, group.mean + group.half_width
+        axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=0)
+        label += ", 95 % interval of the mean"
+    axes.plot(group.x, group.mean, color=colour, linewidth=1.8, label=label)

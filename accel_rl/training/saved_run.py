@@ -1,0 +1,100 @@
+"""A run that was saved: its config and its checkpoints, read back from its directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.envs import EnvSpec
+from accel_rl.models import make_model
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+
+
+def read_config(run_dir: Path) -> TrainConfig:
+    """The resolved config of the run in ``run_dir``, every option as it was.
+
+    Options that are newer than the run have the values of its preset.
+
+    Raises:
+        ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
+            read or is not one that this version of accel_rl understands.
+    """
+    path = run_dir / "config.yaml"
+    if not run_dir.is_dir():
+        raise ValueError(f"there is no run directory {run_dir}; name one that training has made")
+    if not path.is_file():
+        raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it")
+    try:
+        tree = OmegaConf.load(path)
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
+    if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
+        raise ValueError(f"{path} is not the config of a training run of accel_rl")
+    algo = str(tree["algo"])
+    if algo not in PRESETS:
+        raise ValueError(
+            f"{path}: algo={algo} is unknown to this version of accel_rl, "
+            f"which has {', '.join(PRESETS)}"
+        )
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PRESETS[algo]()), tree))
+    except ConfigKeyError as error:
+        raise ValueError(
+            f"{path}: option {error.full_key} is unknown to this version of accel_rl; "
+            "use the version that made the run"
+        ) from error
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ValueError(f"{path} is not valid: {_first_line(error)}") from error
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
+    """The last checkpoint of the run in ``run_dir``, or the one after ``steps`` steps.
+
+    Raises:
+        ValueError: there is none; the message lists those that there are.
+    """
+    there = list_checkpoints(run_dir)
+    if not there:
+        raise ValueError(
+            f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
+            "and at its end"
+        )
+    if steps is None:
+        return there[-1]
+    path = checkpoint_path(run_dir, steps)
+    if path not in there:
+        known = ", ".join(each.stem.removeprefix("steps_").lstrip("0") or "0" for each in there)
+        raise ValueError(f"{run_dir} has no checkpoint of step {steps}; there are {known}")
+    return path
+
+
+def load_agent(
+    checkpoint: Path, config: TrainConfig, spec: EnvSpec, device: torch.device
+) -> tuple[CategoricalAgent, int]:
+    """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
+
+    Raises:
+        ValueError: it is no checkpoint of this version, or not one of this config and environment.
+    """
+    state = load_checkpoint(checkpoint)
+    model = make_model(
+        config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
+    ).to(device)
+    flat = FlatParameters(model)
+    try:
+        flat.from_named_(flat.parameter, state["learner"]["parameters"])
+    except ValueError as error:
+        raise ValueError(f"{checkpoint}: {error}") from error
+    return CategoricalAgent(model), state["counts"]["steps"]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

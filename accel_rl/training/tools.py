@@ -1,0 +1,91 @@
+"""``evaluate``, ``play`` and ``plot`` from the command line: arguments, messages, exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from accel_rl.samplers import SamplerError
+from accel_rl.training.command_line import help_entry, override, split, wants_help
+from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
+from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.options import format_value, list_options
+from accel_rl.training.play import PlayOptions, play
+from accel_rl.training.plot import PlotOptions, plot, scores_table
+from accel_rl.training.stopping import Interrupted, StopRequest
+
+_USAGE = {
+    "evaluate": ("RUN", "the score of a saved run, over whole games"),
+    "play": ("RUN", "one game of a saved run as a film"),
+    "plot": ("RUN...", "learning curves of saved runs; those that differ in the seed are averaged"),
+}
+
+
+def run_tool(name: str, arguments: Sequence[str]) -> int:
+    """Does what ``name`` (evaluate, play, plot) says; returns the exit code as training does."""
+    console = Console()
+    try:
+        if wants_help(arguments):
+            print(_help(name, console.width))
+            return 0
+        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        sys.path.append(os.getcwd())
+        tune_malloc()
+        with StopRequest():
+            _run(name, arguments, console)
+    except (ValueError, SamplerError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as interrupted:
+        print(f"stopped by {interrupted.signal.name}; nothing was written", file=sys.stderr)
+        return 128 + interrupted.signal
+    return 0
+
+
+def _run(name: str, arguments: Sequence[str], console: Console) -> None:
+    runs = [Path(each) for each in arguments if _names_run(each)]
+    given = split([each for each in arguments if not _names_run(each)])
+    if name == "plot":
+        plot_options, _ = override(PlotOptions(), given)
+        groups = plot(runs, plot_options)
+        console.print(scores_table(groups, plot_options.x))
+        print(f"written: {plot_options.out}")
+        return
+    if len(runs) != 1:
+        raise ValueError(
+            f"{name} takes one run directory, as in runs/pong-a2c-0-...; {len(runs)} are given"
+        )
+    if name == "play":
+        play_options, _ = override(PlayOptions(), given)
+        game = play(runs[0], play_options, console)
+        end = "game over" if game.is_over else "not over"
+        print(f"score {game.score:g} after {game.num_steps:,} steps, {end}")
+        print(f"written: {game.path}")
+        return
+    options, _ = override(EvaluateOptions(), given)
+    console.print(report_table(evaluate_run(runs[0], options, console)))
+    print(f"written: {options.out or runs[0] / 'evaluation.json'}")
+
+
+def _names_run(argument: str) -> bool:
+    is_option = "=" in argument or argument.startswith("-")
+    return not is_option or Path(argument).is_dir()
+
+
+def _help(name: str, width: int) -> str:
+    runs, what = _USAGE[name]
+    lines = [
+        f"python launch/{name}.py {runs} [key=value ...]   {what}",
+        f"python -m accel_rl {name} {runs} [key=value ...]  the same, where installed",
+        "",
+        "RUN is a run directory, as training made it. Options, with their defaults",
+    ]
+    bases = {"evaluate": EvaluateOptions(), "play": PlayOptions(), "plot": PlotOptions()}
+    for option in list_options(bases[name]):
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += help_entry(head, option.doc, width)
+    return "\n".join(lines)

@@ -1,0 +1,8 @@
+"""Scores a saved run: ``python launch/evaluate.py RUN`` (``--help`` lists options)."""
+
+import sys
+
+from accel_rl.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -1,0 +1,67 @@
+"""Saved runs for the tests of what is done with them."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import train
+
+SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def trained(run_dir: Path, *arguments: str) -> Path:
+    """A run directory, made by a run of 40 steps if no other number is given."""
+    options = ["total_steps=40", *SMALL, f"run_dir={run_dir}"]
+    keys = {argument.partition("=")[0] for argument in arguments}
+    kept = [option for option in options if option.partition("=")[0] not in keys]
+    train(parse_arguments([*kept, *arguments]), quiet())
+    return run_dir
+
+
+def prefer_action(run_dir: Path, action: int) -> None:
+    """Changes the last checkpoint of ``run_dir`` so that its policy takes ``action`` always."""
+    path = list_checkpoints(run_dir)[-1]
+    state = load_checkpoint(path)
+    bias = state["learner"]["parameters"]["policy.4.bias"]
+    state["learner"]["parameters"]["policy.4.weight"].zero_()
+    bias.zero_()
+    bias[action] = 1000.0
+    del state["format"]
+    save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
+
+
+class Pay:
+    """Three steps, each paying its action; at most 2. The observation is a picture of it."""
+
+    spec = EnvSpec(
+        name="pay",
+        observation_shape=(4, 6, 3),
+        observation_dtype=np.dtype(np.uint8),
+        num_actions=3,
+    )
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        pass
+
+    def reset(self, out: Any) -> None:
+        self.t = 0
+        out.fill(100)
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.t += 1
+        out.fill(100 + action)
+        ended = self.t == 3
+        return StepResult(float(action > 0), float(action), ended, False, ended)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,269 @@
+"""PPO: its loss against explicit loops, and what of a rollout moves the parameters how often."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos import PPO, PPOConfig
+from accel_rl.algos.ppo import Minibatch, PPOLoss, ppo_loss
+from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.parallel import FlatParameters, Local
+
+T, B, NUM_ACTIONS = 6, 4, 3
+
+
+def random_case(num_samples: int = 40) -> tuple[PolicyValue, Minibatch]:
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(num_samples, NUM_ACTIONS)))
+    action = torch.from_numpy(rng.integers(NUM_ACTIONS, size=num_samples))
+    chosen = logits.log_softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
+    batch = Minibatch(
+        action=action,
+        return_=torch.from_numpy(rng.normal(size=num_samples)),
+        advantage=torch.from_numpy(rng.normal(size=num_samples)),
+        behaviour_log_prob=chosen + torch.from_numpy(0.3 * rng.normal(size=num_samples)),
+        behaviour_value=torch.from_numpy(rng.normal(size=num_samples)),
+        valid=torch.from_numpy(rng.random(num_samples) < 0.7),
+    )
+    return PolicyValue(logits, torch.from_numpy(rng.normal(size=num_samples))), batch
+
+
+def slow_loss(output: PolicyValue, batch: Minibatch, clip: float, clip_value: bool) -> dict:
+    sums = dict.fromkeys(("policy", "value", "entropy", "kl", "clip_fraction"), 0.0)
+    count = 0
+    for i in range(len(batch.action)):
+        if not batch.valid[i]:
+            continue
+        count += 1
+        weights = [math.exp(z) for z in output.logits[i].tolist()]
+        p = [w / sum(weights) for w in weights]
+        ratio = p[int(batch.action[i])] / math.exp(batch.behaviour_log_prob[i].item())
+        advantage = batch.advantage[i].item()
+        clipped = min(max(ratio, 1 - clip), 1 + clip)
+        sums["policy"] -= min(ratio * advantage, clipped * advantage)
+        return_, value = batch.return_[i].item(), output.value[i].item()
+        error = (return_ - value) ** 2
+        if clip_value:
+            old = batch.behaviour_value[i].item()
+            near = min(max(value, old - clip), old + clip)
+            error = max(error, (return_ - near) ** 2)
+        sums["value"] += error
+        sums["entropy"] -= sum(q * math.log(q) for q in p)
+        sums["kl"] += ratio - 1 - math.log(ratio)
+        sums["clip_fraction"] += abs(ratio - 1) > clip
+    assert 0 < count < len(batch.action)
+    return {name: total / count for name, total in sums.items()}
+
+
+@pytest.mark.parametrize("clip_value", [False, True])
+def test_loss_equals_slow_version_over_valid_rows_only(clip_value: bool) -> None:
+    output, batch = random_case()
+    loss = ppo_loss(output, batch, 0.2, clip_value, value_coefficient=0.5, entropy_coefficient=0.01)
+    expected = slow_loss(output, batch, 0.2, clip_value)
+    assert 0 < expected["clip_fraction"] < 1
+    for name, value in expected.items():
+        # float32 is used for the share alone
+        assert getattr(loss, name).item() == pytest.approx(value, rel=1e-6), name
+    total = expected["policy"] + 0.5 * expected["value"] - 0.01 * expected["entropy"]
+    assert loss.total.item() == pytest.approx(total, rel=1e-12)
+
+
+def one_sample(probability: float, advantage: float, clip: float = 0.2) -> tuple[PPOLoss, Tensor]:
+    """Two actions of which the chosen one had probability 1/2 and now has ``probability``."""
+    z = math.log(probability / (1 - probability))
+    logits = torch.tensor([[0.0, z]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, dtype=torch.float64)
+    batch = Minibatch(
+        action=torch.tensor([1]),
+        return_=one,
+        advantage=advantage * one,
+        behaviour_log_prob=math.log(0.5) * one,
+        behaviour_value=one,
+        valid=torch.tensor([True]),
+    )
+    loss = ppo_loss(PolicyValue(logits, one), batch, clip, False, 1.0, 0.0)
+    (gradient,) = torch.autograd.grad(loss.total, logits)
+    return loss, gradient[0]
+
+
+@pytest.mark.parametrize(
+    ("probability", "advantage", "policy", "has_gradient"),
+    [
+        (0.55, 2.0, -2.2, True),  # ratio 1.1, within the range
+        (0.75, 2.0, -2.4, False),  # 1.5: no more is gained than 1.2 * 2
+        (0.75, -2.0, 3.0, True),  # 1.5 of what is bad: pulled back in full
+        (0.25, 2.0, -1.0, True),  # 0.5 of what is good: likewise
+        (0.25, -2.0, 1.6, False),  # 0.5 of what is bad: no more is gained than 0.8 * 2
+    ],
+)
+def test_objective_and_gradient_of_one_sample_equal_hand_computed(
+    probability: float, advantage: float, policy: float, has_gradient: bool
+) -> None:
+    loss, gradient = one_sample(probability, advantage)
+    assert loss.policy.item() == pytest.approx(policy, rel=1e-12)
+    # d(-A p / 0.5)/dz = -2 A p (1 - p)
+    expected = -2 * advantage * probability * (1 - probability) if has_gradient else 0.0
+    np.testing.assert_allclose(gradient.numpy(), [-expected, expected], rtol=1e-12)
+
+
+def test_value_clipping_takes_gradient_from_values_that_ran_away() -> None:
+    one = torch.ones(1, dtype=torch.float64)
+    for value, gradient in ((1.1, -1.8), (1.5, 0.0)):  # -2 (2 - 1.1); 1.5 is clipped to 1.2
+        v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
+        batch = Minibatch(torch.tensor([0]), 2 * one, one, 0 * one, one, torch.tensor([True]))
+        loss = ppo_loss(PolicyValue(torch.zeros(1, 2).double(), v), batch, 0.2, True, 1.0, 0.0)
+        (found,) = torch.autograd.grad(loss.value, v)
+        assert found.item() == pytest.approx(gradient)
+
+
+def test_loss_refuses_values_of_wrong_shape() -> None:
+    output, batch = random_case()
+    with pytest.raises(ValueError, match=r"expected \[N\] with N = 40"):
+        ppo_loss(output._replace(value=output.value.unsqueeze(1)), batch, 0.2, False, 1.0, 0.0)
+
+
+class LinearModel(PolicyValueModel):
+    """The observation, a number, is its own value; the policy starts uniform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.logits = nn.Parameter(torch.zeros(NUM_ACTIONS))
+        self.seen: list[Tensor] = []
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        if torch.is_grad_enabled():
+            self.seen.append(observation.clone())
+        logits = self.logits.expand(len(observation), NUM_ACTIONS)
+        return PolicyValue(logits, self.scale * observation.float())
+
+
+def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local]:
+    config = PPOConfig(**{"minibatch_size": 8, **options})
+    model = LinearModel()
+    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    return PPO(CategoricalAgent(model), config, exchange, seed), model, exchange
+
+
+def make_batch() -> RolloutTensors:
+    g = torch.Generator().manual_seed(0)
+    return RolloutTensors(
+        observation=torch.randn(T + 1, B, generator=g),
+        action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
+        reward=torch.randn(T, B, generator=g),
+        terminated=torch.zeros(T, B, dtype=torch.bool),
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        valid=torch.ones(T, B, dtype=torch.bool),
+        final_observation=torch.empty(0),
+        final_step=torch.empty(0, dtype=torch.int64),
+        final_env=torch.empty(0, dtype=torch.int64),
+    )
+
+
+def test_each_epoch_uses_every_step_once_in_another_order() -> None:
+    learner, model, exchange = make_learner(epochs=3)
+    batch = make_batch()
+    learner.update(batch, progress=0.0)
+    assert exchange.num_updates == 9
+    epochs = [torch.cat(model.seen[i : i + 3]) for i in (0, 3, 6)]
+    for seen in epochs:
+        assert torch.equal(seen.sort().values, batch.observation[:T].flatten().sort().values)
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_one_update_on_the_whole_rollout_moves_parameters_as_worked_out_by_loops() -> None:
+    learner, model, _ = make_learner(
+        epochs=1, minibatch_size=T * B, lr=0.01, gae_lambda=0.9, value_coefficient=0.5
+    )
+    batch = make_batch()
+    metrics = learner.update(batch, progress=0.0)
+    # At the start all ratios are 1, so the policy's gradient is A2C's, with these advantages:
+    # delta_t = r_t + 0.99 V_(t+1) - V_t; A_t = delta_t + 0.99 * 0.9 * A_(t+1)
+    grad_scale, grad_logits, n = 0.0, np.zeros(NUM_ACTIONS), T * B
+    x = batch.observation.tolist()
+    for b in range(B):
+        advantage = 0.0
+        for t in reversed(range(T)):
+            delta = batch.reward[t, b].item() + 0.99 * x[t + 1][b] - x[t][b]
+            advantage = delta + 0.99 * 0.9 * advantage
+            grad_scale += 0.5 * -2 * advantage * x[t][b] / n  # return - value = advantage
+            for j in range(NUM_ACTIONS):
+                chosen = j == batch.action[t, b].item()
+                grad_logits[j] += advantage * (1 / NUM_ACTIONS - chosen) / n
+    norm = np.sqrt(grad_scale**2 + (grad_logits**2).sum())
+    assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
+    assert metrics["kl"].item() == pytest.approx(0.0, abs=1e-6)
+    for found, start, grad in ((model.scale, 1.0, grad_scale), (model.logits, 0.0, grad_logits)):
+        rate = 0.01 * 0.001**0.5 / 0.1
+        expected = start - rate * 0.1 * grad / (0.001**0.5 * np.abs(grad) + 1e-5)
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
+
+
+def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
+    results = []
+    for garbage in (0.0, 1000.0):
+        batch = make_batch()
+        batch.terminated[2, 1] = True
+        batch.valid[3:, 1] = False
+        batch.reward[3:, 1] = garbage
+        batch.observation[3:, 1] = garbage
+        learner, _, exchange = make_learner(normalize_advantage=True)
+        learner.update(batch, progress=0.0)
+        results.append(exchange.parameters.parameter.clone())
+    assert torch.equal(*results)
+
+
+def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> None:
+    clip_ranges = []
+
+    def spy(output: Any, batch: Any, clip_range: float, *rest: Any) -> PPOLoss:
+        clip_ranges.append(clip_range)
+        return ppo_loss(output, batch, clip_range, *rest)
+
+    monkeypatch.setattr("accel_rl.algos.ppo.ppo_loss", spy)
+    moves = []
+    for schedule, progress in (("linear", 0.0), ("linear", 0.75), ("constant", 0.75)):
+        learner, _, exchange = make_learner(epochs=1, minibatch_size=24, lr_schedule=schedule)
+        before = exchange.parameters.parameter.clone()
+        learner.update(make_batch(), progress)
+        moves.append((exchange.parameters.parameter - before).abs().max().item())
+    assert clip_ranges == pytest.approx([0.2, 0.05, 0.2])
+    assert moves[1] == pytest.approx(moves[0] / 4, rel=1e-3)
+    assert moves[2] == pytest.approx(moves[0], rel=1e-3)
+
+
+def test_shuffling_goes_on_from_a_state() -> None:
+    learner, model, _ = make_learner()
+    learner.update(make_batch(), 0.0)
+    state = learner.get_state()
+    model.seen.clear()
+    learner.update(make_batch(), 0.0)
+    other, other_model, _ = make_learner(seed=7)
+    other.set_state(state)
+    other.update(make_batch(), 0.0)
+    assert all(map(torch.equal, model.seen, other_model.seen))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"clip_range": -0.1}, "clip_range is -0.1; it must be above 0"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"gae_lambda": 1.5}, "gae_lambda is 1.5; it must be from 0 to 1"),
+    ],
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPOConfig(**options)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(500, 256), (4096, 2048)])
+def test_rollout_that_minibatches_do_not_divide_is_refused(size: int, fits: int) -> None:
+    with pytest.raises(ValueError, match=f"minibatch_size={size} .* use minibatch_size={fits}"):
+        PPOConfig(minibatch_size=size).check_rollout(num_envs=8, horizon=256)

@@ -1,0 +1,242 @@
+"""One game of a saved run as a film."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+from saved_runs import prefer_action, quiet, trained
+
+from accel_rl.envs import AtariConfig, EnvError, StepResult, make_env_factory
+from accel_rl.envs.shown import make_shown_env
+from accel_rl.training.movie import film
+from accel_rl.training.play import Game, PlayOptions, play
+
+
+def play_game(run_dir: Path, **options: Any) -> Game:
+    return play(run_dir, PlayOptions(**({"overwrite": True} | options)), quiet())
+
+
+def read_film(path: Path) -> tuple[float, list[np.ndarray]]:
+    """Its pictures a second, and its pictures, RGB."""
+    video = cv2.VideoCapture(str(path))
+    pictures = []
+    while (read := video.read())[0]:
+        pictures.append(read[1][:, :, ::-1])
+    return video.get(cv2.CAP_PROP_FPS), pictures
+
+
+def durations(gif: Image.Image) -> list[int]:
+    """Milliseconds that each picture stands; equal ones that follow each other are one."""
+    return [each.info["duration"] for each in ImageSequence.Iterator(gif)]
+
+
+@pytest.fixture(scope="module")
+def breakout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("breakout") / "run", "env=breakout")
+
+
+@pytest.fixture(scope="module")
+def pay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = trained(tmp_path_factory.mktemp("pay") / "run", "env=saved_runs:Pay")
+    prefer_action(run_dir, 2)
+    return run_dir
+
+
+def test_atari_game_is_filmed_in_colour_at_each_frame_of_the_emulator(breakout) -> None:
+    game = play_game(breakout)
+    assert game.path == breakout / "game.mp4"
+    assert game.is_over
+    rate, pictures = read_film(game.path)
+    assert rate == game.frames_per_second == 60
+    assert len(pictures) == game.num_frames
+    # Four frames a step, and NOOP and FIRE after each of four lost lives.
+    assert game.num_frames == 4 * game.num_steps + 4 * 2
+    assert pictures[-1].shape == (28 + 420, 320, 3)
+    red_bricks = pictures[0][28 + 2 * 60, 160].astype(int)
+    assert red_bricks[0] > 150 > red_bricks[2] + 50
+
+
+def test_game_of_another_seed_is_another(breakout) -> None:
+    a, b, c = (play_game(breakout, seed=seed, max_steps=400) for seed in (0, 0, 1))
+    assert a == b
+    assert (a.score, a.num_steps) != (c.score, c.num_steps)
+
+
+def test_filmed_game_is_the_same_as_one_that_is_not_filmed() -> None:
+    seen: list[int] = []
+    config = AtariConfig(sticky_actions=0.25)
+    shown, _ = make_shown_env("breakout", config, lambda picture: seen.append(picture.ndim))
+    results = []
+    for env in (shown, make_env_factory("breakout", config)()):
+        out = np.zeros(env.spec.observation_shape, np.uint8)
+        env.seed(np.random.SeedSequence(5))
+        env.reset(out)
+        actions = np.random.default_rng(0).integers(env.spec.num_actions, size=200).tolist()
+        played: list[tuple[StepResult, bytes]] = []
+        while not (played and played[-1][0].episode_ended) and actions:
+            played.append((env.step(actions.pop(), out), out.tobytes()))
+        results.append(played)
+    assert results[0] == results[1]
+    assert len(seen) >= 4 * len(results[0])
+
+
+def test_observation_is_filmed_where_there_is_nothing_else(pay) -> None:
+    game = play_game(pay)
+    assert (game.score, game.num_steps, game.is_over) == (6.0, 3, True)
+    rate, pictures = read_film(game.path)
+    assert rate == 5
+    assert len(pictures) == 4  # the first observation and three steps
+    assert pictures[0].shape == (28 + 4 * 70, 6 * 70, 3)
+    assert abs(int(pictures[3][200, 200, 0]) - 102) < 8
+
+
+def test_catch_is_filmed(tmp_path) -> None:
+    game = play_game(trained(tmp_path / "run", "env=catch"))
+    assert (game.num_steps, game.num_frames) == (9, 10)
+    assert game.score in (-1, 1)
+    _, pictures = read_film(game.path)
+    top_row, bottom_row = pictures[0][28 + 21, :, 0], pictures[0][-21, :, 0]
+    assert (top_row > 128).sum() == pytest.approx(42, abs=4)  # one cell of five, the ball
+    assert bottom_row[210 // 2] > 128  # the paddle
+
+
+class Drawn(gymnasium.Env[Any, Any]):
+    """Renders the number of the step as a grey level; ends after four."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 4, False, {}
+
+    def render(self) -> Any:
+        return np.full((300, 421, 3), 50 * self.t, np.uint8)
+
+
+gymnasium.register("Drawn-v0", Drawn)
+
+
+def make_drawn() -> Drawn:
+    return Drawn("rgb_array")
+
+
+@pytest.mark.parametrize("env", ["Drawn-v0", "test_training_play:make_drawn"])
+def test_gymnasium_environment_is_filmed_as_it_renders(env: str, tmp_path) -> None:
+    game = play_game(trained(tmp_path / "run", f"env={env}"))
+    rate, pictures = read_film(game.path)
+    assert (rate, game.score, game.num_steps) == (25, 4.0, 4)
+    assert [round(int(p[100, 100, 0]) / 50) for p in pictures] == [0, 1, 2, 3, 4]
+    assert pictures[0].shape == (28 + 300, 422, 3)  # even sides
+
+
+@pytest.mark.parametrize("env", ["counting", "test_training_play:Drawn"])
+def test_environment_without_pictures_is_refused(env: str, tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", f"env={env}")
+    with pytest.raises(EnvError, match=r"cannot be shown: .* are no pictures; let a function make"):
+        play_game(run_dir)
+
+
+def test_rendering_that_gives_no_picture_is_refused(monkeypatch, tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=Drawn-v0")
+    monkeypatch.setattr(Drawn, "render", lambda self: "a picture")
+    with pytest.raises(EnvError, match="rendering gave no picture but a str"):
+        play_game(run_dir)
+    assert not (run_dir / "game.mp4").exists()
+
+
+def test_gif_shows_the_game_at_its_speed(pay, tmp_path) -> None:
+    path = tmp_path / "game.gif"
+    play_game(pay, out=str(path))
+    with Image.open(path) as gif:
+        assert gif.size == (420, 308)
+        assert sum(durations(gif)) == 4 * 200
+
+
+def test_gif_of_a_fast_film_leaves_out_pictures_but_keeps_the_speed(tmp_path) -> None:
+    path = tmp_path / "film.gif"
+    with film(path, 60.0) as movie:
+        for level in range(60):
+            movie.add(np.full((8, 8, 3), 4 * level, np.uint8))
+    with Image.open(path) as gif:
+        assert (gif.n_frames, gif.info["duration"]) == (20, 50)
+
+
+def test_gif_ends_after_a_minute(tmp_path) -> None:
+    path = tmp_path / "film.gif"
+    with film(path, 5.0) as movie:
+        for number in range(400):
+            movie.add(np.full((2, 2, 3), number % 256, np.uint8))
+    with Image.open(path) as gif:
+        assert gif.n_frames == 300
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
+def test_film_that_fails_leaves_the_one_before(name: str, tmp_path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"before")
+    with pytest.raises(RuntimeError, match="the game broke"), film(path, 5.0) as movie:
+        movie.add(np.zeros((8, 8, 3), np.uint8))
+        raise RuntimeError("the game broke")
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_film_that_opencv_could_not_write_is_an_error(tmp_path, monkeypatch) -> None:
+    class Deaf:
+        def __init__(self, *args: Any) -> None: ...
+
+        @staticmethod
+        def fourcc(*letters: str) -> int:
+            return 0
+
+        def write(self, picture: Any) -> None: ...
+
+        def release(self) -> None: ...
+
+    monkeypatch.setattr("cv2.VideoWriter", Deaf)
+    with (
+        pytest.raises(OSError, match="wrote 0 of 1 pictures"),
+        film(tmp_path / "a.mp4", 5) as movie,
+    ):
+        movie.add(np.zeros((8, 8, 3), np.uint8))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_game_that_takes_too_long_is_cut_off(breakout) -> None:
+    game = play_game(breakout, max_steps=5)
+    assert (game.num_steps, game.is_over, game.num_frames) == (5, False, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out": "game.avi"}, r"out=game\.avi must end in \.mp4 or \.gif"),
+        ({"checkpoint": 7}, r"no checkpoint of step 7; there are 40"),
+        ({"max_steps": 0}, r"max_steps is 0; it must be at least 1"),
+        ({"seed": -1}, r"seed is -1; it must be at least 0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_option_that_does_not_fit_is_refused(options: dict[str, Any], message: str, pay) -> None:
+    with pytest.raises(ValueError, match=message):
+        play_game(pay, **options)
+
+
+def test_film_that_exists_is_refused(pay) -> None:
+    play_game(pay)
+    with pytest.raises(ValueError, match=r"game\.mp4 exists; .*overwrite=true"):
+        play_game(pay, overwrite=False)

@@ -1,0 +1,206 @@
+"""Learning curves of several saved runs."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from rich.console import Console
+
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.compare import interval_half_width, make_groups, read_curve
+from accel_rl.training.plot import PlotOptions, plot, scores_table
+from accel_rl.training.run_directory import write_config
+
+NAN = float("nan")
+
+
+def saved(run_dir: Path, points: dict[float, float], *arguments: str, env: str = "pong") -> Path:
+    """A run with the scores ``points``, by thousands of steps; 1,000 steps took 30 seconds."""
+    run_dir.mkdir()
+    write_config(parse_arguments([f"env={env}", *arguments]), run_dir / "config.yaml")
+    with (run_dir / "metrics.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["steps", "frames", "training_seconds", "episode_return_raw_mean"])
+        for thousands, score in points.items():
+            writer.writerow([thousands * 1000, thousands * 4000, thousands * 30, score])
+    return run_dir
+
+
+def three_seeds(folder: Path, *arguments: str, name: str = "run") -> list[Path]:
+    return [
+        saved(folder / f"{name}{seed}", {0: 0.0, 10: end}, f"seed={seed}", *arguments)
+        for seed, end in enumerate((1.0, 2.0, 3.0))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [("steps", [2000, 4000]), ("frames", [8000, 16000]), ("minutes", [1, 2])],
+)
+def test_curve_stands_over_the_axis_from_its_first_score_on(
+    axis: Any, expected: list[float], tmp_path
+) -> None:
+    curve = read_curve(saved(tmp_path / "run", {1: NAN, 2: 5.0, 4: 7.0}), axis)
+    np.testing.assert_array_equal(curve.x, expected)
+    np.testing.assert_array_equal(curve.score, [5.0, 7.0])
+
+
+def test_row_that_is_being_written_is_left_out(tmp_path) -> None:
+    run_dir = saved(tmp_path / "run", {1: 5.0, 2: 6.0})
+    with (run_dir / "metrics.csv").open("a") as file:
+        file.write("3000,120")
+    np.testing.assert_array_equal(read_curve(run_dir, "steps").x, [1000, 2000])
+
+
+def test_interval_is_that_of_student() -> None:
+    # [1, 2, 3]: s = 1, t(2) = 4.303; [2, 2, 2]: s = 0. Half: 4.303 * 1 / sqrt(3) = 2.4843.
+    half = interval_half_width(np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]))
+    np.testing.assert_allclose(half, [2.4843, 0.0], atol=1e-4)
+
+
+def test_interval_of_many_runs_goes_on_from_the_table() -> None:
+    widths = []
+    for runs in (31, 32, 5000):
+        scores = np.random.default_rng(0).permutation(np.resize([-1.0, 1.0], runs))[:, None]
+        widths.append(float(interval_half_width(scores)[0] * np.sqrt(runs) / scores.std(ddof=1)))
+    np.testing.assert_allclose(widths, [2.042, 2.040, 1.960], atol=0.004)  # the quantiles
+
+
+def test_interval_of_one_run_is_unknown() -> None:
+    assert np.isnan(interval_half_width(np.array([[1.0, 2.0]]))).all()
+
+
+def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
+    runs = three_seeds(tmp_path)
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    assert (group.label, group.seeds) == ("pong, a2c", (0, 1, 2))
+    assert (group.x[0], group.x[-1]) == (0, 10_000)
+    np.testing.assert_allclose(group.mean, group.x / 10_000 * 2)
+    np.testing.assert_allclose(group.half_width, group.x / 10_000 * 2.4843, atol=1e-4)
+
+
+def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> None:
+    runs = three_seeds(tmp_path, "learner.lr=1e-3", "run_dir=one", name="a")
+    runs += three_seeds(tmp_path, "num_envs=32", "run_dir=two", name="b")
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    assert [group.label for group in groups] == [
+        "sampler.num_envs=16, learner.lr=0.001",
+        "sampler.num_envs=32, learner.lr=none",
+    ]
+    assert [group.seeds for group in groups] == [(0, 1, 2), (0, 1, 2)]
+
+
+def test_curve_of_a_group_covers_what_all_its_runs_have(tmp_path) -> None:
+    runs = [
+        saved(tmp_path / "a", {1: 0.0, 9: 8.0}, "seed=0"),
+        saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
+    ]
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    assert (group.x[0], group.x[-1]) == (3000, 9000)
+    assert (group.mean[0], group.mean[-1]) == ((2 + 4) / 2, (8 + 4) / 2)
+
+
+def test_group_without_a_stretch_in_common_is_refused(tmp_path) -> None:
+    runs = [
+        saved(tmp_path / "a", {1: 0.0, 2: 8.0}, "seed=0"),
+        saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
+    ]
+    with pytest.raises(ValueError, match=rf"{runs[0]} ends before another run of its group has"):
+        plot(runs, PlotOptions(out=str(tmp_path / "out.png")))
+
+
+def test_picture_has_a_panel_for_each_environment(tmp_path) -> None:
+    runs = three_seeds(tmp_path)
+    widths = []
+    for name, chosen in (
+        ("one", runs),
+        ("two", [*runs, saved(tmp_path / "other", {1: 3.0, 2: 4.0}, env="breakout")]),
+    ):
+        out = tmp_path / f"{name}.png"
+        plot(chosen, PlotOptions(out=str(out)))
+        widths.append(cv2.imread(str(out)).shape[1])
+    assert widths == [960, 1920]
+
+
+def test_band_is_drawn_from_three_runs_on(tmp_path) -> None:
+    runs = three_seeds(tmp_path)
+    shares = []
+    for number in (2, 3):
+        out = tmp_path / f"{number}.png"
+        plot(runs[:number], PlotOptions(out=str(out)))
+        picture = cv2.imread(str(out)).astype(int)
+        # The band is the line's colour at 20 % over white.
+        band = np.abs(picture - [231, 226, 210]).max(2) < 4  # BGR
+        shares.append(band.mean())
+    assert shares[0] < 0.01 < 0.1 < shares[1]
+
+
+def shown(groups: Any, axis: Any) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(scores_table(groups, axis))
+    return capture.get()
+
+
+def test_table_tells_final_scores(tmp_path) -> None:
+    runs = three_seeds(tmp_path)
+    text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))), "steps")
+    assert "0, 1, 2   10,000    2.00   -0.48 to 4.48   1.00 to 3.00" in text
+    assert "95 %, Student's t over the runs" in text
+
+
+def test_table_of_one_run_has_no_interval(tmp_path) -> None:
+    runs = three_seeds(tmp_path)[:1]
+    options = PlotOptions(out=str(tmp_path / "out.png"), x="minutes")
+    text = shown(plot(runs, options), "minutes")
+    assert "5.0    1.00   needs 2 runs" in text
+
+
+def test_no_run_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="no run is named; name run directories"):
+        plot([], PlotOptions(out=str(tmp_path / "out.png")))
+
+
+def test_run_that_is_named_twice_is_refused(tmp_path) -> None:
+    run_dir = saved(tmp_path / "run", {1: 2.0})
+    again = tmp_path / "." / "run" / ".." / "run"
+    with pytest.raises(ValueError, match="run is named twice"):
+        plot([run_dir, again], PlotOptions(out=str(tmp_path / "out.png")))
+
+
+@pytest.mark.parametrize("metrics", [None, "", "steps\n"], ids=["absent", "empty", "header"])
+def test_run_without_a_score_yet_is_refused(metrics: str | None, tmp_path) -> None:
+    run_dir = saved(tmp_path / "run", {1: NAN})
+    if metrics is None:
+        (run_dir / "metrics.csv").unlink()
+    else:
+        (run_dir / "metrics.csv").write_text(metrics)
+    with pytest.raises(ValueError, match=r"has no finished game in its metrics\.csv yet"):
+        read_curve(run_dir, "steps")
+
+
+@pytest.mark.parametrize("text", ["steps,score\n1,2\n", "steps,episode_return_raw_mean\na,b\n"])
+def test_metrics_of_another_kind_are_refused(text: str, tmp_path) -> None:
+    run_dir = saved(tmp_path / "run", {1: 2.0})
+    (run_dir / "metrics.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read"):
+        read_curve(run_dir, "steps")
+
+
+def test_picture_that_exists_is_refused(tmp_path) -> None:
+    out = tmp_path / "out.png"
+    out.write_bytes(b"before")
+    runs = three_seeds(tmp_path)
+    with pytest.raises(ValueError, match=r"out\.png exists; .*overwrite=true"):
+        plot(runs, PlotOptions(out=str(out)))
+    assert out.read_bytes() == b"before"
+    plot(runs, PlotOptions(out=str(out), overwrite=True))
+    assert out.stat().st_size > 10_000
+
+
+def test_picture_of_another_kind_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"out=a\.pdf must end in \.png"):
+        plot([], PlotOptions(out="a.pdf"))

@@ -1,0 +1,263 @@
+"""Runs that go on: to the bit as if they had never stopped, or one clear message why not."""
+
+import csv
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from accel_rl.samplers.states import decode_state
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import TrainResult, train
+from accel_rl.training.run_directory import hold
+
+REPOSITORY = Path(__file__).parents[1]
+SMALL = (
+    "num_envs=4",
+    "num_workers=2",
+    "decorrelation_steps=10",
+    "total_steps=4000",
+    "log_interval=600",
+    "checkpoint_interval=2000",
+    "evaluation_interval=1000",
+    "evaluation_episodes=2",
+)
+SMALL_ATARI = (
+    "num_envs=4",
+    "num_workers=2",
+    "decorrelation_steps=10",
+    "total_steps=800",
+    "log_interval=240",
+    "checkpoint_interval=400",
+)
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread(monkeypatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+
+
+def run(*arguments: str) -> TrainResult:
+    return train(parse_arguments(arguments), Console(file=io.StringIO()))
+
+
+def serial(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(each for each in arguments if not each.startswith("num_workers")), "serial=true")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """A table without the columns that depend on time."""
+    with path.open() as file:
+        return [
+            {
+                name: value
+                for name, value in row.items()
+                if not name.endswith(("_seconds", "_share", "_per_second"))
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal to the bit, but for times."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one.keys() - {"training_seconds"}:
+            assert_same(one[name], other[name])
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other
+
+
+def last_checkpoint(run_dir: Path) -> dict[str, Any]:
+    """Its sampler decoded, without the count of how often it was started."""
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    saved["sampler"] = decode_state(saved["sampler"].numpy().tobytes())
+    states = saved["sampler"].pop("environments")
+    saved["sampler"]["environments"] = {b: decode_state(state) for b, state in enumerate(states)}
+    del saved["sampler"]["generation"]
+    return saved
+
+
+def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
+    """A copy of a run as one killed after its last checkpoint but one would have left it."""
+    shutil.copytree(run_dir, copy)
+    list_checkpoints(copy)[-1].unlink()
+    return copy
+
+
+@pytest.mark.parametrize(
+    "arguments, changes",
+    [
+        (("env=catch", *serial(SMALL)), ()),
+        (("env=catch", *SMALL), ("num_workers=1",)),
+        (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
+        (("env=counting", "reset_policy=wait", *SMALL), ()),
+        (("env=breakout", *serial(SMALL_ATARI)), ()),
+        (("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
+    ],
+    ids=[
+        "catch-serial",
+        "catch-1-worker",
+        "ppo",
+        "counting-wait",
+        "breakout-serial",
+        "pong-1-worker",
+    ],
+)
+def test_resumed_run_equals_one_that_never_stopped(
+    arguments: tuple[str, ...], changes: tuple[str, ...], tmp_path
+) -> None:
+    whole = tmp_path / "whole"
+    run(*arguments, f"run_dir={whole}")
+    resumed = forget_last_checkpoint(whole, tmp_path / "resumed")
+    run(f"resume={resumed}", *changes)
+    assert_same(last_checkpoint(whole), last_checkpoint(resumed))
+    for name in ("metrics.csv", "evaluation.csv"):
+        if (whole / name).exists():
+            assert table(whole / name) == table(resumed / name)
+    config = (resumed / "config.yaml").read_text()
+    assert "resume: null" in config
+
+
+def test_run_stopped_by_a_signal_to_all_its_processes_goes_on_exactly(tmp_path) -> None:
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    command = [sys.executable, "-m", "accel_rl", "env=catch", *SMALL, "total_steps=1e9"]
+    command.remove("total_steps=4000")
+    process = subprocess.Popen(
+        [*command, f"run_dir={stopped}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not (stopped / "metrics.csv").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    steps = int(load_checkpoint(list_checkpoints(stopped)[-1])["counts"]["steps"])
+    total = steps + 2_000
+    run(f"resume={stopped}", f"total_steps={total}")
+    options = [each for each in SMALL if not each.startswith("total_steps")]
+    run("env=catch", *options, f"total_steps={total}", f"run_dir={whole}")
+    expected, found = last_checkpoint(whole), last_checkpoint(stopped)
+    assert_same(expected["learner"], found["learner"])
+    assert_same(expected["sampler"], found["sampler"])
+
+
+def test_resumed_run_of_environments_without_state_says_that_they_start_anew(tmp_path) -> None:
+    options = [*serial(SMALL)[:-1], "serial=true"]
+    run("env=CartPole-v1", *options, f"run_dir={tmp_path}/run")
+    result = run(f"resume={tmp_path}/run", "total_steps=6000")
+    assert result.status.steps == 6_000
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "goes on after 4,000 steps; 4 of 4 environments start new episodes" in log
+    steps = [int(row["steps"]) for row in table(tmp_path / "run" / "metrics.csv")]
+    assert steps == sorted(set(steps)) and steps[-1] == 6_000
+
+
+def test_run_saved_without_its_simulators_starts_them_anew(tmp_path, monkeypatch) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ("env=catch", *serial(SMALL), f"run_dir={run_dir}")
+    with monkeypatch.context() as patch:
+        patch.setattr("accel_rl.samplers.SerialSampler.is_running", False)
+        run(*arguments)
+    run(f"resume={run_dir}", "total_steps=5000")
+    assert "all environments start new episodes" in (run_dir / "train.log").read_text()
+
+
+def test_tensorboard_forgets_what_was_written_after_the_checkpoint(tmp_path) -> None:
+    whole = tmp_path / "whole"
+    run("env=catch", *serial(SMALL), f"run_dir={whole}")
+    time.sleep(1)  # events files are named by the second
+    resumed = forget_last_checkpoint(whole, tmp_path / "resumed")
+    run(f"resume={resumed}")
+    events = EventAccumulator(str(resumed)).Reload()
+    steps = [event.step for event in events.Scalars("run/updates")]
+    assert steps == [int(row["steps"]) for row in table(resumed / "metrics.csv")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    run("env=catch", *serial(SMALL), f"run_dir={run_dir}")
+    return run_dir
+
+
+def damage(run_dir: Path, what: str) -> None:
+    last = list_checkpoints(run_dir)[-1]
+    if what == "cut off":
+        last.write_bytes(last.read_bytes()[:1000])
+    elif what == "another format":
+        torch.save({"format": 1}, last)
+    elif what == "foreign":
+        torch.save([1, 2], last)
+    elif what == "no checkpoint":
+        shutil.rmtree(run_dir / "checkpoints")
+    elif what == "no metrics":
+        (run_dir / "metrics.csv").write_text("a,b\n1,x\n")
+
+
+@pytest.mark.parametrize(
+    "what, options, message",
+    [
+        ("cut off", (), "or a broken one.*without that file the run goes on from the one before"),
+        ("another format", (), r"of another version of accel_rl \(format 1"),
+        ("foreign", (), "is not a checkpoint of accel_rl"),
+        ("no checkpoint", (), "checkpoint"),
+        (
+            "",
+            (),
+            "has taken 4,000 steps, all that total_steps=4000 asks for; .* larger total_steps",
+        ),
+        ("", ("lr=0.1",), "learner.lr=0.1 cannot be given with resume=.*begun with none"),
+        ("", ("env=pong",), "env=pong cannot be given with resume=.*begun with catch"),
+        ("", ("algo=a2c",), "algo=a2c cannot be given with resume="),
+        ("", ("run_dir=x",), "run_dir=x cannot be given with resume="),
+        ("", ("total_steeps=1",), "did you mean total_steps"),
+    ],
+)
+def test_run_that_cannot_go_on_says_why_and_stays_as_it_is(
+    what: str, options: tuple[str, ...], message: str, finished: Path, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    damage(run_dir, what)
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+    with pytest.raises(ValueError, match=message):
+        run(f"resume={run_dir}", *options)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
+
+
+def test_directory_that_is_no_run_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        run(f"resume={tmp_path}/nowhere")
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        run(f"resume={tmp_path}")
+
+
+def test_run_that_is_going_on_cannot_be_resumed(finished: Path) -> None:
+    with hold(finished), pytest.raises(ValueError, match="another process trains in it"):
+        run(f"resume={finished}", "total_steps=5000")

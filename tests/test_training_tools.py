@@ -1,0 +1,139 @@
+"""``evaluate``, ``play`` and ``plot`` as commands."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from saved_runs import trained
+
+from accel_rl.__main__ import TOOLS, main
+from accel_rl.training.output import check_output, show_progress
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("catch") / "run", "env=catch")
+
+
+def test_evaluate_prints_a_table_and_says_where_the_file_is(run_dir, tmp_path, capsys) -> None:
+    out = tmp_path / "scores.json"
+    options = ["num_steps=2e2", "num_envs=2", "serial=true", f"out={out}"]
+    assert main(["evaluate", str(run_dir), *options]) == 0
+    printed = capsys.readouterr().out
+    assert "200 steps in 2 environments" in printed
+    assert f"written: {out}" in printed
+    assert json.loads(out.read_text())["num_games"] == 22  # nine steps each
+
+
+def test_play_prints_the_score_and_says_where_the_film_is(run_dir, capsys) -> None:
+    assert main(["play", str(run_dir)]) == 0
+    printed = capsys.readouterr().out
+    assert "after 9 steps, game over" in printed
+    assert f"written: {run_dir}/game.mp4" in printed
+
+
+def test_plot_prints_a_table_and_says_where_the_picture_is(
+    run_dir, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(run_dir), "x=frames"]) == 0
+    printed = capsys.readouterr().out
+    assert "catch, a2c" in printed
+    assert "written: learning_curves.png" in printed
+    assert (tmp_path / "learning_curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate"], "evaluate takes one run directory, as in runs/pong-a2c-0-...; 0 are given"),
+        (["play", "a", "b"], "play takes one run directory, as in runs/pong-a2c-0-...; 2 are"),
+        (["evaluate", "absent"], "there is no run directory absent; name one that training"),
+        (["plot", "absent"], "there is no run directory absent; name one that training"),
+        (["plot"], "no run is named; name run directories"),
+        (["evaluate", "RUN", "num_step=3"], "unknown option num_step; did you mean num_steps or"),
+        (["play", "RUN", "--seed", "3"], "options are written without dashes: seed=VALUE"),
+        (["evaluate", "RUN", "seed=1", "seed=2"], "seed is given twice"),
+        (["evaluate", "RUN", "num_steps=few"], "num_steps=few is not valid; it must be: integer"),
+        (["plot", "RUN", "x=hours"], "x=hours is not valid; it must be: steps|frames|minutes"),
+        (["play", "RUN", "out=/proc"], "out=/proc must end in .mp4 or .gif"),
+        (["play", "RUN", "out=/dev/null/a.gif"], "there is no directory /dev/null; make it first"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_gives_one_message_and_exit_code_1(
+    arguments: list[str], message: str, run_dir, capsys
+) -> None:
+    given = [str(run_dir) if each == "RUN" else each for each in arguments]
+    assert main(given) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_file_that_cannot_be_written_gives_one_message(run_dir, tmp_path, capsys) -> None:
+    out = tmp_path / "scores.json"
+    (tmp_path / ".scores.json.part").mkdir()  # in the way of the temporary file
+    options = ["num_steps=20", "num_envs=2", "serial=true", f"out={out}"]
+    assert main(["evaluate", str(run_dir), *options]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert str(out) in err
+
+
+def test_interrupted_tool_gives_the_exit_code_of_the_signal(run_dir, monkeypatch, capsys) -> None:
+    def interrupt(*args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("accel_rl.training.tools.play", interrupt)
+    assert main(["play", str(run_dir)]) == 143
+    assert capsys.readouterr().err == "stopped by SIGTERM; nothing was written\n"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_script_and_module_give_the_same_help(tool: str) -> None:
+    texts = [
+        subprocess.run(
+            [sys.executable, *command, "--help"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for command in ([f"launch/{tool}.py"], ["-m", "accel_rl", tool])
+    ]
+    assert texts[0] == texts[1]
+    assert f"python launch/{tool}.py RUN" in texts[0]
+    assert "overwrite=false  (true|false)" in texts[0]
+
+
+def test_directory_is_no_output(tmp_path) -> None:
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(ValueError, match=r"a\.png is a directory; name a file"):
+        check_output(tmp_path / "a.png", (".png",), overwrite=True)
+
+
+def test_progress_in_a_terminal_is_a_bar_that_goes_away() -> None:
+    console = Console(force_terminal=True, width=80, color_system=None)
+    with console.capture() as capture, show_progress(console, "steps", 8) as show:
+        show(4)
+    assert "steps" in capture.get()
+    assert "50%" in capture.get()
+
+
+def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
+    monkeypatch.setattr("accel_rl.training.output.LINE_SECONDS", 0.0)
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture, show_progress(console, "steps", 8000) as show:
+        show(4000)
+    assert capture.get() == "steps: 4,000 of 8,000\n"

@@ -223,9 +223,7 @@ class WorkerPool:
         ):
             os.close(descriptor)
 
-    def _start_worker(
-        self, worker: int, start_rows: list[int], states: EnvStates
-    ) -> WorkerProcess:
+    def _start_worker(self, worker: int, start_rows: list[int], states: EnvStates) -> WorkerProcess:
         self._arrays.has_started[worker] = False
         setup = Setup(
             worker=worker,

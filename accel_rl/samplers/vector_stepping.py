@@ -15,7 +15,13 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, EnvStates, env_failure, environment_seed, reward_failure
+from accel_rl.samplers.stepping import (
+    Carry,
+    EnvStates,
+    env_failure,
+    environment_seed,
+    reward_failure,
+)
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
 

@@ -3,8 +3,8 @@
     python examples/foreign_ppo.py [TOTAL_STEPS]
 
 PPO as in Schulman et al. 2017 (arXiv 1707.06347) in one file, on CartPole. The loop knows nothing
-of accel_rl: NEXT_STEP is Gymnasium's default mode and ours, and the same seed gives the same
-episodes.
+of accel_rl. NEXT_STEP is Gymnasium's default mode and ours, and the same seed gives the same
+episodes, so that it learns exactly the same with either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GAMMA, GAE_LAMBDA, CLIP_RANGE, LEARNING_RATE = 0.99, 0.95, 0.2, 2.5e-3
 
 
 def make_envs() -> Any:
-    # return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="async")
+    """The line to change: it was ``gymnasium.make_vec("CartPole-v1", NUM_ENVS)``."""
     return VectorEnv("CartPole-v1", NUM_ENVS)
 
 

@@ -3,7 +3,7 @@
     python examples/numpy_policy.py [NUM_GENERATIONS]
 
 A cart on a line is pushed left or right and must be held at the middle. The policy is linear, and
-the cross-entropy method (Rubinstein 1999) finds its four weights: each environment plays
+the cross-entropy method (Rubinstein 1999) finds its three weights: each environment plays
 with weights of its own, and the best ones say where to look next.
 """
 
@@ -58,18 +58,18 @@ class Cart:
 def main(num_generations: int = 15) -> float:
     """Searches, and returns the mean return of the last generation."""
     rng = np.random.default_rng(0)
-    mean, spread = np.zeros(4), np.ones(4)
+    mean, spread = np.zeros(3), np.ones(3)
     # One rollout is one episode of each environment; what is lost earlier waits for the next one.
     config = SamplerConfig(num_envs=NUM_ENVS, horizon=EPISODE_STEPS, reset_policy="wait")
     with ParallelSampler(Cart, config, seed=0) as sampler:
         for generation in range(num_generations):
-            weights = rng.normal(mean, spread, size=(NUM_ENVS, 4))
+            weights = rng.normal(mean, spread, size=(NUM_ENVS, 3))
 
             def policy(step: PolicyInput, weights: np.ndarray = weights) -> np.ndarray:
                 """step.observation: [n, 2]; step.columns: which environments these are."""
                 own = weights[step.columns]
                 push = (own[:, :2] * step.observation).sum(axis=1) + own[:, 2]
-                return (push + 0.1 * own[:, 3] * (step.uniform - 0.5) > 0).astype(np.int64)
+                return (push > 0).astype(np.int64)
 
             returns = sampler.collect(policy).reward.sum(axis=0)
             best = weights[np.argsort(returns)[-NUM_BEST:]]

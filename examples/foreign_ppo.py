@@ -24,7 +24,7 @@ GAMMA, GAE_LAMBDA, CLIP_RANGE, LEARNING_RATE = 0.99, 0.95, 0.2, 2.5e-3
 
 
 def make_envs() -> Any:
-    """The line to change: it was ``gymnasium.make_vec("CartPole-v1", NUM_ENVS)``."""
+    """The line to change: ``gymnasium.make_vec("CartPole-v1", NUM_ENVS, "async")`` before."""
     return VectorEnv("CartPole-v1", NUM_ENVS)
 
 

@@ -45,7 +45,7 @@ def test_example_learns(name: str, tmp_path: Path) -> None:
     if name == "foreign_ppo.py":  # with Gymnasium in that one line, exactly the same
         text = (EXAMPLES / name).read_text()
         ours = 'VectorEnv("CartPole-v1", NUM_ENVS)'
-        theirs = '__import__("gymnasium").make_vec("CartPole-v1", NUM_ENVS)'
+        theirs = '__import__("gymnasium").make_vec("CartPole-v1", NUM_ENVS, "sync")'
         assert text.count(ours) == 1
         (tmp_path / name).write_text(text.replace(ours, theirs))
         assert run(tmp_path / name, argument) == output

@@ -95,6 +95,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         SamplerError: this is not Linux.
     """
 
+    closed = True  # until there is something to close
+
     def __init__(
         self,
         env: str | Callable[[], Any],
@@ -110,8 +112,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         reset_timeout_seconds: float = 300.0,
         copy: bool = True,
     ) -> None:
-        self.closed = True  # until there is something to close
-        self._pid = os.getpid()
         mode = find_mode(autoreset_mode)
         config = SamplerConfig(
             num_envs=num_envs,
@@ -142,6 +142,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._to_recv: deque[int] = deque()
         self._is_started = False
         self._needs_reset = np.zeros(num_envs, np.bool_)
+        self._pid = os.getpid()
         self.closed = False
 
     def reset(

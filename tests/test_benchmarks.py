@@ -125,7 +125,17 @@ def test_sampling_speed_peer_that_is_missing_is_noted(load: Any) -> None:
     assert "ale is left out" in console.export_text()
 
 
-@pytest.mark.parametrize("script", ["sampling_speed.py", "a2c_speed.py"])
+def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
+    out = tmp_path / "vector_env"
+    done = run("vector_env_speed.py", "rounds=1", "seconds=0.05", "num_envs=4", f"out={out}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
+    parts = [row["part"] for row in rows]
+    assert parts == ["loop", *["vector_env"] * 2, "gymnasium", "sampler", *["vector_env"] * 2]
+    assert all(row["of_reference"]["median"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("script", ["sampling_speed.py", "a2c_speed.py", "vector_env_speed.py"])
 def test_benchmark_unknown_option_names_it(script: str) -> None:
     done = run(script, "round=1")
     assert done.returncode == 1

@@ -1,5 +1,6 @@
 """The parallel sampler gives exactly the rollouts of the serial one, and these are right."""
 
+import dataclasses
 from dataclasses import fields
 
 import numpy as np
@@ -133,6 +134,37 @@ def test_uniforms_do_not_repeat_between_rollouts_or_environments():
         for _ in range(4):
             sampler.collect(policy)
     assert len(np.unique(np.concatenate(seen))) == 4 * T * B
+
+
+class ScalarEnv(ToyEnv):
+    """Observes the step alone, as a scalar."""
+
+    spec = dataclasses.replace(ToyEnv.spec, observation_shape=())
+
+    def __init__(self):
+        super().__init__()
+        self.out = np.zeros(3, np.int64)
+
+    def reset(self, out):
+        super().reset(self.out)
+        out[...] = self.out[2]
+
+    def step(self, action, out):
+        result = super().step(action, self.out)
+        out[...] = self.out[2]
+        return result
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_scalar_observations_are_sampled(reset_policy):
+    def policy(step):
+        return np.zeros(len(step.uniform), int)
+
+    with SerialSampler(ToyEnv, config(reset_policy), seed=2) as sampler:
+        with SerialSampler(ScalarEnv, config(reset_policy), seed=2) as scalar:
+            for _ in range(3):
+                expected = sampler.collect(policy).observation[..., 2]
+                assert np.array_equal(scalar.collect(policy).observation, expected)
 
 
 def test_rollout_is_written_in_shared_memory_without_a_copy():

@@ -17,7 +17,7 @@ LINKS = ("algos", "samplers")
 
 # A part may import from its own layer and the ones after it.
 LAYERS = (
-    ("launch", "benchmarks"),
+    ("launch", "benchmarks", "examples"),
     ("__main__", "config", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
@@ -32,7 +32,9 @@ MAX_FUNCTION_LINES = 60  # docstring not counted
 WIRING = {"accel_rl/training/loop.py:train"}
 
 SOURCES = sorted(
-    path for part in ("accel_rl", "benchmarks", "launch") for path in (ROOT / part).rglob("*.py")
+    path
+    for part in ("accel_rl", "benchmarks", "examples", "launch")
+    for path in (ROOT / part).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MODULES = [path for path in SOURCES if path.is_relative_to(ROOT / "accel_rl")]
@@ -160,9 +162,10 @@ def test_parts_of_simulator_processes_never_name_torch(part: str) -> None:
         assert "torch" not in {name.split(".")[0] for name in all_imports(path)}, name_of(path)
 
 
-def test_worker_module_loads_no_torch_however_indirectly() -> None:
+@pytest.mark.parametrize("name", ["worker", "vector_stepping", "vector_env"])
+def test_modules_that_need_no_torch_load_none_however_indirectly(name: str) -> None:
     by_module = {module_of(path): path for path in MODULES}
-    todo, seen = ["accel_rl.samplers.worker"], set()
+    todo, seen = [f"accel_rl.samplers.{name}"], set()
     while todo:
         module = todo.pop()
         if module in seen or module not in by_module:

@@ -114,19 +114,26 @@ def test_hang_in_a_reset_is_found_by_its_own_timeout() -> None:
     assert not worker_pids()
 
 
-@pytest.mark.parametrize("is_stuck", [False, True], ids=["waiting", "stuck in C"])
-def test_killed_parent_leaves_no_worker(is_stuck: bool) -> None:
+@pytest.mark.parametrize(
+    ("fault", "under_sb3"),
+    [("none", False), ("stuck", False), ("stuck", True)],
+    ids=["waiting", "stuck in C", "stuck in C, under SB3"],
+)
+def test_killed_parent_leaves_no_worker(fault: str, under_sb3: bool) -> None:
     script = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from functools import partial
 import psutil
 from toy_envs import FaultyEnv
-from accel_rl.samplers import VectorEnv
-env = VectorEnv(partial(FaultyEnv, "stuck" if {is_stuck} else "none"), 4, num_workers=2)
+from accel_rl import samplers
+factory = partial(FaultyEnv, {fault!r})
+env = samplers.VectorEnv(factory, 4, num_workers=2, autoreset_mode="SameStep")
+if {under_sb3}:
+    env = samplers.SB3VecEnv(env)
 env.reset()
 print(*(p.pid for p in psutil.Process().children()), flush=True)
-while {is_stuck}:
+while {fault!r} == "stuck":
     env.step([0] * 4)
 time.sleep(60)
 """

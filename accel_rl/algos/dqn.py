@@ -175,9 +175,7 @@ class DQN:
         reward, discount = batch.reward, batch.discount
         if agent.support is None:
             target = q_target(reward, discount, agent.q_values(target_output), action_t)
-            return huber_loss(
-                agent.q_values(output), batch.action, target, self.config.huber_delta
-            )
+            return huber_loss(agent.q_values(output), batch.action, target, self.config.huber_delta)
         rows = torch.arange(len(action_t), device=action_t.device)
         probability_t = target_output[rows, action_t].softmax(1)
         target = project(reward, discount, probability_t, agent.support)

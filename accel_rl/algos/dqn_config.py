@@ -111,7 +111,9 @@ class DQNConfig(LearnerConfig):
         if self.epsilon_per_env:
             powers = [1 + 7 * i / max(1, num_envs - 1) for i in range(num_envs)]
             finals = [self.epsilon_final**power for power in powers]
-        return [self.epsilon_initial + progress * (final - self.epsilon_initial) for final in finals]
+        return [
+            self.epsilon_initial + progress * (final - self.epsilon_initial) for final in finals
+        ]
 
     def beta(self, steps: int) -> float:
         """Power of the importance weights after ``steps`` steps."""

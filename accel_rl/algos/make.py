@@ -19,11 +19,16 @@ AnyAgent = CategoricalAgent | EpsilonGreedyAgent
 
 
 def make_agent(
-    config: LearnerConfig, model: str, env: EnvSpec, device: torch.device, *, evaluates: bool = False
+    config: LearnerConfig,
+    model: str,
+    env: EnvSpec,
+    device: torch.device,
+    *,
+    evaluates: bool = False,
 ) -> AnyAgent:
-    """The agent that learns by ``config``, its network (by name) on ``device`` with fresh parameters.
+    """The agent that learns by ``config``, with fresh parameters on ``device``.
 
-    ``evaluates``: it acts as in evaluations, which differs in its epsilon.
+    ``model``: the network's name. ``evaluates``: it acts as in evaluations, which differs in its epsilon.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.

@@ -76,7 +76,9 @@ class PPOConfig(ActorCriticConfig):
         """Raises ValueError if minibatches do not divide the rollout."""
         size = num_envs * horizon
         if size % self.minibatch_size:
-            fits = max(each for each in range(1, min(size, self.minibatch_size) + 1) if size % each == 0)
+            fits = max(
+                each for each in range(1, min(size, self.minibatch_size) + 1) if size % each == 0
+            )
             raise ValueError(
                 f"minibatch_size={self.minibatch_size} does not divide a rollout of num_envs="
                 f"{num_envs} x horizon={horizon} = {size} steps; use minibatch_size={fits}, or "
@@ -122,8 +124,9 @@ def ppo_loss(
 
     ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
     ``ratio = pi(action) / behaviour``, ``policy = mean(-min(ratio * advantage,
-    clip(ratio, 1 - clip_range, 1 + clip_range) * advantage))``, ``value = mean((return_ - V) ** 2)``
-    and ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
+    clip(ratio, 1 - clip_range, 1 + clip_range) * advantage))``,
+    ``value = mean((return_ - V) ** 2)`` and ``entropy = mean(-sum_a pi(a) log pi(a))``, where
+    ``mean(x) = sum(valid * x) / sum(valid)``.
     With ``clip_value`` the square is the larger of itself and ``(return_ - behaviour_value -
     clip(V - behaviour_value, -clip_range, clip_range)) ** 2``, as in OpenAI's baselines.
 

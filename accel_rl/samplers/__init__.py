@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
     from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
+    from accel_rl.samplers.torchrl_env import TorchRLEnv
     from accel_rl.samplers.vector_env import VectorEnv
 
 _MODULES = {
@@ -40,6 +41,7 @@ _MODULES = {
     "SamplerState": "saving",
     "SamplerTimes": "base",
     "SerialSampler": "serial",
+    "TorchRLEnv": "torchrl_env",
     "VectorEnv": "vector_env",
     "WorkerError": "errors",
     "WorkerPool": "pool",
@@ -60,6 +62,7 @@ __all__ = [
     "SamplerState",
     "SamplerTimes",
     "SerialSampler",
+    "TorchRLEnv",
     "VectorEnv",
     "WorkerError",
     "WorkerPool",

@@ -20,8 +20,8 @@ from accel_rl.samplers.layout import plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.rotation import MoveOn, rotation
-from accel_rl.samplers.shared import RESET_WAITING
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
+from accel_rl.samplers.shared import RESET_WAITING
 from accel_rl.samplers.stepping import EnvStates, action_noise
 
 

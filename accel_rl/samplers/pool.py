@@ -55,8 +55,8 @@ class WorkerPool:
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
     ``generation``: how often environments have started anew.
     ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
-    where no row can tell; whoever keeps statistics empties it. ``make_block``: what steps a worker's
-    environments of one group, `Block` or something with its parameters and methods.
+    where no row can tell; whoever keeps statistics empties it. ``make_block``: makes what steps a
+    worker's environments of one group, a `Block` or something with its methods.
 
     Raises:
         SamplerError: this is not Linux.
@@ -223,9 +223,7 @@ class WorkerPool:
         ):
             os.close(descriptor)
 
-    def _start_worker(
-        self, worker: int, start_rows: list[int], states: EnvStates
-    ) -> WorkerProcess:
+    def _start_worker(self, worker: int, start_rows: list[int], states: EnvStates) -> WorkerProcess:
         self._arrays.has_started[worker] = False
         setup = Setup(
             worker=worker,

@@ -13,9 +13,7 @@ from accel_rl.samplers.vector_env import Array, VectorEnv
 try:
     from stable_baselines3.common.vec_env import VecEnv
 except ImportError as error:
-    raise ImportError(
-        "SB3VecEnv needs Stable-Baselines3: pip install stable-baselines3"
-    ) from error
+    raise ImportError("SB3VecEnv needs Stable-Baselines3: pip install stable-baselines3") from error
 
 Indices = int | Iterable[int] | None
 

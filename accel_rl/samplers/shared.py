@@ -92,7 +92,7 @@ class Setup(NamedTuple):
     go on from instead. ``countdown``
     and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
     the group is ready, so that the server wakes once for a group and not once for a worker.
-    ``make_block`` has the parameters of `Block`, or is it.
+    ``make_block`` is `Block`, or has its parameters.
     """
 
     worker: int

@@ -85,8 +85,9 @@ class Block:
             env = factory()
             self._envs.append(env)
             env.seed(env_seed.spawn(1)[0])
-        # Views made once: indexing a list is several times cheaper than indexing an array.
-        self._out = [[row[index] for index in self._indices] for row in rollout.observation]
+        # Views made once: indexing a list is several times cheaper than indexing an array. The
+        # ellipsis makes views of scalars, too.
+        self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
         self._is_waiting = [False] * len(self._envs)
         self._slots_used = [0] * len(self._envs)
 
@@ -154,7 +155,7 @@ class Block:
         for i, is_waiting in enumerate(self._is_waiting):
             if is_waiting:
                 index = self._indices[i]
-                self._reset(i, self._carry.observation[index])
+                self._reset(i, self._carry.observation[index, ...])
                 self._carry.is_fresh[index] = True
                 self._is_waiting[i] = False
 

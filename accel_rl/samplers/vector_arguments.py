@@ -83,9 +83,7 @@ def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool
     return mask
 
 
-def _find_seeds(
-    num_envs: int, seed: int | Sequence[int | None] | None
-) -> Sequence[int | None]:
+def _find_seeds(num_envs: int, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):

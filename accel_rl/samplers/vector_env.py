@@ -30,7 +30,6 @@ Array = NDArray[Any]
 Results = tuple[Array, Array, Array, Array, dict[str, Any]]
 
 
-
 class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     """Environments in pinned worker processes, stepped as one `gymnasium.vector.VectorEnv`.
 
@@ -43,11 +42,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
 
-    - NEXT_STEP: in the next step, which ignores the action and returns the first observation, reward
-      0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
-    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has the
-      last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info`` are
-      True.
+    - NEXT_STEP: in the next step, which ignores the action and returns the first observation,
+      reward 0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
+    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has
+      the last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info``
+      are True.
     - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. To step without that
       is an error.
 
@@ -88,13 +87,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         copy: False: observations are read-only views of shared memory that stay as they are until
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
-    ``groups``: the environments of each group. ``plan``: who runs where.
+    ``groups``: the environments of each group. ``num_actions``: ``n``. ``plan``: who runs where.
 
     Raises:
         ValueError: an argument is out of range, does not fit the others, or the environment cannot
             be made.
         SamplerError: this is not Linux.
     """
+
+    closed = True  # until there is something to close
 
     def __init__(
         self,
@@ -111,8 +112,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         reset_timeout_seconds: float = 300.0,
         copy: bool = True,
     ) -> None:
-        self.closed = True  # until there is something to close
-        self._pid = os.getpid()
         mode = find_mode(autoreset_mode)
         config = SamplerConfig(
             num_envs=num_envs,
@@ -143,6 +142,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._to_recv: deque[int] = deque()
         self._is_started = False
         self._needs_reset = np.zeros(num_envs, np.bool_)
+        self._pid = os.getpid()
         self.closed = False
 
     def reset(
@@ -200,7 +200,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._check_open()
         self._check_received("step()")
         self._check_ready(self._all)
-        write_actions(self._pool.rollout.action[0], actions, self._num_actions)
+        write_actions(self._pool.rollout.action[0], actions, self.num_actions)
         try:
             self._release()
         except BaseException:
@@ -223,7 +223,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             raise SamplerError("all groups have been sent; call recv() first")
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
         self._check_ready(columns)
-        write_actions(self._pool.rollout.action[0, columns], actions, self._num_actions)
+        write_actions(self._pool.rollout.action[0, columns], actions, self.num_actions)
         group = self._to_send.popleft()
         self._pool.send(group, row=0)
         self._to_recv.append(group)
@@ -264,8 +264,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _describe(self, probe: Environment) -> None:
         """Spaces and metadata of one environment."""
-        self._num_actions = probe.spec.num_actions
-        self.single_action_space = gymnasium.spaces.Discrete(self._num_actions)
+        self.num_actions = probe.spec.num_actions
+        self.single_action_space = gymnasium.spaces.Discrete(self.num_actions)
         if isinstance(probe, GymnasiumEnv):
             self.single_observation_space = probe.env.observation_space
             self.spec, self.metadata = probe.env.spec, probe.env.metadata
@@ -295,14 +295,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _results(self, columns: slice) -> Results:
         rollout = self._pool.rollout
-        terminated, truncated = rollout.terminated[0, columns].copy(), rollout.truncated[0, columns].copy()
-        raw_reward = rollout.raw_reward[0, columns].astype(np.float64)
-        ended, was_stepped = rollout.episode_ended[0, columns].copy(), rollout.valid[0, columns].copy()
+        reward, raw_reward = (
+            values[0, columns].astype(np.float64) for values in (rollout.reward, rollout.raw_reward)
+        )
+        flags = (rollout.terminated, rollout.truncated, rollout.episode_ended, rollout.valid)
+        terminated, truncated, ended, was_stepped = (flag[0, columns].copy() for flag in flags)
         infos: dict[str, Any] = {
             "raw_reward": raw_reward,
             "_raw_reward": was_stepped,
             "episode_ended": ended,
-            "_episode_ended": was_stepped,
+            "_episode_ended": was_stepped.copy(),
         }
         done = terminated | truncated
         if self._mode is AutoresetMode.DISABLED:
@@ -313,7 +315,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 final_observation[i] = rollout.final_observation[0, columns.start + i].copy()
             infos["final_obs"], infos["_final_obs"] = final_observation, done
             infos["final_info"], infos["_final_info"] = _where(done, infos), done.copy()
-        reward = rollout.reward[0, columns].astype(np.float64)
         return self._observation(columns), reward, terminated, truncated, infos
 
     def _check_open(self) -> None:
@@ -332,8 +333,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         if self._needs_reset[columns].any():
             indices = columns.start + np.flatnonzero(self._needs_reset[columns])
             raise SamplerError(
-                f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode is "
-                f"DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
+                f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode "
+                f"is DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
             )
 
 

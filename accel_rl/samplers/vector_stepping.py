@@ -15,7 +15,13 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, EnvStates, env_failure, environment_seed, reward_failure
+from accel_rl.samplers.stepping import (
+    Carry,
+    EnvStates,
+    env_failure,
+    environment_seed,
+    reward_failure,
+)
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
 
@@ -56,9 +62,10 @@ class VectorBlock:
         self._autoreset = autoreset
         self._envs = [factory() for _ in self._indices]
         # As in `Block`, so that unseeded resets give the episodes of a sampler with this seed.
-        self._seeds = [environment_seed(seed, index, restart).spawn(1)[0] for index in self._indices]
+        seeds = [environment_seed(seed, index, restart) for index in self._indices]
+        self._seeds = [env_seed.spawn(1)[0] for env_seed in seeds]
         self._is_seeded = [False] * len(self._envs)
-        self._out = [rollout.observation[1][index] for index in self._indices]
+        self._out = [rollout.observation[1, index, ...] for index in self._indices]
         self._is_idle = [False] * len(self._envs)  # in the next step: that is where it resets
         self._has_lost_life = [False] * len(self._envs)  # in its last step, and no more than that
 

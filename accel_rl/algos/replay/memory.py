@@ -1,9 +1,9 @@
 """The replay memory: the last so many steps of every simulator, and transitions made of them.
 
 Organised by simulator: ``[S, B]``, a ring of ``S`` slots for each of the ``B`` environments, all at
-the same place. A slot holds one step: the newest frame of its observation, the action, and what came
-of it. Stacks of frames, n-step returns and the end of episodes are put together when a transition is
-drawn, by a few gathers, so that nothing has to be mended later.
+the same place. A slot holds one step: the newest frame of its observation, the action, and what
+came of it. Stacks of frames, n-step returns and the end of episodes are put together when a
+transition is drawn, by a few gathers, so that nothing has to be mended later.
 
 Steps are counted from 0 for each environment; step ``s`` lies in slot ``s % S``. With ``c`` steps
 stored, those that can be drawn are ``low <= s < high``:
@@ -207,7 +207,7 @@ class Replay:
         )
         goes_on = (~terminated).cumprod(-1)  # int64: 1 up to the step before the one that ends
         is_reached = torch.cat((torch.ones_like(goes_on[..., :1]), goes_on[..., :-1]), -1)
-        weight = is_reached * spec.gamma**offsets.float()
+        weight = is_reached * spec.gamma ** offsets.float()
         is_cut = (is_reached.bool() & truncated & ~terminated).any(-1)
         discount = goes_on[..., -1] * spec.gamma**spec.n_step
         return (weight * reward).sum(-1), discount.float(), valid[..., 0] & ~is_cut

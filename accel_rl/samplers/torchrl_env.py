@@ -1,0 +1,97 @@
+"""The samplers' worker processes behind TorchRL's interface for batched environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from accel_rl.samplers.vector_env import Array, VectorEnv
+
+try:
+    from tensordict import TensorDict, TensorDictBase
+    from torchrl.data import Categorical, Composite, Unbounded
+    from torchrl.envs import EnvBase
+except ImportError as error:
+    raise ImportError("TorchRLEnv needs TorchRL: pip install torchrl") from error
+
+
+class TorchRLEnv(EnvBase):  # type: ignore[misc]
+    """A `VectorEnv` in DISABLED mode as a TorchRL environment of batch size ``[num_envs]``.
+
+    TorchRL resets where an episode is done, a lost life included where lives count as episodes (the
+    game goes on then). Steps give ``observation`` ``[num_envs, ...]``, and ``raw_reward``,
+    ``reward`` (both float32), ``done``, ``terminated`` and ``truncated`` ``[num_envs, 1]``. A seed
+    takes effect with the next reset of all environments.
+
+    Raises:
+        ValueError: ``env`` is in another mode, or has several groups (this steps all of them at
+            once), or gives views.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        mode = env.metadata["autoreset_mode"]
+        if mode is not AutoresetMode.DISABLED:
+            raise ValueError(f"the VectorEnv has autoreset_mode={mode}; TorchRL needs DISABLED")
+        if len(env.groups) > 1 or not env.copy:
+            raise ValueError(
+                f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; TorchRL "
+                f"steps all at once and keeps observations: leave both out"
+            )
+        B, space = env.num_envs, env.single_observation_space
+        super().__init__(batch_size=torch.Size([B]))
+        self._env = env
+        self._next_seed: int | None = None
+        assert space.shape is not None
+        dtype = torch.from_numpy(np.zeros(0, space.dtype)).dtype
+        flag = Categorical(2, shape=(B, 1), dtype=torch.bool)
+        self.observation_spec = Composite(
+            observation=Unbounded(shape=(B, *space.shape), dtype=dtype),
+            raw_reward=Unbounded(shape=(B, 1), dtype=torch.float32),
+            shape=(B,),
+        )
+        self.action_spec = Categorical(env.num_actions, shape=(B,))
+        self.reward_spec = Unbounded(shape=(B, 1), dtype=torch.float32)
+        self.done_spec = Composite(
+            done=flag.clone(), terminated=flag.clone(), truncated=flag.clone(), shape=(B,)
+        )
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None:
+            seed, self._next_seed = self._next_seed, None
+            observation, _ = self._env.reset(seed=seed)
+        else:
+            options = {"reset_mask": mask.reshape(-1).numpy()}
+            observation, _ = self._env.reset(options=options)
+        none = np.zeros(self._env.num_envs)
+        return self._results(observation, none, {"terminated": none > 0, "truncated": none > 0})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        observation, reward, terminated, truncated, infos = self._env.step(tensordict["action"])
+        results = self._results(
+            observation, infos["raw_reward"], {"terminated": terminated, "truncated": truncated}
+        )
+        results["reward"] = _column(reward.astype(np.float32))
+        return results
+
+    def _results(self, observation: Array, raw_reward: Array, flags: dict[str, Array]) -> Any:
+        values = {name: _column(flag) for name, flag in flags.items()}
+        values["done"] = values["terminated"] | values["truncated"]
+        values["observation"] = torch.from_numpy(observation)
+        values["raw_reward"] = _column(raw_reward.astype(np.float32))
+        return TensorDict(values, batch_size=self.batch_size)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._next_seed = seed
+
+    def close(self, **options: Any) -> None:
+        """End the workers. Calling it again does nothing."""
+        self._env.close()
+        super().close(**options)
+
+
+def _column(values: Array) -> torch.Tensor:
+    return torch.from_numpy(values)[:, None]

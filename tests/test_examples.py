@@ -1,0 +1,51 @@
+"""The examples, run as a reader would, for a few seconds each: they learn."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+
+# Argument, and what the last mean return must exceed; chance gives about the number behind.
+RUNS = {
+    "custom_learner.py": ("200", 0.3),  # -0.6
+    "foreign_ppo.py": ("11000", 35),  # 22
+    "numpy_policy.py": ("8", 45),  # 3
+    "sb3_ppo.py": ("12000", 0.5),  # -0.6
+}
+
+
+def run(script: Path, argument: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script, argument],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_example_learns(name: str, tmp_path: Path) -> None:
+    argument, threshold = RUNS[name]
+    output = run(EXAMPLES / name, argument)
+    *_, last = re.findall(r"mean return (-?\d+\.\d+)", output)
+    assert float(last) > threshold
+    if name == "foreign_ppo.py":  # with Gymnasium in that one line, exactly the same
+        text = (EXAMPLES / name).read_text()
+        ours = 'VectorEnv("CartPole-v1", NUM_ENVS)'
+        theirs = '__import__("gymnasium").make_vec("CartPole-v1", NUM_ENVS, "sync")'
+        assert text.count(ours) == 1
+        (tmp_path / name).write_text(text.replace(ours, theirs))
+        assert run(tmp_path / name, argument) == output

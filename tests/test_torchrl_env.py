@@ -1,0 +1,110 @@
+"""`TorchRLEnv` by TorchRL's own check and against Gymnasium; optional packages that are missing."""
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs import check_env_specs
+from toy_envs import ScriptedEnv
+
+from accel_rl.samplers import TorchRLEnv, VectorEnv
+
+B = 4
+
+
+def make(env: Any, num_envs: int = B, **options: Any) -> TorchRLEnv:
+    options = {"num_workers": 1, "autoreset_mode": "Disabled", **options}
+    return TorchRLEnv(VectorEnv(env, num_envs, **options))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "catch", "counting"])
+def test_their_own_check_passes(name: str) -> None:
+    env = make(name)
+    check_env_specs(env, seed=0)
+    env.close()
+    env.close()
+
+
+def test_rollout_over_resets_is_the_same_as_by_hand_with_the_same_seed() -> None:
+    factory = partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)
+    env = make(factory)
+    env.set_seed(3)
+    torch.manual_seed(0)
+    rollout = env.rollout(60, break_when_any_done=False)  # [B, T]
+    env.close()
+    other = gymnasium.vector.SyncVectorEnv([factory] * B, autoreset_mode="Disabled")
+    expected, _ = other.reset(seed=3)
+    for t in range(60):
+        row = rollout[:, t]
+        assert np.array_equal(row["observation"].numpy(), expected)
+        observation, reward, terminated, truncated, _ = other.step(row["action"].numpy())
+        now = row["next"]
+        assert np.array_equal(now["observation"].numpy(), observation)  # the last of an episode
+        assert np.array_equal(now["reward"].numpy()[:, 0], reward)
+        assert np.array_equal(now["raw_reward"].numpy()[:, 0], reward)
+        assert np.array_equal(now["terminated"].numpy()[:, 0], terminated)
+        assert np.array_equal(now["truncated"].numpy()[:, 0], truncated)
+        done = terminated | truncated
+        assert np.array_equal(now["done"].numpy()[:, 0], done)
+        expected = other.reset(options={"reset_mask": done})[0] if done.any() else observation
+    assert rollout["next", "truncated"].any() and rollout["next", "terminated"].any()
+    other.close()
+
+
+def test_game_goes_on_after_a_lost_life() -> None:
+    env = make(partial(ScriptedEnv, "l.t"), 1)
+    state = env.reset()
+    seen = []
+    for _ in range(4):
+        state["action"] = torch.tensor([2])
+        stepped, state = env.step_and_maybe_reset(state)
+        seen.append([*stepped["next", "observation"][0].tolist(), bool(stepped["next", "done"])])
+        assert stepped["next", "reward"].item() == 2
+        assert stepped["next", "raw_reward"].item() == 102
+    assert seen == [[1, 1, 0, True], [1, 1, 1, False], [1, 1, 2, True], [2, 1, 0, True]]
+    assert isinstance(state, TensorDict)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"autoreset_mode": "NextStep"}, "autoreset_mode=.*NEXT_STEP; TorchRL needs DISABLED"),
+        ({"num_groups": 2}, "num_groups=2 and copy=True"),
+        ({"copy": False}, "num_groups=1 and copy=False"),
+    ],
+)
+def test_vector_environment_that_does_not_fit_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make("catch", **options)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        (
+            "stable_baselines3",
+            "SB3VecEnv",
+            "needs Stable-Baselines3: pip install stable-baselines3",
+        ),
+        ("torchrl", "TorchRLEnv", "needs TorchRL: pip install torchrl"),
+    ],
+)
+def test_missing_package_is_named(module: str, name: str, message: str) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"from accel_rl.samplers import VectorEnv\n"  # which needs neither
+        f"print('torch' in sys.modules)\n"
+        f"from accel_rl.samplers import {name}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n"
+    assert f"ImportError: {name} {message}" in done.stderr

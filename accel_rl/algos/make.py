@@ -28,7 +28,7 @@ def make_agent(
 ) -> AnyAgent:
     """The agent that learns by ``config``, with fresh parameters on ``device``.
 
-    ``model``: the network's name. ``evaluates``: it acts as in evaluations, which differs in its epsilon.
+    ``model``: the name of the network. ``evaluates``: it acts as evaluations do.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.

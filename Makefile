@@ -3,6 +3,7 @@
 #   make test             passes the tests
 #   make test-learning    the three-seed learning tests, minutes long
 #   make check            format, lint, types and make test
+#   make docs             builds the documentation in build/docs
 #   make format           formats and mends what can be mended
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
@@ -25,7 +26,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning check format clean
+.PHONY: help train test test-learning check docs format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS)
@@ -41,6 +42,9 @@ check: .venv/.ready-to-test
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(MAKE) test
+
+docs: .venv/.ready-for-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: .venv/.ready-to-test
 	$(BIN)/ruff format
@@ -63,4 +67,8 @@ clean:
 
 .venv/.ready-to-test: .venv/.ready-to-run requirements-dev.txt
 	$(call install,-r requirements-dev.txt)
+	@touch $@
+
+.venv/.ready-for-docs: .venv/.ready-to-test requirements-docs.txt
+	$(call install,-r requirements-docs.txt)
 	@touch $@

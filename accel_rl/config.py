@@ -1,16 +1,11 @@
-"""What a training run is told: `TrainConfig`, and the presets that ``algo=NAME`` chooses from.
-
-Presets are functions that return a config; the command line overrides single options of it
-(`accel_rl.training.command_line`).
-"""
+"""What a training run is told: `TrainConfig`. Its presets are in `accel_rl.presets`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from accel_rl.algos import A2CConfig, ActorCriticConfig, PPOConfig
+from accel_rl.algos import A2CConfig, LearnerConfig, PPOConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.samplers import SamplerConfig
 
@@ -60,7 +55,7 @@ class TrainConfig:
     """how experience is gathered"""
     atari: AtariConfig = field(default_factory=AtariConfig)
     """the Atari protocol"""
-    learner: ActorCriticConfig = field(default_factory=A2CConfig)
+    learner: LearnerConfig = field(default_factory=A2CConfig)
     """the learning algorithm"""
 
     def __post_init__(self) -> None:
@@ -104,116 +99,3 @@ class TrainConfig:
     def progress(self, steps: int) -> float:
         """How far schedules have run after ``steps`` steps, in [0, 1]."""
         return min(1.0, steps / (self.schedule_steps or self.total_steps))
-
-
-_SAMPLER = SamplerConfig(
-    # The paper decorrelates start states without giving a number; 2,000 random steps are several
-    # games of most titles.
-    decorrelation_steps=2_000,
-    affinity="rotate",
-    on_worker_failure="restart",
-)
-
-
-_A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
-PPO_BATCH = 2_048
-
-
-def a2c() -> TrainConfig:
-    """A2C as in Stooke and Abbeel 2018 (arXiv:1803.02811)
-
-    16 simulators, horizon 5, A3C-Net; the learning rate grows with the square root of num_envs
-    (section 5.1). 25 M steps is the length of the paper's policy-gradient runs (table 1).
-    """
-    return TrainConfig(
-        algo="a2c",
-        total_steps=25_000_000,
-        sampler=_A2C_SAMPLER,
-    )
-
-
-def a2c_baselines() -> TrainConfig:
-    """A2C with the numbers of OpenAI's baselines, for comparison with its published curves
-
-    Their defaults: 84x84 images, the network of Mnih et al. 2015, TensorFlow's RMSProp (epsilon
-    inside the root, accumulator from 1), learning rate falling to 0. The published curves
-    fall over 10 M steps, so a shorter run here follows their first part. Start states are
-    decorrelated as in our other presets, theirs are not.
-    """
-    return TrainConfig(
-        algo="a2c_baselines",
-        model="nature",
-        total_steps=10_000_000,
-        schedule_steps=10_000_000,
-        sampler=_A2C_SAMPLER,
-        atari=AtariConfig(observation_size="84x84"),
-        learner=A2CConfig(
-            lr=7e-4,
-            lr_schedule="linear",
-            value_coefficient=0.5,
-            entropy_coefficient=0.01,
-            max_gradient_norm=0.5,
-            rmsprop_decay=0.99,
-            rmsprop_eps=1e-5,
-            rmsprop_initial=1.0,
-        ),
-    )
-
-
-def ppo(num_envs: int = 8) -> TrainConfig:
-    """PPO as in Stooke and Abbeel 2018 (arXiv:1803.02811)
-
-    8 simulators x horizon 256: 2,048 steps in 4 minibatches, for 4 epochs; A3C-Net. More simulators
-    have a shorter horizon, so that nothing else changes (section 5.2). 25 M steps is the length of
-    the paper's policy-gradient runs (table 1).
-
-    Raises:
-        ValueError: ``num_envs`` does not divide 2,048.
-    """
-    if num_envs < 1 or PPO_BATCH % num_envs:
-        raise ValueError(
-            f"num_envs={num_envs} does not divide PPO's {PPO_BATCH} steps of one rollout; use a "
-            f"power of two up to {PPO_BATCH}, or give horizon as well"
-        )
-    return TrainConfig(
-        algo="ppo",
-        total_steps=25_000_000,
-        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=PPO_BATCH // num_envs),
-        learner=PPOConfig(),
-    )
-
-
-def ppo_baselines() -> TrainConfig:
-    """PPO with the numbers of OpenAI's baselines, for comparison with its published curves
-
-    Their defaults: 8 simulators x horizon 128, 4 minibatches, 4 epochs, 84x84 images, the network
-    of Mnih et al. 2015, normalised advantages, clipped values, learning rate and clip range falling
-    to 0 over 10 M steps; a shorter run here follows the first part. Start states are decorrelated
-    as in our other presets, theirs are not.
-    """
-    return TrainConfig(
-        algo="ppo_baselines",
-        model="nature",
-        total_steps=10_000_000,
-        schedule_steps=10_000_000,
-        sampler=replace(_SAMPLER, num_envs=8, horizon=128),
-        atari=AtariConfig(observation_size="84x84"),
-        learner=PPOConfig(
-            lr=2.5e-4,
-            value_coefficient=0.25,  # theirs is 0.5, of half the square
-            max_gradient_norm=0.5,
-            normalize_advantage=True,
-            minibatch_size=256,
-            clip_range=0.1,
-            clip_value=True,
-        ),
-    )
-
-
-PRESETS: dict[str, Callable[..., TrainConfig]] = {
-    "a2c": a2c,
-    "a2c_baselines": a2c_baselines,
-    "ppo": ppo,
-    "ppo_baselines": ppo_baselines,
-}
-"""those that take ``num_envs`` follow their paper's rule for scaling"""

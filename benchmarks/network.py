@@ -44,7 +44,9 @@ def make_act(spec: dict[str, Any]) -> tuple[Act, dict[str, Any]]:
     def act(observation: NDArray[np.uint8]) -> NDArray[np.int64]:
         uniform = torch.from_numpy(rng.random(len(observation)))
         with torch.inference_mode():
-            actions = agent.act(torch.from_numpy(observation).to(device), uniform.to(device))
+            actions = agent.act(
+                torch.from_numpy(observation).to(device), uniform.to(device), slice(None)
+            )
         return actions.cpu().numpy()
 
     return act, settings

@@ -33,10 +33,10 @@ class RecordingAgent(CategoricalAgent):
         self.given: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
 
-    def act(self, observation: Tensor, uniform: Tensor) -> Tensor:
+    def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
         self.given.append(observation)
         self.copies.append((observation.clone(), uniform.clone()))
-        return super().act(observation, uniform)
+        return super().act(observation, uniform, columns)
 
 
 class TabularModel(PolicyValueModel):
@@ -87,7 +87,7 @@ def test_actions_in_the_rollout_are_the_agents() -> None:
     sampler, agent, batch = collect_toy_rollout()
     for t, (observation, uniform) in enumerate(agent.copies):
         assert torch.equal(observation, batch.observation[t])
-        expected = CategoricalAgent.act(agent, observation, uniform)
+        expected = CategoricalAgent.act(agent, observation, uniform, slice(None))
         assert torch.equal(batch.action[t], expected)
     assert len(np.unique(sampler.rollout.action)) == 4
 

@@ -43,6 +43,9 @@ def test_act_depends_on_each_row_alone() -> None:
     torch.manual_seed(0)
     agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=5))
     observation, uniform = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
-    together = agent.act(observation, uniform)
-    alone = [agent.act(observation[i : i + 1], uniform[i : i + 1]).item() for i in range(8)]
+    together = agent.act(observation, uniform, slice(0, 8))
+    alone = [
+        agent.act(observation[i : i + 1], uniform[i : i + 1], slice(i, i + 1)).item()
+        for i in range(8)
+    ]
     assert together.tolist() == alone

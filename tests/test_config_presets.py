@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.config import TrainConfig
+from accel_rl.presets import PRESETS
 from accel_rl.training.run_directory import write_config
 from accel_rl.training.saved_run import read_config
 

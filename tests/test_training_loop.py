@@ -118,6 +118,7 @@ def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecord
         PlainLines(Console(file=io.StringIO())),
         lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}},
         frame_skip=4,
+        metric_names=("loss",),
         device=torch.device("cpu"),
     )
     recorder.tape = tape

@@ -1,5 +1,6 @@
 """One game of a saved run as a film."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
-from saved_runs import prefer_action, quiet, trained
+from saved_runs import Pay, prefer_action, quiet, trained
 
 from accel_rl.envs import AtariConfig, EnvError, StepResult, make_env_factory
 from accel_rl.envs.shown import make_shown_env
@@ -92,6 +93,23 @@ def test_observation_is_filmed_where_there_is_nothing_else(pay) -> None:
     assert len(pictures) == 4  # the first observation and three steps
     assert pictures[0].shape == (28 + 4 * 70, 6 * 70, 3)
     assert abs(int(pictures[3][200, 200, 0]) - 102) < 8
+
+
+class Stacked(Pay):
+    """Its observation is a stack of two frames, the newest last, as in Atari."""
+
+    spec = dataclasses.replace(Pay.spec, observation_shape=(2, 4, 6))
+
+    def reset(self, out: Any) -> None:
+        super().reset(out)
+        out[0], out[1] = 10, 200
+
+
+def test_newest_frame_of_a_stack_is_filmed() -> None:
+    pictures: list[np.ndarray] = []
+    env, _ = make_shown_env("test_training_play:Stacked", AtariConfig(), pictures.append)
+    env.reset(np.zeros((2, 4, 6), np.uint8))
+    np.testing.assert_array_equal(pictures, np.full((1, 4, 6, 3), 200))
 
 
 def test_catch_is_filmed(tmp_path) -> None:

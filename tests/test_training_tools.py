@@ -99,8 +99,7 @@ def test_interrupted_tool_gives_the_exit_code_of_the_signal(run_dir, monkeypatch
     assert capsys.readouterr().err == "stopped by SIGTERM; nothing was written\n"
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_script_and_module_give_the_same_help(tool: str) -> None:
+def test_script_and_module_give_the_same_help() -> None:
     texts = [
         subprocess.run(
             [sys.executable, *command, "--help"],
@@ -110,17 +109,30 @@ def test_script_and_module_give_the_same_help(tool: str) -> None:
             check=True,
             timeout=60,
         ).stdout
-        for command in ([f"launch/{tool}.py"], ["-m", "accel_rl", tool])
+        for command in (["launch/play.py"], ["-m", "accel_rl", "play"])
     ]
     assert texts[0] == texts[1]
-    assert f"python launch/{tool}.py RUN" in texts[0]
-    assert "overwrite=false  (true|false)" in texts[0]
+    assert "python launch/play.py RUN" in texts[0]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_lists_the_options_of_each_tool(tool: str, capsys) -> None:
+    assert main([tool, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"python launch/{tool}.py RUN" in printed
+    assert "overwrite=false  (true|false)" in printed
 
 
 def test_directory_is_no_output(tmp_path) -> None:
     (tmp_path / "a.png").mkdir()
     with pytest.raises(ValueError, match=r"a\.png is a directory; name a file"):
         check_output(tmp_path / "a.png", (".png",), overwrite=True)
+
+
+def test_directory_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may everywhere
+    with pytest.raises(ValueError, match=r"may not be written to; choose another"):
+        check_output(tmp_path / "a.png", (".png",), overwrite=False)
 
 
 def test_progress_in_a_terminal_is_a_bar_that_goes_away() -> None:

@@ -15,10 +15,11 @@ class CategoricalAgent:
         self.model = model
 
     @torch.inference_mode()
-    def act(self, observation: Tensor, uniform: Tensor) -> Tensor:
+    def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
         """Actions ``[N]`` int64, with the parameters as they are now.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
+        ``columns`` changes nothing.
         """
         return sample_categorical(self.model(observation).logits, uniform)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -27,9 +27,9 @@ from accel_rl.algos.actor_critic import (
     evaluate,
     masked_mean,
     normalize,
-    require,
     returns_and_advantages,
 )
+from accel_rl.algos.learner_config import require
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
@@ -119,16 +119,18 @@ class A2C:
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients.
     """
 
+    metric_names = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
+
     def __init__(self, agent: CategoricalAgent, config: A2CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
 
-    def get_state(self) -> dict[str, Tensor]:
+    def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's: nothing."""
         return {}
 
-    def set_state(self, state: Mapping[str, Tensor]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         """Nothing to do."""
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
@@ -155,10 +157,6 @@ class A2C:
         )
         loss.total.backward()  # type: ignore[no-untyped-call]
         gradient_norm = self._exchange.step(self.config.learning_rate(B, progress))
-        return {
-            "policy_loss": loss.policy.detach(),
-            "value_loss": loss.value.detach(),
-            "entropy": loss.entropy.detach(),
-            "gradient_norm": gradient_norm,
-            "mean_value_target": masked_mean(return_, batch.valid),
-        }
+        losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
+        metrics = (*losses, gradient_norm, masked_mean(return_, batch.valid))
+        return dict(zip(self.metric_names, metrics, strict=True))

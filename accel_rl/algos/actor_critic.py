@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.models import PolicyValue
-from accel_rl.parallel import Rule
 
 ADVANTAGE_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
+class ActorCriticConfig(LearnerConfig):
     """Settings of both; the defaults are those of arXiv:1803.02811 and the code published with it.
 
     Raises:
         ValueError: a value is out of range.
     """
 
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls to 0 over the run"""
-    gamma: float = 0.99
-    """discount of one step"""
     gae_lambda: float = 1.0
     """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
     value_coefficient: float = 0.25
@@ -41,31 +35,12 @@ class ActorCriticConfig:
     """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
     time_limit_terminal: bool = False
     """true: a time limit ends the task, as in the papers; false: the value goes on behind it"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """of the network's arithmetic in updates; parameters and acting are always float32"""
 
     def __post_init__(self) -> None:
-        require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
-        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma", "gae_lambda")
+        super().__post_init__()
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gae_lambda")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
-
-    @property
-    def rule(self) -> Rule:
-        """The update rule, for the exchange."""
-        raise NotImplementedError
-
-    def remaining(self, progress: float) -> float:
-        """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
-        return 1 - progress if self.lr_schedule == "linear" else 1.0
-
-
-def require(config: object, what: str, holds: Callable[[float], bool], *names: str) -> None:
-    """Raises ValueError for the first of the fields ``names`` that is a number and not ``what``."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not holds(value):
-            raise ValueError(f"{name} is {value}; it must be {what}")
 
 
 def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> PolicyValue:

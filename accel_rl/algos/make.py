@@ -1,19 +1,91 @@
-"""From its settings to a learner."""
+"""From settings to an agent and its learner."""
 
 from __future__ import annotations
 
-from accel_rl.agents import CategoricalAgent
+import torch
+
+from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
 from accel_rl.algos.a2c import A2C, A2CConfig
-from accel_rl.algos.actor_critic import ActorCriticConfig
+from accel_rl.algos.dqn import DQN
+from accel_rl.algos.dqn_config import DQNConfig
+from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.ppo import PPO, PPOConfig
+from accel_rl.algos.replay import ReplaySpec
+from accel_rl.envs.base import EnvSpec
+from accel_rl.models import make_model, make_q_model
 from accel_rl.parallel import Exchange
+
+AnyAgent = CategoricalAgent | EpsilonGreedyAgent
+
+
+def make_agent(
+    config: LearnerConfig,
+    model: str,
+    env: EnvSpec,
+    device: torch.device,
+    *,
+    evaluates: bool = False,
+) -> AnyAgent:
+    """The agent that learns by ``config``, its network (by name) on ``device``, parameters fresh.
+
+    ``evaluates``: it acts as in evaluations, which differs in its epsilon.
+
+    Raises:
+        ValueError: there is no such network, or it does not fit the environment.
+    """
+    shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    if not isinstance(config, DQNConfig):
+        return CategoricalAgent(make_model(model, *shapes).to(device))
+    network = make_q_model(model, *shapes, config.num_atoms, config.dueling).to(device)
+    support = None
+    if config.num_atoms > 1:
+        support = torch.linspace(config.v_min, config.v_max, config.num_atoms, device=device)
+    epsilon = config.epsilon_evaluation if evaluates else config.epsilon_initial
+    return EpsilonGreedyAgent(network, support, torch.tensor([epsilon], device=device))
+
+
+def evaluating(config: LearnerConfig, agent: AnyAgent) -> AnyAgent:
+    """An agent of the same network that acts as in evaluations."""
+    if isinstance(agent, EpsilonGreedyAgent):
+        assert isinstance(config, DQNConfig)
+        return agent.evaluating(config.epsilon_evaluation)
+    return agent
 
 
 def make_learner(
-    config: ActorCriticConfig, agent: CategoricalAgent, exchange: Exchange, seed: int
-) -> A2C | PPO:
-    """The learner that ``config`` is of; ``seed``: of its own randomness."""
+    config: LearnerConfig,
+    agent: AnyAgent,
+    exchange: Exchange,
+    env: EnvSpec,
+    num_envs: int,
+    horizon: int,
+    seed: int,
+) -> A2C | PPO | DQN:
+    """The learner that ``config`` is of, for rollouts ``[horizon, num_envs]``.
+
+    ``seed``: of its own randomness.
+
+    Raises:
+        ValueError: its replay does not fit these rollouts, or the memory of its device.
+    """
+    if isinstance(config, DQNConfig):
+        assert isinstance(agent, EpsilonGreedyAgent)
+        return DQN(agent, config, exchange, _replay_spec(config, env, num_envs, horizon), seed)
+    assert isinstance(agent, CategoricalAgent)
     if isinstance(config, PPOConfig):
         return PPO(agent, config, exchange, seed)
     assert isinstance(config, A2CConfig)
     return A2C(agent, config, exchange)
+
+
+def _replay_spec(config: DQNConfig, env: EnvSpec, num_envs: int, horizon: int) -> ReplaySpec:
+    return ReplaySpec(
+        size=config.replay_size,
+        num_envs=num_envs,
+        horizon=horizon,
+        observation_shape=env.observation_shape,
+        observation_dtype=getattr(torch, env.observation_dtype.name),
+        frame_stack=env.frame_stack,
+        n_step=config.n_step,
+        gamma=config.gamma,
+    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ from accel_rl.algos.actor_critic import (
     evaluate,
     masked_mean,
     normalize,
-    require,
     returns_and_advantages,
 )
+from accel_rl.algos.learner_config import require
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Adam, Exchange
 
@@ -162,6 +162,16 @@ class PPO:
     of the shuffling.
     """
 
+    metric_names = (
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "kl",
+        "clip_fraction",
+        "gradient_norm",
+        "mean_value_target",
+    )
+
     def __init__(
         self, agent: CategoricalAgent, config: PPOConfig, exchange: Exchange, seed: int
     ) -> None:
@@ -170,11 +180,11 @@ class PPO:
         self._exchange = exchange
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
 
-    def get_state(self) -> dict[str, Tensor]:
+    def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
         return {"shuffling": self._shuffling.get_state()}
 
-    def set_state(self, state: Mapping[str, Tensor]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         self._shuffling.set_state(state["shuffling"])
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
@@ -211,9 +221,8 @@ class PPO:
                 gradient_norm = self._exchange.step(lr)
                 totals += torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
                 num_updates += 1
-        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm")
-        metrics = dict(zip(names, totals / num_updates, strict=True))
-        return {**metrics, "mean_value_target": masked_mean(steps.return_, steps.valid)}
+        metrics = (*(totals / num_updates), masked_mean(steps.return_, steps.valid))
+        return dict(zip(self.metric_names, metrics, strict=True))
 
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:

@@ -61,6 +61,7 @@ class AtariEnv:
             observation_dtype=np.dtype(np.uint8),
             num_actions=len(self._codes),
             frame_skip=config.frame_skip,
+            frame_stack=config.frame_stack,
         )
         self._is_sticky = config.sticky_actions > 0
         self._clips_reward = config.clip_reward

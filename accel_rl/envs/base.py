@@ -22,6 +22,8 @@ class EnvSpec:
     """What a caller must know of an environment before it makes one.
 
     ``name`` appears in messages; ``frame_skip`` is the number of emulator frames in one step.
+    ``frame_stack`` above 1: the first axis of observations is a stack of so many frames, the newest
+    last, those before a reset or a lost life (`StepResult.terminated`) blank.
     """
 
     name: str
@@ -29,6 +31,7 @@ class EnvSpec:
     observation_dtype: np.dtype[Any]
     num_actions: int
     frame_skip: int = 1
+    frame_stack: int = 1
 
 
 class StepResult(NamedTuple):

@@ -104,38 +104,55 @@ class ImageNetwork(PolicyValueModel):
         self, spec: ImageSpec, observation_shape: tuple[int, int, int], num_actions: int
     ) -> None:
         super().__init__()
-        channels, height, width = observation_shape
-        rows, columns = spec.feature_shape(height, width)
-        if min(rows, columns) < 1:
-            raise ValueError(
-                f"observations of shape {observation_shape} are too small for the convolutions of "
-                f"model={spec.name}; use larger images or model=mlp"
-            )
-        convs: list[nn.Conv2d] = []
-        for conv in spec.convs:
-            make = nn.Conv2d if convs else _PixelConv
-            convs.append(make(channels, *conv))
-            channels = conv.channels
-        self.convs = nn.Sequential(*convs)
-        self.hidden = _MapLinear(rows * columns * channels, spec.hidden)
+        self.convs, map_size = make_convs(spec, observation_shape)
+        self.hidden = MapLinear(map_size, spec.hidden)
         self.policy = nn.Linear(spec.hidden, num_actions)
         self.value = nn.Linear(spec.hidden, 1)
-        for layer in (*convs, self.hidden, self.policy, self.value):
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # none of them has None
-        for layer in convs:
-            spec.conv_init(layer.weight)
-            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        for layer in (self.hidden, self.policy, self.value):
+            nn.init.zeros_(layer.bias)
         spec.hidden_init(self.hidden.weight)
         spec.policy_init(self.policy.weight)
         spec.value_init(self.value.weight)
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, C, H, W]`` uint8."""
-        x = observation
-        for conv in self.convs:
-            x = F.relu_(conv(x))
-        x = F.relu_(self.hidden(x))
+        x = F.relu_(self.hidden(apply_convs(self.convs, observation)))
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
+
+
+def make_convs(
+    spec: ImageSpec, observation_shape: tuple[int, int, int]
+) -> tuple[nn.Sequential, int]:
+    """The convolutions with their initial weights, and how many numbers the last map has.
+
+    Raises:
+        ValueError: the image is too small for them.
+    """
+    channels, height, width = observation_shape
+    rows, columns = spec.feature_shape(height, width)
+    if min(rows, columns) < 1:
+        raise ValueError(
+            f"observations of shape {observation_shape} are too small for the convolutions of "
+            f"model={spec.name}; use larger images or model=mlp"
+        )
+    convs: list[nn.Conv2d] = []
+    for conv in spec.convs:
+        layer = (nn.Conv2d if convs else _PixelConv)(channels, *conv)
+        convs.append(layer)
+        channels = conv.channels
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
+    for layer in convs:
+        spec.conv_init(layer.weight)
+        layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    return nn.Sequential(*convs), rows * columns * channels
+
+
+def apply_convs(convs: nn.Sequential, observation: Tensor) -> Tensor:
+    """The last feature map of ``observation``, ``[N, C, H, W]`` uint8."""
+    x = observation
+    for conv in convs:
+        x = F.relu_(conv(x))
+    return x
 
 
 class _PixelConv(nn.Conv2d):
@@ -158,7 +175,7 @@ class _PixelConv(nn.Conv2d):
         return output.contiguous(memory_format=torch.channels_last)
 
 
-class _MapLinear(nn.Linear):
+class MapLinear(nn.Linear):
     """A fully connected layer over a feature map ``[N, C, H, W]`` in channels-last format."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork
+from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork, ImageSpec
 from accel_rl.models.mlp import MLP
 from accel_rl.models.policy_value import PolicyValueModel
+from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 
 _IMAGE_SPECS = {spec.name: spec for spec in (A3C_NET, DQN_NET, NATURE_NET)}
 
@@ -29,20 +30,48 @@ def make_model(
     Raises:
         ValueError: unknown name, or a convolutional network for what is no image or too small.
     """
+    spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
+    if spec is None:
+        return MLP(observation_shape, num_actions)
+    assert image_shape is not None
+    return ImageNetwork(spec, image_shape, num_actions)
+
+
+def make_q_model(
+    name: str,
+    observation_shape: tuple[int, ...],
+    observation_dtype: np.dtype[Any],
+    num_actions: int,
+    num_atoms: int = 1,
+    is_dueling: bool = False,
+) -> QModel:
+    """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough."""
+    spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
+    if spec is None:
+        return MLPQNetwork(observation_shape, num_actions, num_atoms, is_dueling)
+    assert image_shape is not None
+    return ImageQNetwork(spec, image_shape, num_actions, num_atoms, is_dueling)
+
+
+def _choose(
+    name: str, automatic: str, observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
+) -> tuple[ImageSpec | None, tuple[int, int, int] | None]:
+    """The layers that ``name`` stands for and the shape of the images; no layers for ``mlp``."""
     if name not in MODEL_NAMES:
         raise ValueError(f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}")
     image_shape = _image_shape(observation_shape, observation_dtype)
     if name == "auto":
-        is_large = image_shape and min(A3C_NET.feature_shape(*image_shape[1:])) >= 1
-        name = "a3c" if is_large else "mlp"
+        spec = _IMAGE_SPECS[automatic]
+        is_large = image_shape and min(spec.feature_shape(*image_shape[1:])) >= 1
+        name = automatic if is_large else "mlp"
     if name == "mlp":
-        return MLP(observation_shape, num_actions)
+        return None, None
     if image_shape is None:
         raise ValueError(
             f"model={name} needs images, uint8 of shape [channels, height, width]; observations "
             f"are {observation_dtype} of shape {list(observation_shape)}; use model=mlp or auto"
         )
-    return ImageNetwork(_IMAGE_SPECS[name], image_shape, num_actions)
+    return _IMAGE_SPECS[name], image_shape
 
 
 def _image_shape(

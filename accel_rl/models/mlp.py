@@ -22,8 +22,8 @@ class MLP(PolicyValueModel):
 
     def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
-        self.policy = _layers(prod(observation_shape), num_actions, output_gain=0.01)
-        self.value = _layers(prod(observation_shape), 1, output_gain=1.0)
+        self.policy = make_layers(prod(observation_shape), num_actions, output_gain=0.01)
+        self.value = make_layers(prod(observation_shape), 1, output_gain=1.0)
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
@@ -31,7 +31,8 @@ class MLP(PolicyValueModel):
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
-def _layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
+def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
+    """Two tanh layers and a linear one, with orthogonal initial weights."""
     linear = partial(_linear, gain=sqrt(2))
     return nn.Sequential(
         linear(num_inputs, HIDDEN),

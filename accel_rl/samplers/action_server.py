@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
@@ -33,7 +33,7 @@ class ActionServer:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
     """
 
-    def __init__(self, agent: CategoricalAgent, sampler: Sampler, device: torch.device) -> None:
+    def __init__(self, agent: Agent, sampler: Sampler, device: torch.device) -> None:
         self._agent = agent
         self._rows: _Rows = (
             _SharedRows(sampler.rollout)
@@ -44,7 +44,7 @@ class ActionServer:
     def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
         """Actions ``[n]`` for the ``n`` environments of ``step``."""
         observation, uniform = self._rows.read(step)
-        return self._rows.answer(step, self._agent.act(observation, uniform))
+        return self._rows.answer(step, self._agent.act(observation, uniform, step.columns))
 
     def finish(self) -> RolloutTensors:
         """The rollout that ``collect`` has completed; to be used up before the next ``collect``."""

@@ -19,8 +19,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from accel_rl.algos import A2CConfig
-from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.presets import PRESETS
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -38,6 +39,9 @@ PARALLEL_ONLY = (
 """options that a serial sampler has no use for"""
 
 Config = TypeVar("Config")
+
+_SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
+"""options that some presets scale others by"""
 
 USAGE = """\
 python launch/train.py [key=value ...]     one training run
@@ -167,14 +171,15 @@ def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     if name not in PRESETS:
         raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
     preset = PRESETS[name]
-    keys = {"num_envs", "sampler.num_envs"} & given.keys()
-    if (
-        keys
-        and not {"horizon", "sampler.horizon"} & given.keys()
-        and "num_envs" in inspect.signature(preset).parameters
-    ):
-        with contextlib.suppress(TypeError):  # text that is no number is refused with the others
-            return preset(_number(given[keys.pop()]))
+    scales = {}
+    for scale, key in _SCALES.items():
+        text = given.get(scale, given.get(key))
+        if text is not None and scale in inspect.signature(preset).parameters:
+            scales[scale] = _number(text)
+    if {"horizon", "sampler.horizon"} & given.keys():  # then it follows no rule
+        scales.pop("num_envs", None)
+    with contextlib.suppress(TypeError):  # text that is no number is refused with the others
+        return preset(**scales)
     return preset()
 
 

@@ -23,7 +23,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from accel_rl import __version__
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import Agent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game, make_env_factory
 from accel_rl.envs.base import EnvFactory
@@ -229,7 +229,7 @@ def _make_sampler(config: TrainConfig, options: EvaluateOptions) -> Sampler:
 
 def _play(
     sampler: Sampler,
-    agent: CategoricalAgent,
+    agent: Agent,
     device: torch.device,
     rollouts: int,
     show: Callable[[int], None],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.algos import AnyAgent, evaluating
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.samplers import (
@@ -39,12 +39,12 @@ class Evaluator:
         self,
         config: TrainConfig,
         factory: EnvFactory,
-        agent: CategoricalAgent,
+        agent: AnyAgent,
         device: torch.device,
     ) -> None:
         self._config = config
         self._factory = factory
-        self._agent = agent
+        self._training_agent = agent
         self._device = device
         self._evaluated_steps = self._num_evaluations = 0
 
@@ -66,9 +66,10 @@ class Evaluator:
             Interrupted: a stop was asked for meanwhile.
         """
         sampler = self._make_sampler()
+        agent = evaluating(self._config.learner, self._training_agent)
         with (
             closing(sampler),
-            ActionServer(self._agent, sampler, self._device) as server,
+            ActionServer(agent, sampler, self._device) as server,
         ):
 
             def policy(step: PolicyInput) -> Any:

@@ -1,7 +1,8 @@
 """Published scores of random play and of a human, to normalise a game's score with.
 
-Source: google-deepmind/dqn_zoo, ``dqn_zoo/atari_data.py`` (commit 45061f4), 57 games, as used since
-Wang et al. 2016 (arXiv:1511.06581); no-op starts, raw scores, at most 108,000 frames a game.
+Source: google-deepmind/dqn_zoo, ``dqn_zoo/atari_data.py`` (commit 45061f4). Raw scores of 57 games,
+of random play and of a professional game tester, each averaged over 3 games at least, after 1 to 30
+no-ops, at most 108,000 frames a game.
 """
 
 from __future__ import annotations

@@ -111,6 +111,7 @@ def _run(
         progress,
         parts.get_state,
         saved,
+        metric_names=parts.learner.metric_names,
         frame_skip=parts.sampler.env_spec.frame_skip,
         device=parts.device,
     )

@@ -37,7 +37,9 @@ class LearnerMetrics:
         self._num_updates = 0
 
     def add(self, metrics: Mapping[str, torch.Tensor]) -> None:
-        """``metrics`` are 0-d tensors on one device, the same names at each update."""
+        """``metrics`` are 0-d tensors on one device, the same names each time, or none at all."""
+        if not metrics:
+            return
         values = torch.stack(tuple(metrics.values()))
         if self._total is None:
             self._names, self._total = tuple(metrics), values

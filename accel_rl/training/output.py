@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
         raise ValueError(f"out={path} must end in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
         raise ValueError(f"out={path}: there is no directory {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"out={path}: {path.parent} may not be written to; choose another")
     if path.is_dir():
         raise ValueError(f"out={path} is a directory; name a file")
     if path.exists() and not overwrite:

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
-from accel_rl.algos import make_learner
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import make_agent, make_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
-from accel_rl.models import make_model
 from accel_rl.parallel import Exchange, FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerState, SerialSampler
 from accel_rl.samplers.base import PolicyInput, Sampler
@@ -33,13 +32,16 @@ class Server(Protocol):
 
 
 class Learner(Protocol):
-    """What the loop needs of an algorithm."""
+    """What the loop needs of an algorithm. ``metric_names``: what `update` returns, or nothing."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]: ...
 
     def update(self, batch: RolloutTensors, progress: float) -> Mapping[str, torch.Tensor]: ...
 
-    def get_state(self) -> dict[str, torch.Tensor]: ...
+    def get_state(self) -> dict[str, Any]: ...
 
-    def set_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -121,20 +123,20 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
         undo.callback(sampler.close)
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
-        model = make_model(
-            config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
-        ).to(device)
-        agent = CategoricalAgent(model)
+        agent = make_agent(config.learner, config.model, spec, device)
         exchange = Local(
-            FlatParameters(model), config.learner.rule, config.learner.max_gradient_norm
+            FlatParameters(agent.model), config.learner.rule, config.learner.max_gradient_norm
         )
-        learner = make_learner(config.learner, agent, exchange, config.seed)
+        num_envs, horizon = config.sampler.num_envs, config.sampler.horizon
+        learner = make_learner(
+            config.learner, agent, exchange, spec, num_envs, horizon, config.seed
+        )
         evaluator = None
         if config.evaluation_interval:
             evaluator = Evaluator(config, factory, agent, device)
         server = ActionServer(agent, sampler, device)
         undo.pop_all()
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
 
 

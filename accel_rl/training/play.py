@@ -102,7 +102,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
             if is_over or num_steps == options.max_steps:
                 break
             on_device = torch.from_numpy(observation).to(device)
-            action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device))
+            action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device), slice(0, 1))
             result = env.step(int(action), observation[0])
             score += result.raw_reward
             num_steps += 1

@@ -41,7 +41,8 @@ class Recorder:
 
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
     all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
-    beside what is known here. ``saved``: the checkpoint from which the run goes on.
+    beside what is known here. ``metric_names``: the learner's, NaN in rows in which it has not
+    learned. ``saved``: the checkpoint from which the run goes on.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Recorder:
         make_state: Callable[[], dict[str, Any]],
         saved: Mapping[str, Any] | None = None,
         *,
+        metric_names: Sequence[str],
         frame_skip: int,
         device: torch.device,
     ) -> None:
@@ -67,6 +69,7 @@ class Recorder:
         self._make_state = make_state
         self._frame_skip = frame_skip
         self._device = device
+        self._metric_names = metric_names
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
@@ -164,6 +167,7 @@ class Recorder:
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
+            **dict.fromkeys(self._metric_names, math.nan),
             **learner,
         }
         self._writer.write(row)

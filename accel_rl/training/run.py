@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     console = Console()
     try:
         if wants_help(arguments):
-            return _print_help(arguments, console.width)
+            return print_help(help_text(arguments, console.width))
         _refuse_several_learners()
         # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
@@ -38,9 +38,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if result.stopped_by is None else 128 + result.stopped_by
 
 
-def _print_help(arguments: Sequence[str], width: int) -> int:
+def print_help(text: str) -> int:
+    """Prints ``text``, all or as much as is wanted; returns the exit code."""
     try:
-        print(help_text(arguments, width), flush=True)
+        print(text, flush=True)
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

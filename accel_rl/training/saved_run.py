@@ -8,11 +8,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from accel_rl.agents import CategoricalAgent
-from accel_rl.config import PRESETS, TrainConfig
+from accel_rl.algos import AnyAgent, make_agent
+from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
-from accel_rl.models import make_model
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.presets import PRESETS
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 
 
@@ -78,22 +78,20 @@ def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
 
 def load_agent(
     checkpoint: Path, config: TrainConfig, spec: EnvSpec, device: torch.device
-) -> tuple[CategoricalAgent, int]:
+) -> tuple[AnyAgent, int]:
     """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
 
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     state = load_checkpoint(checkpoint)
-    model = make_model(
-        config.model, spec.observation_shape, spec.observation_dtype, spec.num_actions
-    ).to(device)
-    flat = FlatParameters(model)
+    agent = make_agent(config.learner, config.model, spec, device, evaluates=True)
+    flat = FlatParameters(agent.model)
     try:
         flat.from_named_(flat.parameter, state["learner"]["parameters"])
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from error
-    return CategoricalAgent(model), state["counts"]["steps"]
+    return agent, state["counts"]["steps"]
 
 
 def _first_line(error: Exception) -> str:

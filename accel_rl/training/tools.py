@@ -16,6 +16,7 @@ from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.play import PlayOptions, play
 from accel_rl.training.plot import PlotOptions, plot, scores_table
+from accel_rl.training.run import print_help
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 _USAGE = {
@@ -30,8 +31,7 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
     console = Console()
     try:
         if wants_help(arguments):
-            print(_help(name, console.width))
-            return 0
+            return print_help(_help(name, console.width))
         # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         tune_malloc()

@@ -1,0 +1,194 @@
+"""Q-learning from a replay memory: DQN and what became of it, by options of one learner.
+
+Every algorithm here has the same skeleton: prepare (replay insert and sample), loss, backward,
+``exchange.step``.
+
+DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2016), prioritized
+(Schaul et al. 2016), n-step, categorical (Bellemare et al. 2017), and all of them with epsilon
+instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
+2018). Where this leaves the papers, or the code published with arXiv:1803.02811:
+
+- Updates are counted from steps, so that the training intensity holds exactly also where an
+  iteration's share is no whole number of updates; theirs must be one.
+- A step whose return would cross a time limit is not learned from; theirs takes it for terminal.
+- Drawing is with replacement; theirs, without, hardly ever drew the last environments.
+- Priorities are at least 1e-6, so that no step is lost for ever.
+- Log probabilities are exact; theirs are those of probabilities clipped at 1e-6, without gradient
+  below.
+- Epsilon falls from the first step on, though nothing is learned in the first ``min_steps``; theirs
+  stays at its first value until then, and jumps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
+from accel_rl.algos.dqn_config import DQNConfig
+from accel_rl.algos.q_learning import (
+    QLoss,
+    best_actions,
+    categorical_loss,
+    huber_loss,
+    importance_weights,
+    project,
+    q_target,
+)
+from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.parallel import Exchange, FlatParameters
+
+
+class DQN:
+    """The Q-learning learner.
+
+    ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
+    of the draws from the replay.
+
+    Raises:
+        ValueError: the replay does not fit the memory of its device.
+    """
+
+    metric_names = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
+
+    def __init__(
+        self,
+        agent: EpsilonGreedyAgent,
+        config: DQNConfig,
+        exchange: Exchange,
+        replay_spec: ReplaySpec,
+        seed: int,
+    ) -> None:
+        self.config = config
+        self._agent = agent
+        self._exchange = exchange
+        self._device = exchange.parameters.parameter.device
+        self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
+        self._target = FlatParameters(self._target_model)
+        on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
+        self.replay = Replay(replay_spec, on)
+        self._priorities = None
+        if config.prioritized:
+            self._priorities = Priorities(
+                self.replay, config.priority_alpha, config.priority_default
+            )
+        self._generator = torch.Generator(on).manual_seed(seed)
+        self._steps = 0
+        self._begin = config.min_steps  # steps after which it learns
+        self._num_updates = 0  # since then
+        self._set_epsilon()
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the exchange's."""
+        state = {
+            "target": self._target.to_named(self._target.parameter),
+            "generator": self._generator.get_state(),
+            "steps": self._steps,
+            "begin": self._begin,
+            "num_updates": self._num_updates,
+        }
+        if self.config.save_replay:
+            state["replay"] = self.replay.get_state()
+            if self._priorities is not None:
+                state["priorities"] = self._priorities.get_state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
+        self._target.from_named_(self._target.parameter, state["target"])
+        self._generator.set_state(state["generator"])
+        self._steps = state["steps"]
+        if "replay" in state:
+            self.replay.set_state(state["replay"])
+            if self._priorities is not None:
+                self._priorities.set_state(state["priorities"])
+            self._begin, self._num_updates = state["begin"], state["num_updates"]
+        else:
+            self._begin = self._steps + self.config.min_steps
+        self._set_epsilon()
+
+    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+        """Store ``batch``, and as many optimizer steps as its steps call for.
+
+        ``progress`` in [0, 1] is for the schedule of the learning rate. Returns metrics, means over
+        these steps, as 0-d tensors on the learner's device, without waiting for it; nothing where
+        there was no optimizer step.
+        """
+        config, before = self.config, self._steps
+        T, B = batch.action.shape
+        self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
+        if self._priorities is not None:
+            self._priorities.follow()
+        self._steps += T * B
+        learning_steps = max(0, self._steps - self._begin)
+        due = int(learning_steps * config.training_intensity / config.batch_size)
+        lr = config.lr * config.remaining(progress)
+        totals = [self._learn(lr) for _ in range(due - self._num_updates)]
+        self._num_updates = due
+        if self._steps // config.target_update_steps > before // config.target_update_steps:
+            self._target.parameter.copy_(self._exchange.parameters.parameter)
+        self._set_epsilon()
+        if not totals:
+            return {}
+        means = torch.stack(totals).mean(0)
+        watched = torch.tensor([self._epsilon[-1], due / learning_steps], device=self._device)
+        return dict(zip(self.metric_names, torch.cat((means, watched)), strict=True))
+
+    def _learn(self, lr: float) -> Tensor:
+        """One optimizer step; the first four metrics, ``[4]``."""
+        num = self.config.batch_size
+        weight = None
+        if self._priorities is None:
+            step, env = self.replay.draw_uniformly(num, self._generator)
+        else:
+            step, env, probability = self._priorities.draw(num, self._generator)
+            weight = importance_weights(probability, self.config.beta(self._steps))
+        batch = Transitions(
+            *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
+        )
+        self._exchange.parameters.zero_gradient()
+        output = self._evaluate(self._agent.model, batch.observation)
+        each = self._loss(output, batch)
+        valid = batch.valid.float()
+        counted = valid if weight is None else valid * weight.to(self._device)
+        loss = (counted * each.loss).sum() / valid.sum().clamp(min=1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradient_norm = self._exchange.step(lr)
+        if self._priorities is not None:
+            self._priorities.update(step, env, each.priority.to(self.replay.device))
+        with torch.no_grad():
+            q_value = self._agent.q_values(output).max(1).values.mean()
+            return torch.stack((loss, q_value, each.priority.mean(), gradient_norm))
+
+    def _loss(self, output: Tensor, batch: Transitions) -> QLoss:
+        agent = self._agent
+        with torch.no_grad():
+            target_output = self._evaluate(self._target_model, batch.next_observation)
+            choosing = target_output
+            if self.config.double:
+                choosing = self._evaluate(agent.model, batch.next_observation)
+            action_t = best_actions(agent.q_values(choosing))
+        reward, discount = batch.reward, batch.discount
+        if agent.support is None:
+            target = q_target(reward, discount, agent.q_values(target_output), action_t)
+            return huber_loss(agent.q_values(output), batch.action, target, self.config.huber_delta)
+        rows = torch.arange(len(action_t), device=action_t.device)
+        probability_t = target_output[rows, action_t].softmax(1)
+        target = project(reward, discount, probability_t, agent.support)
+        return categorical_loss(output, batch.action, target)
+
+    def _evaluate(self, model: torch.nn.Module, observation: Tensor) -> Tensor:
+        """``[N, A, K]`` float32."""
+        kind, is_short = observation.device.type, self.config.precision == "bfloat16"
+        with torch.autocast(kind, torch.bfloat16, enabled=is_short):
+            output: Tensor = model(observation)
+        return output.float()
+
+    def _set_epsilon(self) -> None:
+        num_envs = self.replay.spec.num_envs
+        self._epsilon = self.config.epsilon(self._steps, num_envs)
+        self._agent.epsilon = torch.tensor(self._epsilon, device=self._device)

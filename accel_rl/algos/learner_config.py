@@ -1,0 +1,44 @@
+"""Settings that all learners have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from accel_rl.parallel import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """Raises ValueError where a value is out of range."""
+
+    gamma: float = 0.99
+    """discount of one step"""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """linear: the learning rate falls to 0 over the run"""
+    max_gradient_norm: float | None = None
+    """the gradient is scaled down to this L2 norm; none: never"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the network's arithmetic in updates; parameters and acting are always float32"""
+
+    def __post_init__(self) -> None:
+        require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
+
+    @property
+    def rule(self) -> Rule:
+        """The update rule, for the exchange."""
+        raise NotImplementedError
+
+    def remaining(self, progress: float) -> float:
+        """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
+        return 1 - progress if self.lr_schedule == "linear" else 1.0
+
+
+def require(config: object, what: str, holds: Callable[[float], bool], *names: str) -> None:
+    """Raises ValueError for the first of the fields ``names`` that is a number and not ``what``."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"{name} is {value}; it must be {what}")

@@ -1,0 +1,119 @@
+"""Targets and losses of Q-learning, for values and for distributions over atoms of value.
+
+``N`` transitions, ``A`` actions, ``K`` atoms. Suffixes: ``tm1`` is the step the action was taken
+in, ``t`` the one its return ends in; ``reward_t`` is the (n-step) return, ``discount_t`` the weight
+of what comes after, 0 where the episode terminated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MIN_PRIORITY = 1e-6
+"""a priority of 0 could never be drawn, and so never change, again"""
+MAX_PRIORITY = 1e6
+
+
+class QLoss(NamedTuple):
+    """``loss``: ``[N]``, with gradient. ``priority``: ``[N]``, how surprising each was, without."""
+
+    loss: Tensor
+    priority: Tensor
+
+
+@torch.no_grad()
+def best_actions(q_value: Tensor) -> Tensor:
+    """The action of the largest value: ``[N, A] -> [N]`` int64."""
+    return q_value.argmax(1)
+
+
+@torch.no_grad()
+def q_target(
+    reward_t: Tensor, discount_t: Tensor, target_q_value_t: Tensor, action_t: Tensor
+) -> Tensor:
+    """``reward + discount * Q_target(s', action)``, ``[N]``.
+
+    With ``action_t`` the best by ``target_q_value_t`` itself this is the target of Mnih et al. 2015
+    (Nature 518), with the best by the online network that of double Q-learning (van Hasselt et al.
+    2016, arXiv:1509.06461, equation 4).
+
+    ``target_q_value_t``: ``[N, A]``; the others ``[N]``.
+    """
+    _check_shapes(reward_t, discount_t, action_t)
+    value_t = target_q_value_t.gather(1, action_t.unsqueeze(1)).squeeze(1)
+    return reward_t + discount_t * value_t
+
+
+def huber_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: float) -> QLoss:
+    """Huber loss of the TD error ``target - Q(s, a)``, and its size as priority.
+
+    ``error ** 2 / 2`` up to ``delta``, then ``delta * (|error| - delta / 2)``: its gradient is the
+    error clipped to ``delta`` (Mnih et al. 2015, Methods). The priority is ``|error|``, at most
+    ``delta`` and at least `MIN_PRIORITY`.
+
+    ``q_value_tm1``: ``[N, A]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N]``.
+    """
+    _check_shapes(action_tm1, target)
+    error = target.detach() - q_value_tm1.gather(1, action_tm1.unsqueeze(1)).squeeze(1)
+    size = error.abs()
+    linear = size.clamp(max=delta)
+    loss = linear * (size - linear / 2)
+    return QLoss(loss, linear.detach().clamp(min=MIN_PRIORITY))
+
+
+@torch.no_grad()
+def project(reward_t: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
+    """The distribution of ``reward + discount * Z`` on the atoms of ``support``, ``[N, K]``.
+
+    Each atom moves to ``reward + discount * z``, clipped to the support, and its probability is
+    shared by the two atoms around that place, in proportion to nearness (Bellemare et al. 2017,
+    arXiv:1707.06887, algorithm 1). Written with the weight ``clip(1 - |z' - z_i| / gap, 0, 1)`` of
+    every pair, which gives all to an atom that is met exactly.
+
+    ``probability_t``: ``[N, K]`` of ``Z``; ``support``: ``[K]``, evenly spaced; the others ``[N]``.
+    """
+    _check_shapes(reward_t, discount_t)
+    gap = support[1] - support[0]
+    moved = reward_t.unsqueeze(1) + discount_t.unsqueeze(1) * support  # [N, K]
+    moved = torch.minimum(torch.maximum(moved, support[0]), support[-1])
+    distance = (moved.unsqueeze(1) - support.unsqueeze(1)).abs()  # [N, K to, K from]
+    weight = (1 - distance / gap).clamp(min=0)
+    return (weight @ probability_t.unsqueeze(2)).squeeze(2)
+
+
+def categorical_loss(logits_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> QLoss:
+    """Cross entropy of the target distribution, and KL(target || prediction) as priority.
+
+    ``-sum_i target_i log p_i(s, a)`` (Bellemare et al. 2017, arXiv:1707.06887). The two differ by
+    the entropy of the target, which is no measure of surprise (Hessel et al. 2018,
+    arXiv:1710.02298). Probabilities are not clipped from below, so no gradient is lost.
+
+    ``logits_tm1``: ``[N, A, K]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N, K]``.
+    """
+    if target.shape != (len(action_tm1), logits_tm1.shape[2]):
+        raise ValueError(f"target has the shape {list(target.shape)}; expected [N, K]")
+    index = action_tm1.view(-1, 1, 1).expand(-1, 1, logits_tm1.shape[2])
+    log_probability = logits_tm1.gather(1, index).squeeze(1).log_softmax(1)
+    target = target.detach()
+    loss = -(target * log_probability).sum(1)
+    divergence = loss.detach() + torch.special.xlogy(target, target).sum(1)
+    return QLoss(loss, divergence.clamp(MIN_PRIORITY, MAX_PRIORITY))
+
+
+@torch.no_grad()
+def importance_weights(probability: Tensor, beta: float) -> Tensor:
+    """``(1 / probability) ** beta``, divided by the largest of the batch: ``[N]`` float32.
+
+    Schaul et al. 2016 (arXiv:1511.05952), section 3.4. The number of steps in the replay cancels.
+    """
+    weight = probability.pow(-beta)
+    return (weight / weight.max()).float()
+
+
+def _check_shapes(first: Tensor, *others: Tensor) -> None:
+    if first.ndim != 1 or any(each.shape != first.shape for each in others):
+        shapes = ", ".join(str(list(each.shape)) for each in (first, *others))
+        raise ValueError(f"expected [N] in all of these, found {shapes}")

@@ -1,0 +1,115 @@
+"""Networks for Q-learning: for each action a value, or a distribution over atoms of value."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from accel_rl.models.image import ImageSpec, MapLinear, apply_convs, make_convs
+from accel_rl.models.initialization import normc_
+from accel_rl.models.mlp import make_layers
+
+DUELING_GRADIENT_SCALE = 1 / sqrt(2)
+
+
+class QModel(nn.Module):
+    """A network whose call takes observations ``[N, ...]`` and gives ``[N, A, K]``.
+
+    ``K`` is the number of atoms, whose logits these are; with ``K`` = 1 they are the values.
+    """
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        """As `forward`; `nn.Module` leaves it untyped."""
+        output: Tensor = super().__call__(observation)
+        return output
+
+
+class ImageQNetwork(QModel):
+    """Convolutions, then a hidden layer and the output; with ``is_dueling`` two such streams.
+
+    The streams are those of Wang et al. 2016 (arXiv:1511.06581): each has a hidden layer of its
+    own, and what flows back into the convolutions is scaled by 1 / sqrt(2).
+
+    Raises:
+        ValueError: the image is too small for the convolutions.
+    """
+
+    def __init__(
+        self,
+        spec: ImageSpec,
+        observation_shape: tuple[int, int, int],
+        num_actions: int,
+        num_atoms: int,
+        is_dueling: bool,
+    ) -> None:
+        super().__init__()
+        self.convs, map_size = make_convs(spec, observation_shape)
+        stream = partial(_ImageStream, spec, map_size)
+        self.advantage = stream(num_actions * num_atoms)
+        self.value = stream(num_atoms) if is_dueling else None
+        self._output_shape = num_actions, num_atoms
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, C, H, W]`` uint8."""
+        x = apply_convs(self.convs, observation)
+        if self.value is None:
+            return self.advantage(x).view(-1, *self._output_shape)
+        x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
+        return duel(self.value(x), self.advantage(x).view(-1, *self._output_shape))
+
+
+class MLPQNetwork(QModel):
+    """Two tanh layers of 64 units for observations that are not images; dueling streams share none.
+
+    Orthogonal initial weights as in `MLP`, the last layer's of gain 0.01.
+    """
+
+    def __init__(
+        self, observation_shape: tuple[int, ...], num_actions: int, num_atoms: int, is_dueling: bool
+    ) -> None:
+        super().__init__()
+        layers = partial(make_layers, prod(observation_shape), output_gain=0.01)
+        self.advantage = layers(num_actions * num_atoms)
+        self.value = layers(num_atoms) if is_dueling else None
+        self._output_shape = num_actions, num_atoms
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
+        x = observation.flatten(1).to(torch.float32)
+        advantage = self.advantage(x).view(-1, *self._output_shape)
+        return advantage if self.value is None else duel(self.value(x), advantage)
+
+
+class _ImageStream(nn.Module):
+    """A hidden layer over a feature map, and an output layer; initial weights as in the paper."""
+
+    def __init__(self, spec: ImageSpec, map_size: int, num_outputs: int) -> None:
+        super().__init__()
+        self.hidden = MapLinear(map_size, spec.hidden)
+        self.output = nn.Linear(spec.hidden, num_outputs)
+        spec.hidden_init(self.hidden.weight)
+        normc_(self.output.weight, norm=0.01)
+        nn.init.zeros_(self.hidden.bias)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x``: ``[N, C, H, W]``; returns ``[N, num_outputs]``."""
+        output: Tensor = self.output(F.relu_(self.hidden(x)))
+        return output
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As `forward`; `nn.Module` leaves it untyped."""
+        output: Tensor = super().__call__(x)
+        return output
+
+
+def duel(value: Tensor, advantage: Tensor) -> Tensor:
+    """``value[n, k] + advantage[n, a, k] - mean over a`` (Wang et al. 2016, equation 9).
+
+    ``value``: ``[N, K]``; ``advantage``: ``[N, A, K]``. Atom by atom, before any softmax.
+    """
+    return value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)

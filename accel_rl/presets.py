@@ -1,0 +1,230 @@
+"""The presets that ``algo=NAME`` chooses from: each paper's settings as a `TrainConfig`.
+
+They are functions; the command line overrides single options of what they return
+(`accel_rl.training.command_line`). Those that take ``num_envs`` or ``batch_size`` follow their
+paper's rule for scaling when these are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import exp, log
+
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
+from accel_rl.config import TrainConfig
+from accel_rl.envs import AtariConfig
+from accel_rl.samplers import SamplerConfig
+
+_SAMPLER = SamplerConfig(
+    # The paper decorrelates start states without giving a number; 2,000 random steps are several
+    # games of most titles.
+    decorrelation_steps=2_000,
+    affinity="rotate",
+    on_worker_failure="restart",
+)
+
+
+_A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
+PPO_BATCH = 2_048
+Q_HORIZON = 4
+
+
+def a2c() -> TrainConfig:
+    """A2C as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    16 simulators, horizon 5, A3C-Net; the learning rate grows with the square root of num_envs
+    (section 5.1). 25 M steps is the length of the paper's policy-gradient runs (table 1).
+    """
+    return TrainConfig(
+        algo="a2c",
+        total_steps=25_000_000,
+        sampler=_A2C_SAMPLER,
+    )
+
+
+def a2c_baselines() -> TrainConfig:
+    """A2C with the numbers of OpenAI's baselines, for comparison with its published curves
+
+    Their defaults: 84x84 images, the network of Mnih et al. 2015, TensorFlow's RMSProp (epsilon
+    inside the root, accumulator from 1), learning rate falling to 0. The published curves
+    fall over 10 M steps, so a shorter run here follows their first part. Start states are
+    decorrelated as in our other presets, theirs are not.
+    """
+    return TrainConfig(
+        algo="a2c_baselines",
+        model="nature",
+        total_steps=10_000_000,
+        schedule_steps=10_000_000,
+        sampler=_A2C_SAMPLER,
+        atari=AtariConfig(observation_size="84x84"),
+        learner=A2CConfig(
+            lr=7e-4,
+            lr_schedule="linear",
+            value_coefficient=0.5,
+            entropy_coefficient=0.01,
+            max_gradient_norm=0.5,
+            rmsprop_decay=0.99,
+            rmsprop_eps=1e-5,
+            rmsprop_initial=1.0,
+        ),
+    )
+
+
+def ppo(num_envs: int = 8) -> TrainConfig:
+    """PPO as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    8 simulators x horizon 256: 2,048 steps in 4 minibatches, for 4 epochs; A3C-Net. More simulators
+    have a shorter horizon, so that nothing else changes (section 5.2). 25 M steps is the length of
+    the paper's policy-gradient runs (table 1).
+
+    Raises:
+        ValueError: ``num_envs`` does not divide 2,048.
+    """
+    if num_envs < 1 or PPO_BATCH % num_envs:
+        raise ValueError(
+            f"num_envs={num_envs} does not divide PPO's {PPO_BATCH} steps of one rollout; use a "
+            f"power of two up to {PPO_BATCH}, or give horizon as well"
+        )
+    return TrainConfig(
+        algo="ppo",
+        total_steps=25_000_000,
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=PPO_BATCH // num_envs),
+        learner=PPOConfig(),
+    )
+
+
+def ppo_baselines() -> TrainConfig:
+    """PPO with the numbers of OpenAI's baselines, for comparison with its published curves
+
+    Their defaults: 8 simulators x horizon 128, 4 minibatches, 4 epochs, 84x84 images, the network
+    of Mnih et al. 2015, normalised advantages, clipped values, learning rate and clip range falling
+    to 0 over 10 M steps; a shorter run here follows the first part. Start states are decorrelated
+    as in our other presets, theirs are not.
+    """
+    return TrainConfig(
+        algo="ppo_baselines",
+        model="nature",
+        total_steps=10_000_000,
+        schedule_steps=10_000_000,
+        sampler=replace(_SAMPLER, num_envs=8, horizon=128),
+        atari=AtariConfig(observation_size="84x84"),
+        learner=PPOConfig(
+            lr=2.5e-4,
+            value_coefficient=0.25,  # theirs is 0.5, of half the square
+            max_gradient_norm=0.5,
+            normalize_advantage=True,
+            minibatch_size=256,
+            clip_range=0.1,
+            clip_value=True,
+        ),
+    )
+
+
+# Stooke and Abbeel 2018 (arXiv:1803.02811), appendix: learning rates of DQN by batch size.
+_DQN_LR = {32: 2.5e-4, 512: 7.5e-4, 1024: 1.5e-3}
+
+
+def dqn(batch_size: int = 32) -> TrainConfig:
+    """DQN as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    Training intensity 8, replay of 1 M steps, RMSProp; at least 32 simulators x horizon 4, so many
+    that an iteration gives one update of the batch or more. The learning rate is the paper's at
+    batch sizes 32, 512 and 1,024, between and beyond them on the line through the nearest two in
+    logarithms. 50 M steps is the length of the paper's Q-learning runs.
+    """
+    return _q_learning("dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size)))
+
+
+def double_dqn(batch_size: int = 32) -> TrainConfig:
+    """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461) in the setting of dqn
+
+    The online network chooses the action, the target network values it; nothing else differs.
+    """
+    return _q_learning("double_dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=True))
+
+
+def cat_dqn(batch_size: int = 32) -> TrainConfig:
+    """Categorical DQN as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    51 atoms from -10 to 10; Adam with epsilon 0.01 / batch_size, learning rate 2.5e-4, and 4.2e-4
+    from batch size 256 on. The paper's large batch is 2,048.
+    """
+    learner = DQNConfig(
+        lr=4.2e-4 if batch_size >= 256 else 2.5e-4,
+        optimizer="adam",
+        num_atoms=51,
+        epsilon_final=0.01,
+        epsilon_evaluation=0.001,
+    )
+    return _q_learning("cat_dqn", batch_size, learner)
+
+
+def rainbow(batch_size: int = 512) -> TrainConfig:
+    """Epsilon-Rainbow as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    Rainbow (Hessel et al. 2018, arXiv:1710.02298) with epsilon in place of noisy layers: double,
+    dueling, prioritized, 3-step, 51 atoms; Adam with epsilon 0.005 / batch_size, learning rate
+    6.25e-5 at every batch size.
+    """
+    learner = DQNConfig(
+        lr=6.25e-5,
+        optimizer="adam",
+        adam_eps=0.005 / max(1, batch_size),
+        double=True,
+        dueling=True,
+        num_atoms=51,
+        n_step=3,
+        prioritized=True,
+        priority_alpha=0.5,
+        min_steps=20_000,
+        target_update_steps=8_000,
+        max_gradient_norm=10.0,
+        epsilon_final=0.01,
+        epsilon_steps=62_500,
+        epsilon_evaluation=0.001,
+    )
+    return _q_learning("rainbow", batch_size, learner)
+
+
+def eps_rainbow(batch_size: int = 512) -> TrainConfig:
+    """the same as rainbow"""
+    return replace(rainbow(batch_size), algo="eps_rainbow")
+
+
+PRESETS: dict[str, Callable[..., TrainConfig]] = {
+    preset.__name__: preset
+    for preset in (
+        a2c,
+        a2c_baselines,
+        ppo,
+        ppo_baselines,
+        dqn,
+        double_dqn,
+        cat_dqn,
+        rainbow,
+        eps_rainbow,
+    )
+}
+
+
+def _q_learning(algo: str, batch_size: int, learner: DQNConfig) -> TrainConfig:
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    num_envs = max(32, batch_size // int(learner.training_intensity * Q_HORIZON))
+    return TrainConfig(
+        algo=algo,
+        total_steps=50_000_000,
+        evaluation_interval=1_000_000,
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=Q_HORIZON),
+        learner=replace(learner, batch_size=batch_size),
+    )
+
+
+def _dqn_lr(batch_size: int) -> float:
+    if batch_size in _DQN_LR:
+        return _DQN_LR[batch_size]
+    sizes, rates = list(_DQN_LR), list(_DQN_LR.values())
+    i = 1 if batch_size > sizes[1] else 0
+    slope = log(rates[i + 1] / rates[i]) / log(sizes[i + 1] / sizes[i])
+    return float(f"{rates[i] * exp(slope * log(max(1, batch_size) / sizes[i])):.3g}")

@@ -1,0 +1,53 @@
+"""The pages of the documentation: their programs and commands run, in order, as they stand there.
+
+Only `make` is asked what it would do: it would install.
+"""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT, read_blocks, run
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Where a reader would be: the scripts at hand."""
+    (tmp_path / "launch").symlink_to(ROOT / "launch")
+    return tmp_path
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_of_a_page_run_as_written(page: Path, folder: Path) -> None:
+    for block in read_blocks(page.read_text()):
+        if block.language == "python":
+            (folder / block.name).write_text(block.text)
+            run([sys.executable, block.name], folder)
+        elif block.text.startswith("make "):
+            run([*block.text.split(), "--dry-run"], ROOT)
+        elif block.language == "shell":
+            run(["bash", "-e", "-c", block.text], folder)
+        else:
+            assert block.language == "text"
+
+
+def test_pages_are_all_listed_in_the_contents_and_the_navigation() -> None:
+    for document in ("docs/index.md", "mkdocs.yml"):
+        text = (ROOT / document).read_text()
+        assert [page.name for page in PAGES if page.name not in text] in ([], ["index.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_of_a_page_resolve(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_picture_is_what_its_script_draws() -> None:
+    draw = runpy.run_path(str(ROOT / "docs/pictures/sampling.py"))["draw"]
+    assert draw() == (ROOT / "docs/pictures/sampling.svg").read_text()

@@ -41,6 +41,8 @@ class Options:
     """where the network is: cpu or cuda"""
     variants: tuple[str, ...] = ("", "precision=bfloat16")
     """of our training: options as on its command line, several separated by blanks"""
+    sb3: bool = True
+    """also Stable-Baselines3, where it is installed"""
     sb3_python: str | None = None
     """interpreter that has Stable-Baselines3, if this one has not"""
     rounds: int = 5
@@ -59,8 +61,8 @@ def main() -> None:
     progress = Console(stderr=True)
     cores = [list(core.cpus) for core in physical_cores(available_cpus())]
     machine = describe_machine(cores)
-    python = find_sb3(options)
-    if python is None:
+    python = find_sb3(options) if options.sb3 else None
+    if options.sb3 and python is None:
         progress.print("Stable-Baselines3 is left out, since it is not installed; see sb3_python")
     cases = make_cases(options, cores, python)
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)

@@ -88,9 +88,10 @@ def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
     assert "more CPU cores would help" in text
 
 
-def test_summary_says_what_stopped_the_run() -> None:
-    text = "\n".join(render(summary(status(), Path("x"), 1, signal.SIGTERM), 80))
-    assert "stopped by SIGTERM" in text
+def test_summary_says_what_stopped_the_run_and_how_to_go_on() -> None:
+    text = "\n".join(render(summary(status(), Path("runs/x"), 1, signal.SIGTERM), 80))
+    assert "stopped by SIGTERM" in text and "with resume=runs/x" in text
+    assert "resume" not in "\n".join(render(summary(status(), Path("runs/x"), 1, None), 80))
 
 
 def test_before_the_first_episode_no_score_is_shown() -> None:

@@ -171,6 +171,8 @@ def summary(
     worst = status.bottleneck
     table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
     table.add_row("files", str(run_dir))
+    if stopped_by is not None:
+        table.add_row("go on", f"with resume={run_dir}")
     return table
 
 

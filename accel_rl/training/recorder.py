@@ -194,6 +194,7 @@ class Recorder:
         """A checkpoint, unless the last one is of the same step."""
         if self.steps == self._saved_steps:
             return
+        began = perf_counter()
         counts = {
             "steps": self.steps,
             "frames": self.frames,
@@ -208,6 +209,7 @@ class Recorder:
         state = {"counts": counts, "recorder": statistics, **self._make_state()}
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
+        _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
 
     def write_last_row(self) -> None:
         """A row about what happened since the last one, if anything."""

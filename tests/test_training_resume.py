@@ -34,6 +34,12 @@ SMALL = (
     "evaluation_interval=1000",
     "evaluation_episodes=2",
 )
+Q_LEARNING = (
+    "learner.batch_size=16",
+    "learner.min_steps=500",
+    "learner.replay_size=3000",
+    "learner.save_replay=true",
+)
 SMALL_ATARI = (
     "num_envs=4",
     "num_workers=2",
@@ -109,6 +115,7 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
         (("env=catch", *serial(SMALL)), ()),
         (("env=catch", *SMALL), ("num_workers=1",)),
         (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
+        (("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
         (("env=breakout", *serial(SMALL_ATARI)), ()),
         (("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
@@ -117,6 +124,7 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
         "catch-serial",
         "catch-1-worker",
         "ppo",
+        "rainbow",
         "counting-wait",
         "breakout-serial",
         "pong-1-worker",

@@ -26,9 +26,9 @@ def make_agent(
     *,
     evaluates: bool = False,
 ) -> AnyAgent:
-    """The agent that learns by ``config``, its network (by name) on ``device``, parameters fresh.
+    """The agent that learns by ``config``, with fresh parameters on ``device``.
 
-    ``evaluates``: it acts as in evaluations, which differs in its epsilon.
+    ``model``: the name of the network. ``evaluates``: it acts as evaluations do.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.

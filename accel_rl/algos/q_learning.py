@@ -1,8 +1,8 @@
 """Targets and losses of Q-learning, for values and for distributions over atoms of value.
 
-``N`` transitions, ``A`` actions, ``K`` atoms. Suffixes: ``tm1`` is the step the action was taken
-in, ``t`` the one its return ends in; ``reward_t`` is the (n-step) return, ``discount_t`` the weight
-of what comes after, 0 where the episode terminated.
+``N`` transitions, ``A`` actions, ``K`` atoms. Suffixes: ``tm1`` is the step that the action was
+taken in, ``t`` the one its return ends in; ``reward_t`` is the (n-step) return, ``discount_t`` the
+weight of what comes after, 0 where the episode terminated.
 """
 
 from __future__ import annotations

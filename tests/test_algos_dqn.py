@@ -1,0 +1,229 @@
+"""The Q-learning learner: how often it learns from what, and what it leaves in its agent."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
+from accel_rl.algos import DQN, DQNConfig, evaluating, make_agent, make_learner
+from accel_rl.envs import EnvSpec
+from accel_rl.models import make_q_model
+from accel_rl.parallel import FlatParameters, Local
+
+T, B = 4, 6
+CPU = torch.device("cpu")
+ENV = EnvSpec(
+    name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
+)
+
+
+def make(**options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
+    small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
+    config = DQNConfig(**{**small, **options})
+    torch.manual_seed(0)
+    agent = make_agent(config, "auto", ENV, CPU)
+    assert isinstance(agent, EpsilonGreedyAgent)
+    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = make_learner(config, agent, exchange, ENV, B, T, seed=0)
+    assert isinstance(learner, DQN)
+    return learner, agent, exchange
+
+
+def batches(seed: int = 0) -> Any:
+    """Endless random rollouts; one step in ten is terminal."""
+    g = torch.Generator().manual_seed(seed)
+    while True:
+        yield RolloutTensors(
+            observation=torch.randn(T + 1, B, 3, generator=g),
+            action=torch.randint(0, 2, (T, B), generator=g),
+            reward=torch.randn(T, B, generator=g),
+            terminated=torch.rand(T, B, generator=g) < 0.1,
+            truncated=torch.zeros(T, B, dtype=torch.bool),
+            valid=torch.ones(T, B, dtype=torch.bool),
+            final_observation=torch.empty(0),
+            final_step=torch.empty(0, dtype=torch.int64),
+            final_env=torch.empty(0, dtype=torch.int64),
+        )
+
+
+@pytest.mark.parametrize("intensity", [4.0, 1.0, 0.7])
+def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
+    intensity: float,
+) -> None:
+    learner, _, exchange = make(training_intensity=intensity)
+    source = batches()
+    for iteration in range(1, 25):
+        metrics = learner.update(next(source), progress=0.0)
+        learning_steps = max(0, iteration * T * B - 48)
+        assert exchange.num_updates == int(learning_steps * intensity / 8)
+        if metrics:
+            expected = exchange.num_updates / learning_steps  # updates for each step
+            assert metrics["replay_ratio"].item() == pytest.approx(expected)
+            assert tuple(metrics) == learner.metric_names
+
+
+def test_nothing_is_learned_before_min_steps() -> None:
+    learner, _, exchange = make(min_steps=72)
+    source = batches()
+    before = exchange.parameters.parameter.clone()
+    for _ in range(3):
+        assert learner.update(next(source), progress=0.0) == {}
+    assert torch.equal(exchange.parameters.parameter, before)
+    assert learner.update(next(source), progress=0.0)
+    assert not torch.equal(exchange.parameters.parameter, before)
+
+
+def test_target_network_is_copied_every_so_many_steps_and_never_trained() -> None:
+    learner, _, exchange = make()
+    source = batches()
+    first = learner._target.parameter.clone()
+    for iteration in range(1, 9):
+        learner.update(next(source), progress=0.0)
+        is_online = torch.equal(learner._target.parameter, exchange.parameters.parameter)
+        if iteration < 4:
+            assert torch.equal(learner._target.parameter, first)
+        else:
+            assert is_online == (iteration % 4 == 0)  # 4 * 24 = 96 steps
+
+
+def test_epsilon_falls_with_the_steps_and_evaluations_have_their_own() -> None:
+    learner, agent, _ = make(epsilon_steps=96, epsilon_final=0.2, epsilon_evaluation=0.07)
+    source = batches()
+    assert agent.epsilon.tolist() == [1.0]
+    found = []
+    for _ in range(5):
+        learner.update(next(source), progress=0.0)
+        found.append(agent.epsilon.item())
+    assert found == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.2])
+    other = evaluating(learner.config, agent)
+    assert isinstance(other, EpsilonGreedyAgent)
+    assert other.epsilon.item() == pytest.approx(0.07) and agent.epsilon.item() != 0.07
+
+
+def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
+    learner, agent, _ = make(epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4)
+    learner.update(next(batches()), progress=0.0)
+    expected = [0.4 ** (1 + 7 * i / 5) for i in range(B)]
+    assert agent.epsilon.tolist() == pytest.approx(expected)
+    uniform = torch.full((3,), 0.02, dtype=torch.float64)  # only the first has so large an epsilon
+    best = agent.q_values(agent.model(torch.zeros(3, 3))).argmax(1)
+    found = agent.act(torch.zeros(3, 3), uniform, slice(3, 6))
+    assert torch.equal(found, best)
+    assert agent.act(torch.zeros(3, 3), uniform, slice(0, 3))[0].item() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"double": True, "dueling": True, "n_step": 3},
+        {"prioritized": True, "num_atoms": 11, "optimizer": "adam"},
+    ],
+    ids=["dqn", "double-dueling-3-step", "prioritized-categorical"],
+)
+def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[str, Any]) -> None:
+    learner, _, exchange = make(save_replay=True, **options)
+    source = batches()
+    for _ in range(6):
+        learner.update(next(source), progress=0.1)
+    other, agent, other_exchange = make(save_replay=True, **options)
+    other.set_state(learner.get_state())
+    other_exchange.load_state_dict(exchange.state_dict())
+    for _ in range(6):
+        batch = next(source)
+        one, two = learner.update(batch, 0.2), other.update(batch, 0.2)
+        assert one and all(torch.equal(one[name], two[name]) for name in one)
+    assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
+    assert torch.equal(agent.epsilon, learner._agent.epsilon)
+
+
+def test_learner_without_its_replay_fills_it_before_it_learns_again() -> None:
+    learner, _, _ = make()
+    source = batches()
+    for _ in range(6):
+        learner.update(next(source), progress=0.0)
+    other, _, _ = make()
+    other.set_state(learner.get_state())
+    for _ in range(2):  # 48 steps
+        assert other.update(next(source), progress=0.0) == {}
+    assert other.update(next(source), progress=0.0)
+
+
+def test_prioritized_draws_move_with_the_errors() -> None:
+    learner, _, _ = make(prioritized=True, training_intensity=8.0)
+    source = batches()
+    for _ in range(8):
+        learner.update(next(source), progress=0.0)
+    assert learner._priorities is not None
+    leaves = learner._priorities.get_state()["leaves"]
+    written = leaves[(leaves > 0) & (leaves != 1.0)]
+    assert len(written) > 20 and (written > 0).all() and (written < 1).all()
+
+
+def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:
+    q_value = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).expand(10_000, -1)
+    uniform = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    action = epsilon_greedy(q_value, uniform, torch.tensor([0.4]))
+    assert (action[4_000:] == 1).all()
+    assert torch.bincount(action[:4_000], minlength=4).tolist() == [1_000] * 4
+    assert (epsilon_greedy(q_value, uniform, torch.tensor([0.0])) == 1).all()
+    assert torch.bincount(epsilon_greedy(q_value, uniform, torch.ones(1))).tolist() == [2_500] * 4
+
+
+def dueling_model() -> Any:
+    torch.manual_seed(0)
+    shape = (4, 104, 80)
+    return make_q_model("dqn", shape, np.dtype(np.uint8), 3, num_atoms=5, is_dueling=True)
+
+
+def test_dueling_output_is_value_plus_advantage_less_its_mean_over_actions() -> None:
+    model = dueling_model()
+    image = torch.randint(0, 256, (2, 4, 104, 80), dtype=torch.uint8)
+    outputs: list[Tensor] = []
+    for stream in (model.value, model.advantage):
+        stream.register_forward_hook(lambda *args: outputs.append(args[2]))
+    found = model(image)
+    value, advantage = outputs[0], outputs[1].view(2, 3, 5)
+    for n in range(2):
+        for k in range(5):
+            mean = sum(advantage[n, a, k].item() for a in range(3)) / 3
+            for a in range(3):
+                expected = value[n, k].item() + advantage[n, a, k].item() - mean
+                assert found[n, a, k].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) -> None:
+    image = torch.randint(0, 256, (2, 4, 104, 80), dtype=torch.uint8)
+    gradients = []
+    for scale in (None, 1.0):
+        if scale is not None:
+            monkeypatch.setattr("accel_rl.models.q_value.DUELING_GRADIENT_SCALE", scale)
+        model = dueling_model()
+        model(image).square().sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        factor = 0.5**0.5 if name.startswith("convs") else 1.0
+        torch.testing.assert_close(gradient, factor * gradients[1][name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"v_min": 1.0, "v_max": 1.0}, "v_min=1.0 must be below v_max=1.0"),
+        ({"min_steps": 2_000_000}, "min_steps=2000000 is more than the replay holds"),
+        ({"training_intensity": 0.0}, "training_intensity is 0.0; it must be above 0"),
+        ({"epsilon_final": 1.5}, "epsilon_final is 1.5; it must be from 0 to 1"),
+        ({"n_step": 0}, "n_step is 0; it must be at least 1"),
+    ],
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DQNConfig(**options)
+
+
+def test_replay_too_small_for_the_rollouts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"size is 24; .* it must be at least 36"):
+        make(replay_size=24, min_steps=10)

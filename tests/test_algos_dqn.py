@@ -107,7 +107,7 @@ def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     learner, agent, _ = make(epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4)
     learner.update(next(batches()), progress=0.0)
     expected = [0.4 ** (1 + 7 * i / 5) for i in range(B)]
-    assert agent.epsilon.tolist() == pytest.approx(expected)
+    assert agent.epsilon.tolist() == pytest.approx(expected, abs=1e-6)
     uniform = torch.full((3,), 0.02, dtype=torch.float64)  # only the first has so large an epsilon
     best = agent.q_values(agent.model(torch.zeros(3, 3))).argmax(1)
     found = agent.act(torch.zeros(3, 3), uniform, slice(3, 6))

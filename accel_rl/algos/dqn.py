@@ -77,6 +77,8 @@ class DQN:
                 self.replay, config.priority_alpha, config.priority_default
             )
         self._generator = torch.Generator(on).manual_seed(seed)
+        finals = config.final_epsilons(replay_spec.num_envs)
+        self._final_epsilon = torch.tensor(finals, device=self._device)
         self._steps = 0
         self._begin = config.min_steps  # steps after which it learns
         self._num_updates = 0  # since then
@@ -135,8 +137,8 @@ class DQN:
         if not totals:
             return {}
         means = torch.stack(totals).mean(0)
-        watched = torch.tensor([self._epsilon[-1], due / learning_steps], device=self._device)
-        return dict(zip(self.metric_names, torch.cat((means, watched)), strict=True))
+        ratio = torch.full((), due / learning_steps, device=self._device)
+        return dict(zip(self.metric_names, (*means, self._agent.epsilon[-1], ratio), strict=True))
 
     def _learn(self, lr: float) -> Tensor:
         """One optimizer step; the first four metrics, ``[4]``."""
@@ -189,6 +191,6 @@ class DQN:
         return output.float()
 
     def _set_epsilon(self) -> None:
-        num_envs = self.replay.spec.num_envs
-        self._epsilon = self.config.epsilon(self._steps, num_envs)
-        self._agent.epsilon = torch.tensor(self._epsilon, device=self._device)
+        initial = self.config.epsilon_initial
+        progress = min(1.0, self._steps / self.config.epsilon_steps)
+        self._agent.epsilon = initial + progress * (self._final_epsilon - initial)

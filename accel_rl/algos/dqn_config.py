@@ -104,16 +104,12 @@ class DQNConfig(LearnerConfig):
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
 
-    def epsilon(self, steps: int, num_envs: int) -> list[float]:
-        """Probability of a random action after ``steps`` steps: of all, or of each environment."""
-        progress = min(1.0, steps / self.epsilon_steps)
-        finals = [self.epsilon_final]
-        if self.epsilon_per_env:
-            powers = [1 + 7 * i / max(1, num_envs - 1) for i in range(num_envs)]
-            finals = [self.epsilon_final**power for power in powers]
-        return [
-            self.epsilon_initial + progress * (final - self.epsilon_initial) for final in finals
-        ]
+    def final_epsilons(self, num_envs: int) -> list[float]:
+        """What epsilon falls to: one for all, or one for each environment."""
+        if not self.epsilon_per_env:
+            return [self.epsilon_final]
+        powers = [1 + 7 * i / max(1, num_envs - 1) for i in range(num_envs)]
+        return [self.epsilon_final**power for power in powers]
 
     def beta(self, steps: int) -> float:
         """Power of the importance weights after ``steps`` steps."""

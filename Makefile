@@ -1,5 +1,5 @@
 # The commands of accel_rl. Each makes .venv when it is missing and installs nothing when called again.
-#   make train            trains on an Atari game for a few minutes (ARGS="..." for another run)
+#   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
 #   make test             passes the tests
 #   make test-learning    the three-seed learning tests, minutes long
 #   make check            format, lint, types and make test
@@ -8,7 +8,8 @@
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
 PYTHON ?= python3
-ARGS ?= algo=a2c env=breakout total_steps=700000
+ARGS ?= algo=ppo env=breakout total_steps=400000
+RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
@@ -29,7 +30,8 @@ help:
 .PHONY: help train test test-learning check docs format clean
 
 train: .venv/.ready-to-run
-	$(BIN)/python launch/train.py $(ARGS)
+	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
+	$(BIN)/python launch/play.py $(RUN) max_steps=3000
 
 test: .venv/.ready-to-test
 	$(BIN)/python -m pytest -m "not learning"

@@ -58,9 +58,3 @@ def test_leaf_of_priority_zero_is_never_found_at_the_very_end() -> None:
     total = tree.total
     masses = torch.stack((total, total * (1 - 1e-16), total * (1 + 1e-15)))
     assert tree.find(masses).tolist() == [4, 4, 4]
-
-
-@pytest.mark.parametrize("size", [1, 32, 33, 5000])
-def test_memory_is_what_it_says(size: int) -> None:
-    tree = SumTree(size, CPU)
-    assert sum(level.nbytes for level in tree._levels) == SumTree.bytes_for(size)

@@ -23,15 +23,6 @@ class SumTree:
             level = torch.zeros(size, FAN_OUT, dtype=torch.float64, device=device)
             self._levels.append(level)
 
-    @staticmethod
-    def bytes_for(num_leaves: int) -> int:
-        """Memory of a tree of so many leaves."""
-        total, size = 0, num_leaves
-        while total == 0 or size > 1:
-            size = -(-size // FAN_OUT)
-            total += size * FAN_OUT * 8
-        return total
-
     @property
     def total(self) -> Tensor:
         """The sum of all priorities, 0-d."""

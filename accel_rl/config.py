@@ -23,7 +23,7 @@ class TrainConfig:
     env: str = "pong"
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
     model: str = "auto"
-    """network: a3c, dqn, nature, mlp, or auto: by the shape of the observations"""
+    """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations"""
     total_steps: int = 10_000_000
     """steps of all environments together; rounded up to whole rollouts, of which those count too
     that reset_policy=wait masks"""

@@ -71,6 +71,35 @@ def a2c_baselines() -> TrainConfig:
     )
 
 
+def paac(num_envs: int = 32) -> TrainConfig:
+    """PAAC (Clemente et al. 2017, arXiv:1705.04862): A2C in which all environments wait for all
+
+    The numbers of the code that its authors published: one group, learning rate 0.0007 x num_envs
+    falling to 0 over 80 M steps, RMSProp with epsilon 0.1 inside the root, the loss times 5,
+    gradient norm 3, entropy 0.02; 84x84 images, whole games, nothing pressed at their start. The
+    paper has 40 and 0.01 for norm and entropy. model=nature is its larger network. Start states are
+    decorrelated as in our other presets, theirs are not.
+    """
+    return TrainConfig(
+        algo="paac",
+        model="nips",
+        total_steps=80_000_000,
+        schedule_steps=80_000_000,
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=5, num_groups=1),
+        atari=AtariConfig(observation_size="84x84", episodic_lives=False, press_fire=False),
+        learner=A2CConfig(
+            lr=float(f"{7e-4 * num_envs:.6g}"),
+            lr_schedule="linear",
+            loss_scale=5.0,
+            entropy_coefficient=0.02,
+            max_gradient_norm=3.0,
+            rmsprop_decay=0.99,
+            rmsprop_eps=0.1,
+            rmsprop_initial=1.0,
+        ),
+    )
+
+
 def ppo(num_envs: int = 8) -> TrainConfig:
     """PPO as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
@@ -197,6 +226,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
     for preset in (
         a2c,
         a2c_baselines,
+        paac,
         ppo,
         ppo_baselines,
         dqn,

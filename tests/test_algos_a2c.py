@@ -112,6 +112,15 @@ def test_update_moves_parameters_as_worked_out_by_loops() -> None:
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
 
 
+def test_loss_scale_is_a_factor_of_the_gradient() -> None:
+    norms = []
+    for scale in (1.0, 5.0):
+        config = A2CConfig(loss_scale=scale, max_gradient_norm=None)
+        learner, _ = make_learner(LinearModel(), config)
+        norms.append(learner.update(make_batch(), progress=0.0)["gradient_norm"].item())
+    assert norms[1] == pytest.approx(5 * norms[0], rel=1e-5)
+
+
 def test_each_update_starts_from_a_zero_gradient() -> None:
     learner, _ = make_learner(LinearModel(), A2CConfig(lr=1e-12, max_gradient_norm=None))
     norms = [learner.update(make_batch(), progress=0.0)["gradient_norm"].item() for _ in range(3)]

@@ -6,7 +6,10 @@ import math
 import pytest
 
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Adam
 from accel_rl.presets import PRESETS
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.options import list_options
 from accel_rl.training.run_directory import write_config
 from accel_rl.training.saved_run import read_config
 
@@ -66,6 +69,105 @@ def test_preset_has_the_numbers_of_its_paper(name: str, expected: dict, model: s
     assert found == expected
     assert config.model == model
     assert config.algo == name
+
+
+# The same paper: sections 4.2 and 5, appendix, and the published code; Clemente et al. 2017
+# (arXiv:1705.04862) and the code published with it; OpenAI baselines' ppo2 for Atari.
+OTHERS = {
+    ("paac", ()): {
+        "num_envs": 32,
+        "horizon": 5,
+        "num_groups": 1,
+        "lr": 0.0224,
+        "loss_scale": 5.0,
+        "rmsprop_decay": 0.99,
+        "rmsprop_eps": 0.1,
+        "rmsprop_initial": 1.0,
+        "max_gradient_norm": 3.0,
+        "entropy_coefficient": 0.02,
+        "value_coefficient": 0.25,
+        "episodic_lives": False,
+    },
+    ("ppo", ()): {
+        "num_envs": 8,
+        "horizon": 256,
+        "epochs": 4,
+        "minibatch_size": 512,
+        "lr": 1e-3,
+        "lr_schedule": "linear",
+        "clip_range": 0.2,
+        "gae_lambda": 0.95,
+        "value_coefficient": 1.0,
+        "entropy_coefficient": 0.01,
+        "max_gradient_norm": None,
+        "adam_eps": 1e-5,
+    },
+    ("ppo_baselines", ()): {
+        "num_envs": 8,
+        "horizon": 128,
+        "minibatch_size": 256,
+        "lr": 2.5e-4,
+        "clip_range": 0.1,
+        "max_gradient_norm": 0.5,
+        "value_coefficient": 0.25,  # 0.5 * 0.5 of theirs
+        "normalize_advantage": True,
+    },
+    ("dqn", ()): {
+        "num_envs": 32,
+        "horizon": 4,
+        "batch_size": 32,
+        "lr": 2.5e-4,
+        "rmsprop_decay": 0.95,
+        "rmsprop_eps": 1e-6,
+        "training_intensity": 8.0,
+        "min_steps": 50_000,
+        "target_update_steps": 10_000,
+        "epsilon_final": 0.1,
+        "epsilon_steps": 1_000_000,
+        "epsilon_evaluation": 0.05,
+        "replay_size": 1_000_000,
+    },
+    ("dqn", ("batch_size=512",)): {"lr": 7.5e-4, "num_envs": 32},
+    ("dqn", ("batch_size=1024",)): {"lr": 1.5e-3, "num_envs": 32},
+    ("double_dqn", ()): {"double": True, "lr": 2.5e-4},
+    ("cat_dqn", ()): {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0, "lr": 2.5e-4},
+    ("cat_dqn", ("batch_size=2048",)): {
+        "lr": 4.2e-4,
+        "num_envs": 64,
+        "adam_eps": None,  # 0.01 / batch_size
+        "epsilon_final": 0.01,
+        "epsilon_evaluation": 0.001,
+    },
+    ("rainbow", ()): {
+        "batch_size": 512,
+        "lr": 6.25e-5,
+        "adam_eps": 0.005 / 512,
+        "n_step": 3,
+        "double": True,
+        "dueling": True,
+        "prioritized": True,
+        "num_atoms": 51,
+        "priority_alpha": 0.5,
+        "priority_beta": 0.4,
+        "min_steps": 20_000,
+        "target_update_steps": 8_000,
+        "epsilon_steps": 62_500,
+        "max_gradient_norm": 10.0,
+    },
+}
+
+
+@pytest.mark.parametrize(("preset", "expected"), OTHERS.items(), ids=map(str, OTHERS))
+def test_other_presets_have_the_numbers_of_their_papers(preset: tuple, expected: dict) -> None:
+    config = parse_arguments([f"algo={preset[0]}", *preset[1]])
+    options = {option.name: option.default for option in list_options(config)}
+    assert {name: options[name] for name in expected} == pytest.approx(expected)
+
+
+def test_adam_of_categorical_dqn_has_the_epsilon_of_its_batch() -> None:
+    for batch_size in (32, 2048):
+        rule = PRESETS["cat_dqn"](batch_size).learner.rule
+        assert isinstance(rule, Adam) and rule.eps == pytest.approx(0.01 / batch_size)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -117,6 +117,18 @@ def test_initial_parameters_of_nature_are_orthogonal() -> None:
         torch.testing.assert_close(rows @ rows.T, expected, rtol=0, atol=1e-5)
 
 
+def test_initial_weights_of_nips_lie_within_the_root_of_their_inputs() -> None:
+    torch.manual_seed(0)
+    model = make_model("nips", (4, 84, 84), UINT8, num_actions=6)
+    assert isinstance(model, ImageNetwork)
+    for layer, inputs in zip(
+        (*model.convs, model.hidden, model.policy),
+        (4 * 8 * 8, 16 * 4 * 4, 9 * 9 * 32, 256),
+        strict=True,
+    ):
+        assert 0.98 < layer.weight.abs().max().item() * math.sqrt(inputs) <= 1
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
     [

@@ -48,6 +48,8 @@ class A2CConfig(ActorCriticConfig):
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
     lr_base: float = 7e-4
     """learning rate at 16 environments"""
+    loss_scale: float = 1.0
+    """factor of the whole loss, and so of the gradient that max_gradient_norm limits"""
     rmsprop_decay: float = 0.9
     """of the running mean of squared gradients, for each update"""
     rmsprop_eps: float = 1e-6
@@ -57,7 +59,9 @@ class A2CConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "above 0", lambda value: value > 0, "lr", "lr_base", "rmsprop_eps")
+        require(
+            self, "above 0", lambda value: value > 0, "lr", "lr_base", "loss_scale", "rmsprop_eps"
+        )
         require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
@@ -155,7 +159,7 @@ class A2C:
             self.config.value_coefficient,
             self.config.entropy_coefficient,
         )
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        (loss.total * self.config.loss_scale).backward()  # type: ignore[no-untyped-call]
         gradient_norm = self._exchange.step(self.config.learning_rate(B, progress))
         losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
         metrics = (*losses, gradient_norm, masked_mean(return_, batch.valid))

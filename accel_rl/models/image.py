@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.initialization import normc_
+from accel_rl.models.initialization import fan_in_, normc_
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 
 Initializer = Callable[[Tensor], Tensor]
@@ -91,6 +91,19 @@ NATURE_NET = ImageSpec(
     value_init=partial(_orthogonal, gain=1.0),
 )
 """Mnih et al. 2015 (Nature 518, 529-533), with the initial weights of OpenAI baselines' A2C."""
+
+
+NIPS_NET = ImageSpec(
+    name="nips",
+    convs=(ConvSpec(16, 8, 4, 0), ConvSpec(32, 4, 2, 0)),
+    hidden=256,
+    conv_init=fan_in_,
+    hidden_init=fan_in_,
+    policy_init=fan_in_,
+    value_init=fan_in_,
+)
+"""Mnih et al. 2013 (arXiv:1312.5602), with the initial weights of Clemente et al. 2017
+(arXiv:1705.04862), but for their biases, which are drawn likewise."""
 
 
 class ImageNetwork(PolicyValueModel):

@@ -7,6 +7,13 @@ from torch import Tensor
 
 
 @torch.no_grad()
+def fan_in_(weight: Tensor) -> Tensor:
+    """Fill ``weight`` ``[out, in, ...]`` uniformly within 1 / sqrt(inputs of one output unit)."""
+    bound = weight[0].numel() ** -0.5
+    return weight.uniform_(-bound, bound)
+
+
+@torch.no_grad()
 def normc_(weight: Tensor, norm: float) -> Tensor:
     """Fill ``weight`` ``[out, in]`` with Gaussian rows of L2 norm ``norm``.
 

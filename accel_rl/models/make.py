@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork, ImageSpec
+from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, ImageNetwork, ImageSpec
 from accel_rl.models.mlp import MLP
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 
-_IMAGE_SPECS = {spec.name: spec for spec in (A3C_NET, DQN_NET, NATURE_NET)}
+_IMAGE_SPECS = {spec.name: spec for spec in (A3C_NET, DQN_NET, NATURE_NET, NIPS_NET)}
 
 MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp")
 
@@ -24,7 +24,7 @@ def make_model(
 ) -> PolicyValueModel:
     """A network with fresh parameters, drawn from torch's global generator, on the CPU.
 
-    ``name``: ``a3c``, ``dqn`` or ``nature`` for images (uint8 ``[C, H, W]``), ``mlp`` for
+    ``name``: ``a3c``, ``dqn``, ``nature`` or ``nips`` for images (uint8 ``[C, H, W]``), ``mlp`` for
     anything else, or ``auto``: ``a3c`` for images that are large enough for it, else ``mlp``.
 
     Raises:

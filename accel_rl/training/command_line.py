@@ -199,7 +199,7 @@ def _suggest(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(dict.fromkeys(close))}?"
-    return f"there are {', '.join(known)}" if len(known) < 10 else "--help lists all"
+    return f"there are {', '.join(known)}" if len(known) < 20 else "--help lists all"
 
 
 def _value(option: Option, text: str) -> object:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from toy_envs import FaultyEnv, ToyEnv
 
-from accel_rl.samplers import SamplerError, SB3VecEnv, VectorEnv, WorkerError
+from accel_rl.samplers import SamplerError, SB3VecEnv, TorchRLEnv, VectorEnv, WorkerError
 
 B = 8
 ZEROS = np.zeros(B, np.int64)
@@ -47,7 +48,18 @@ def under_sb3(make: Callable[[], Any]) -> tuple[SB3VecEnv, Step]:
     return env, lambda: env.step(ZEROS)
 
 
-FACES = [stepped, by_groups, under_sb3]
+def under_torchrl(make: Callable[[], Any]) -> tuple[Any, Step]:
+    options = {"num_workers": 2, "autoreset_mode": "Disabled", "step_timeout_seconds": 1}
+    env = TorchRLEnv(VectorEnv(make, B, **options))
+    state = [env.reset()]
+
+    def step() -> None:
+        _, state[0] = env.step_and_maybe_reset(state[0].set("action", torch.from_numpy(ZEROS)))
+
+    return env, step
+
+
+FACES = [stepped, by_groups, under_sb3, under_torchrl]
 
 
 def worker_pids() -> list[int]:

@@ -178,7 +178,8 @@ class Replay:
         B, S, n, stack = spec.num_envs, spec.num_slots, spec.n_step, spec.frame_stack
         offsets = torch.arange(1 - stack, n + 1, device=self.device)
         index = (step.unsqueeze(1) + offsets) % S * B + env.unsqueeze(1)  # [N, stack + n]
-        frames = self._frames.flatten(0, 1)[index]
+        rows = self._frames.view(S * B, -1).index_select(0, index.view(-1))
+        frames = rows.view(*index.shape, *spec.frame_shape)
         here, there = index[:, stack - 1], index[:, -1]
         reward, discount, valid = self.window(step, env)
         return Transitions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from accel_rl.algos import A2CConfig, LearnerConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.samplers import SamplerConfig
 
@@ -69,8 +69,8 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("seed", "evaluation_interval"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+            if not 0 <= getattr(self, name) < 2**63:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 2**63 - 1")
         if self.schedule_steps is not None and self.schedule_steps < self.total_steps:
             raise ValueError(
                 f"schedule_steps={self.schedule_steps} is less than total_steps="
@@ -80,6 +80,11 @@ class TrainConfig:
 
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
+        if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
+            raise ValueError(
+                f"total_steps={self.total_steps} ends before learning begins, after min_steps="
+                f"{self.learner.min_steps}; use more steps or a smaller min_steps"
+            )
 
     @property
     def title(self) -> str:

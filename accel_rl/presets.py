@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp, log
+from math import ceil, exp, log
 
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
@@ -241,7 +241,8 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
 def _q_learning(algo: str, batch_size: int, learner: DQNConfig) -> TrainConfig:
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-    num_envs = max(32, batch_size // int(learner.training_intensity * Q_HORIZON))
+    # Even, for two groups.
+    num_envs = max(32, 2 * ceil(batch_size / (learner.training_intensity * Q_HORIZON) / 2))
     return TrainConfig(
         algo=algo,
         total_steps=50_000_000,

@@ -1,5 +1,7 @@
 """The action server on the CPU: nothing is copied, and what it serves is what the agent says."""
 
+import os
+import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Literal
@@ -170,9 +172,7 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
         with SerialSampler(ToyEnv, config, seed=1) as sampler:
             server = ActionServer(agent, sampler, CPU)
             if on_device:
-                server._rows = action_server._DeviceRows(
-                    sampler.rollout, CPU, row_zero_follows=reset_policy == "immediate"
-                )
+                server._rows = action_server._DeviceRows(sampler, CPU)
             for number in range(8):
                 sampler.collect(server)
                 if number in (0, 2, 3, 6):  # some rollouts nobody asks for
@@ -180,3 +180,20 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
             server.close()
     for expected, found in zip(rollouts[:4], rollouts[4:], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+@pytest.mark.usefixtures("faked_cuda")
+def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollouts() -> None:
+    config = SamplerConfig(
+        num_envs=4, horizon=3, num_workers=1, on_worker_failure="restart", final_observation_slots=3
+    )
+    with ParallelSampler(ToyEnv, config, seed=1) as sampler:
+        server = ActionServer(RecordingAgent(), sampler, CPU)
+        rows = server._rows = action_server._DeviceRows(sampler, CPU)
+        sampler.collect(server)
+        server.finish()
+        os.kill(sampler._pool._workers[0].pid, signal.SIGKILL)
+        sampler.get_state()  # where its end is noticed
+        sampler.collect(server)
+        assert torch.equal(rows._observation[0], torch.from_numpy(sampler.rollout.observation[0]))
+        server.close()

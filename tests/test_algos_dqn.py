@@ -224,6 +224,20 @@ def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -
         DQNConfig(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_steps": 10}, "min_steps is 10; .* it must be at least 36"),
+        ({"replay_device": "cuda"}, "replay_device=cuda, but the network runs on cpu"),
+    ],
+)
+def test_options_that_do_not_fit_rollouts_or_device_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
 def test_replay_too_small_for_the_rollouts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"size is 24; .* it must be at least 36"):
-        make(replay_size=24, min_steps=10)
+    with pytest.raises(ValueError, match=r"replay_size is 24; .* it must be at least 36"):
+        make(replay_size=24, min_steps=24)

@@ -218,6 +218,16 @@ def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
     assert torch.equal(*results)
 
 
+def test_minibatch_without_a_valid_step_changes_nothing() -> None:
+    batch = make_batch()
+    batch.valid[:] = False
+    learner, _, exchange = make_learner()
+    before = exchange.parameters.parameter.clone()
+    metrics = learner.update(batch, progress=0.0)
+    assert all(value.isfinite() for value in metrics.values())
+    assert torch.equal(exchange.parameters.parameter, before)
+
+
 def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> None:
     clip_ranges = []
 

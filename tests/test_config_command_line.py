@@ -253,9 +253,16 @@ def test_ppo_keeps_its_batch_when_simulators_grow(
         (["algo=ppo", "num_envs=100"], "num_envs=100 does not divide PPO's 2048 steps"),
         (["algo=ppo", "num_envs=many"], "num_envs=many is not valid; it must be: integer"),
         (["algo=ppo", "minibatch_size=500"], "minibatch_size=500 does not divide a rollout"),
+        (["algo=dqn", "v_min=-3"], "v_min=-3 has no effect, because learner.num_atoms is 1"),
+        (["algo=cat_dqn", "priority_alpha=1"], "has no effect, because learner.prioritized is fal"),
+        (["algo=dqn", "adam_eps=1"], "adam_eps=1 has no effect, because learner.optimizer is rms"),
+        (["algo=dqn", "total_steps=1000"], "ends before learning begins, after min_steps=50000"),
+        (["seed=1e30"], "it must be from 0 to 2"),
         (["algo=ppo", "lr_base=1"], "unknown option lr_base"),
     ],
 )
-def test_ppo_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:
+def test_options_of_an_algorithm_that_do_not_fit_are_refused(
+    arguments: list[str], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments(arguments)

@@ -207,7 +207,7 @@ def test_progress_follows_schedule_steps_and_never_exceeds_one() -> None:
         ({"total_steps": 0}, "total_steps is 0; it must be at least 1"),
         ({"log_interval": -5}, "log_interval is -5; it must be at least 1"),
         ({"num_checkpoints": 0}, "num_checkpoints is 0"),
-        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"seed": -1}, "seed is -1; it must be from 0 to"),
         ({"evaluation_interval": -1}, "evaluation_interval is -1"),
         ({"total_steps": 200, "schedule_steps": 100}, "use schedule_steps=200 or more"),
     ],

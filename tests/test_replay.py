@@ -277,7 +277,7 @@ def test_state_gives_the_same_draws_and_goes_on_alike() -> None:
 
 
 def test_ring_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"size is 24; .* at least 28"):
+    with pytest.raises(ValueError, match=r"replay_size is 24; .* at least 28"):
         make(stack=3, n=1, slots=6)
 
 
@@ -290,7 +290,9 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         observation_dtype=torch.uint8,
         frame_stack=4,
     )
-    with pytest.raises(ValueError, match=r"size=1000000000 takes 8336.* GB, and cpu has .* free"):
+    with pytest.raises(
+        ValueError, match=r"replay_size=1000000000 takes 8336.* GB, and cpu has .* free"
+    ):
         Replay(spec, CPU)
 
 
@@ -324,3 +326,24 @@ def test_drawing_and_gathering_give_shapes_without_data() -> None:
     batch = replay.gather(step, step)
     assert batch.observation.shape == batch.next_observation.shape == (32, 4, 6, 5)
     assert batch.reward.shape == batch.discount.shape == batch.valid.shape == (32,)
+
+
+def test_environment_that_was_replaced_between_rollouts_makes_no_transition_across() -> None:
+    world, replay = World(stack=3, waits=False), make(stack=3, slots=40)
+    priorities = Priorities(replay, alpha=1.0, default=1.0)
+    for _ in range(4):
+        replay.append(world.rollout())
+        priorities.follow()
+    last = replay.num_stored - 1
+    world.steps[2][last]["truncated"] |= not world.steps[2][last]["terminated"]
+    world._restart(2)  # as a successor would, unknown to the rollouts
+    for _ in range(3):
+        replay.append(world.rollout())
+        priorities.follow()
+    step, env = everything(replay)
+    batch = replay.gather(step, env)
+    crossing = (batch.step == last) & (batch.env == 2)
+    assert not batch.valid[crossing].any() or world.steps[2][last]["terminated"]
+    for i in torch.nonzero(batch.valid & (batch.env == 2)).flatten().tolist():
+        s = batch.step[i].item()
+        assert batch.observation[i].tolist() == world.steps[2][s]["observation"]

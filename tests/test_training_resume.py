@@ -17,10 +17,11 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from accel_rl.envs import Catch
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import TrainResult, train
+from accel_rl.training.loop import RunError, TrainResult, train
 from accel_rl.training.run_directory import hold
 
 REPOSITORY = Path(__file__).parents[1]
@@ -231,7 +232,7 @@ def damage(run_dir: Path, what: str) -> None:
 @pytest.mark.parametrize(
     "what, options, message",
     [
-        ("cut off", (), "or a broken one.*without that file the run goes on from the one before"),
+        ("cut off", (), "or a broken one.*delete it, and the run goes on from the one before"),
         ("another format", (), r"of another version of accel_rl \(format 1"),
         ("foreign", (), "is not a checkpoint of accel_rl"),
         ("no checkpoint", (), "checkpoint"),
@@ -269,3 +270,20 @@ def test_directory_that_is_no_run_is_refused(tmp_path) -> None:
 def test_run_that_is_going_on_cannot_be_resumed(finished: Path) -> None:
     with hold(finished), pytest.raises(ValueError, match="another process trains in it"):
         run(f"resume={finished}", "total_steps=5000")
+
+
+class Secretive(Catch):
+    def get_state(self) -> dict[str, Any]:
+        return {"rng": self._rng}
+
+
+@pytest.mark.parametrize("options", [serial(SMALL), SMALL], ids=["serial", "parallel"])
+def test_what_was_learned_is_kept_though_the_simulators_cannot_be_saved(
+    options: tuple[str, ...], tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    env = f"env={Secretive.__module__}:Secretive"
+    with pytest.raises(RunError, match="failed in get_state: TypeError: a Generator cannot be sav"):
+        run(env, *(each for each in options if "evaluation" not in each), f"run_dir={run_dir}")
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    assert saved["sampler"] is None and saved["counts"]["steps"] == 2_000

@@ -107,7 +107,7 @@ def a2c_loss(
     if any(x.shape != (N,) for x in (output.value, action, return_, advantage, valid)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     weight = valid.to(output.value.dtype)
-    weight = weight / weight.sum()
+    weight = weight / weight.sum().clamp(min=1)
     log_probs = output.logits.log_softmax(1)
     log_prob = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
     policy = -(weight * advantage.detach() * log_prob).sum()

@@ -69,8 +69,8 @@ def returns_and_advantages(
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean of ``x`` where ``valid``, of one shape: 0-d."""
-    return (x * valid).sum() / valid.sum()
+    """Mean of ``x`` where ``valid``, of one shape: 0-d; 0 where nothing is."""
+    return (x * valid).sum() / valid.sum().clamp(min=1)
 
 
 def normalize(advantage: Tensor, valid: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn_config import DQNConfig
+from accel_rl.algos.generator import restore
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -43,6 +44,21 @@ from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
 from accel_rl.parallel import Exchange, FlatParameters
 
 
+def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device) -> None:
+    """Raises ValueError where the options do not fit the rollouts or the device."""
+    if config.replay_device == "cuda" and device.type != "cuda":
+        raise ValueError(
+            f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or cpu"
+        )
+    fewest = (spec.horizon + spec.n_step + spec.frame_stack) * spec.num_envs
+    if config.min_steps < fewest:
+        raise ValueError(
+            f"min_steps is {config.min_steps}; with {spec.num_envs} environments, rollouts of "
+            f"{spec.horizon} steps, {spec.n_step}-step returns and stacks of {spec.frame_stack} "
+            f"frames it must be at least {fewest}, so that there is something to learn from"
+        )
+
+
 class DQN:
     """The Q-learning learner.
 
@@ -50,7 +66,7 @@ class DQN:
     of the draws from the replay.
 
     Raises:
-        ValueError: the replay does not fit the memory of its device.
+        ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
 
     metric_names = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
@@ -67,6 +83,7 @@ class DQN:
         self._agent = agent
         self._exchange = exchange
         self._device = exchange.parameters.parameter.device
+        _check(config, replay_spec, self._device)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
@@ -102,7 +119,7 @@ class DQN:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
         self._target.from_named_(self._target.parameter, state["target"])
-        self._generator.set_state(state["generator"])
+        restore(self._generator, state["generator"])
         self._steps = state["steps"]
         if "replay" in state:
             self.replay.set_state(state["replay"])

@@ -56,7 +56,8 @@ class DQNConfig(LearnerConfig):
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the replay lies; auto: where the network runs"""
     save_replay: bool = False
-    """checkpoints hold the replay, gigabytes; otherwise a resumed run fills it anew"""
+    """checkpoints hold the replay, which takes its size in memory once more while one is written;
+    otherwise a resumed run fills it anew"""
     prioritized: bool = False
     """steps are drawn by priority instead of uniformly"""
     priority_alpha: float = 0.6

@@ -28,6 +28,7 @@ from accel_rl.algos.actor_critic import (
     normalize,
     returns_and_advantages,
 )
+from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Adam, Exchange
@@ -185,7 +186,7 @@ class PPO:
         return {"shuffling": self._shuffling.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._shuffling.set_state(state["shuffling"])
+        restore(self._shuffling, state["shuffling"])
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
         """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.

@@ -126,6 +126,11 @@ def _find_function(path: str) -> Any:
             f"env={path}: the module {module_name} cannot be imported ({error}); install it or "
             f"put its folder on PYTHONPATH"
         ) from error
+    except Exception as error:
+        raise ValueError(
+            f"env={path}: the module {module_name} cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ValueError(f"env={path}: the module {module_name} has no function {function_name}")

@@ -27,7 +27,7 @@ class MLP(PolicyValueModel):
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.flatten(1).to(torch.float32)
+        x = observation.reshape(len(observation), -1).to(torch.float32)
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 

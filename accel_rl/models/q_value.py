@@ -79,7 +79,7 @@ class MLPQNetwork(QModel):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.flatten(1).to(torch.float32)
+        x = observation.reshape(len(observation), -1).to(torch.float32)
         advantage = self.advantage(x).view(-1, *self._output_shape)
         return advantage if self.value is None else duel(self.value(x), advantage)
 

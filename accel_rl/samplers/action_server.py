@@ -36,9 +36,7 @@ class ActionServer:
     def __init__(self, agent: Agent, sampler: Sampler, device: torch.device) -> None:
         self._agent = agent
         self._rows: _Rows = (
-            _SharedRows(sampler.rollout)
-            if device.type == "cpu"
-            else _DeviceRows(sampler.rollout, device, sampler.config.reset_policy == "immediate")
+            _SharedRows(sampler.rollout) if device.type == "cpu" else _DeviceRows(sampler, device)
         )
 
     def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
@@ -105,15 +103,18 @@ class _DeviceRows:
     copy of its actions back. The host waits once a call, for the actions. That wait also makes it
     safe to use the staging buffers again in the next call: all earlier copies are done.
 
-    Row 0 is row T of the rollout before, which the device has already; it is copied there.
-    ``row_zero_follows`` False (where environments are reset between rollouts): it is sent.
+    Row 0 is row T of the rollout before, which the device has already; it is copied there. Where
+    environments are reset between rollouts, or a lost one was replaced meanwhile, it is sent.
     """
 
-    def __init__(self, rollout: Rollout, device: torch.device, row_zero_follows: bool) -> None:
+    def __init__(self, sampler: Sampler, device: torch.device) -> None:
+        rollout = sampler.rollout
         num_envs = rollout.action.shape[1]
+        self._sampler = sampler
+        self._generation = 0
         self._rollout = rollout
         self._device = device
-        self._row_zero_follows = row_zero_follows
+        self._row_zero_follows = sampler.config.reset_policy == "immediate"
         self._is_carried = np.zeros(
             num_envs, np.bool_
         )  # the device's row T is the next rollout's row 0
@@ -131,7 +132,8 @@ class _DeviceRows:
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
         columns = step.columns
         row = self._observation[step.t, columns]
-        if step.t == 0 and self._is_carried[columns].all():
+        is_same = self._generation == self._sampler.generation
+        if step.t == 0 and is_same and self._is_carried[columns].all():
             row.copy_(self._observation[-1, columns])
             self._is_carried[columns] = False
         else:
@@ -150,6 +152,7 @@ class _DeviceRows:
     def finish(self) -> RolloutTensors:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)
         self._is_carried[:] = self._row_zero_follows
+        self._generation = self._sampler.generation
         small = {}
         for name, staged in self._staged.items():
             staged.numpy()[:] = getattr(self._rollout, name)

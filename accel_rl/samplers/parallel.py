@@ -162,6 +162,10 @@ class ParallelSampler:
         )
 
     @property
+    def generation(self) -> int:
+        return self._pool.generation
+
+    @property
     def times(self) -> SamplerTimes:
         return SamplerTimes(self._waiting, self._in_policy, self._pool.busy_seconds)
 

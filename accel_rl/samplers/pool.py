@@ -14,6 +14,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+import psutil
+
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
@@ -94,6 +96,12 @@ class WorkerPool:
         self._num_restarts = self.generation = 0
         self.abandoned: list[int] = []
 
+        free = psutil.virtual_memory().available
+        if rollout_spec.nbytes > free:
+            raise ValueError(
+                f"rollouts of num_envs={config.num_envs} x horizon={config.horizon} take "
+                f"{rollout_spec.nbytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
+            )
         self._memory = create_memory(self._spec)
         self._arrays = map_memory(self._spec, self._memory)
         self.rollout = self._arrays.rollout

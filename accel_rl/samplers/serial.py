@@ -73,13 +73,22 @@ class SerialSampler:
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.
 
+        An error in between, the policy's own included, closes the sampler.
+
         Raises:
             SamplerError: not started, or closed.
             ValueError: the policy returned something else than valid actions.
         """
         if self._block is None:
             raise SamplerError("this sampler is not running; call start() or use it in `with`")
-        rollout, block = self.rollout, self._block
+        try:
+            return self._collect(policy, self._block)
+        except BaseException:
+            self.close()
+            raise
+
+    def _collect(self, policy: Policy, block: Block) -> Rollout:
+        rollout = self.rollout
         uniform = self._noise.random((self.config.horizon, self.config.num_envs))
         block.reset_waiting()
         self._carry.into_row_zero(rollout, self._columns)
@@ -115,6 +124,10 @@ class SerialSampler:
             self._tracker,
             self._generation,
         )
+
+    @property
+    def generation(self) -> int:
+        return self._generation
 
     @property
     def is_running(self) -> bool:

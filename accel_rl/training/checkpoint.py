@@ -67,7 +67,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint, or a broken one: {error}") from error
+        raise ValueError(
+            f"{path} is not a checkpoint, or a broken one ({type(error).__name__})"
+        ) from error
     if not isinstance(state, dict) or "format" not in state:
         raise ValueError(f"{path} is not a checkpoint of accel_rl")
     if state["format"] != FORMAT:

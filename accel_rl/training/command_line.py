@@ -18,7 +18,7 @@ from typing import TypeVar, get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from accel_rl.algos import A2CConfig
+from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.presets import PRESETS
@@ -222,6 +222,23 @@ def _number(text: str) -> int | str:
     return text
 
 
+def _idle(learner: DQNConfig) -> dict[str, str]:
+    """Options of Q-learning that others leave without effect, and which."""
+    reasons: dict[str, str] = {}
+    if learner.num_atoms == 1:
+        reasons |= dict.fromkeys(("v_min", "v_max"), "learner.num_atoms is 1")
+    else:
+        reasons["huber_delta"] = "learner.num_atoms is above 1"
+    if not learner.prioritized:
+        names = ("alpha", "beta", "beta_steps", "default")
+        reasons |= dict.fromkeys((f"priority_{x}" for x in names), "learner.prioritized is false")
+    if learner.optimizer == "adam":
+        reasons |= dict.fromkeys(("rmsprop_decay", "rmsprop_eps"), "learner.optimizer is adam")
+    else:
+        reasons["adam_eps"] = "learner.optimizer is rmsprop"
+    return reasons
+
+
 def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
     reasons = {
         "evaluation_episodes": config.evaluation_interval == 0 and "evaluation_interval is 0",
@@ -234,6 +251,8 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",
     }
+    if isinstance(config.learner, DQNConfig):
+        reasons |= {f"learner.{key}": why for key, why in _idle(config.learner).items()}
     if config.serial:
         reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
     for key, text in given.items():

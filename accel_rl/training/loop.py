@@ -162,10 +162,12 @@ def iterate(
     while recorder.steps < config.planned_steps and stop.received is None:
         sampler.collect(server)
         began = perf_counter()
+        recorder.is_learning = True
         with learning_threads():
             batch = server.finish()
             metrics = learner.update(batch, config.progress(recorder.steps))
         recorder.learning_seconds += perf_counter() - began
+        recorder.is_learning = False
         recorder.after_update(
             config.steps_per_iteration,
             exchange.num_updates,
@@ -204,7 +206,8 @@ def _notices(
 def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
     writers = [recorder.write_last_row, recorder.draw_curve]
-    if not isinstance(error, FloatingPointError):  # then there is nothing left worth keeping
+    # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
+    if not isinstance(error, FloatingPointError) and not recorder.is_learning:
         writers.append(recorder.save)
     for write in writers:
         try:

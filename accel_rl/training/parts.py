@@ -15,7 +15,13 @@ from accel_rl.algos import make_agent, make_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import Exchange, FlatParameters, Local
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerState, SerialSampler
+from accel_rl.samplers import (
+    ActionServer,
+    ParallelSampler,
+    SamplerError,
+    SamplerState,
+    SerialSampler,
+)
 from accel_rl.samplers.base import PolicyInput, Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.training.evaluation import Evaluator
@@ -61,12 +67,19 @@ class Parts:
         self.sampler.start(None if saved is None else _sampler_state(saved))
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of them."""
-        sampler = None
+        """What a checkpoint holds of them, and why the simulators' state could not be had.
+
+        ``failure``: a `SamplerError` or None. What was learned is worth keeping without them.
+        """
+        sampler, failure = None, None
         if self.sampler.is_running:
-            encoded = encode_state(self.sampler.get_state()._asdict())
-            sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+            try:
+                encoded = encode_state(self.sampler.get_state()._asdict())
+                sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+            except SamplerError as error:
+                failure = error
         return {
+            "failure": failure,
             "learner": self.exchange.state_dict(),
             "algorithm": self.learner.get_state(),
             "sampler": sampler,

@@ -62,6 +62,7 @@ class Recorder:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
+        self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores()
         self._config = config
         self._run_dir = run_dir
@@ -191,7 +192,12 @@ class Recorder:
         draw_learning_curve(path, self.rows, title, self._frame_skip)
 
     def save(self) -> None:
-        """A checkpoint, unless the last one is of the same step."""
+        """A checkpoint, unless the last one is of the same step.
+
+        Raises:
+            OSError: it could not be written.
+            SamplerError: it was written without the simulators, which have failed.
+        """
         if self.steps == self._saved_steps:
             return
         began = perf_counter()
@@ -207,13 +213,16 @@ class Recorder:
             "learner_metrics": self._learner_metrics.get_state(),
         }
         state = {"counts": counts, "recorder": statistics, **self._make_state()}
+        failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
         _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
+        if failure is not None:
+            raise failure
 
     def write_last_row(self) -> None:
         """A row about what happened since the last one, if anything."""
-        if self.updates > self._last_row.updates:
+        if self.steps > self._last_row.steps:
             self.write_row()
 
     def finish(self) -> None:

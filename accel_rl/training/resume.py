@@ -48,10 +48,12 @@ def load_last(config: TrainConfig) -> dict[str, Any]:
     path = latest_checkpoint(run_dir)
     try:
         saved = load_checkpoint(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(
-            f"{error}; without that file the run goes on from the one before"
-        ) from error
+        if "broken" not in str(error):
+            raise
+        raise ValueError(f"{error}; delete it, and the run goes on from the one before") from error
     steps = int(saved["counts"]["steps"])
     if steps >= config.planned_steps:
         raise ValueError(

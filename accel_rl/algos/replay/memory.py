@@ -54,7 +54,7 @@ class ReplaySpec:
         needed = (self.horizon + self.n_step + self.frame_stack) * self.num_envs
         if self.size < needed:
             raise ValueError(
-                f"size is {self.size}; with {self.num_envs} environments, rollouts of "
+                f"replay_size is {self.size}; with {self.num_envs} environments, rollouts of "
                 f"{self.horizon} steps, {self.n_step}-step returns and stacks of "
                 f"{self.frame_stack} frames it must be at least {needed}"
             )
@@ -127,6 +127,8 @@ class Replay:
             name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
         }
         self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
+        shape = (B, *spec.observation_shape)
+        self._next_observation = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
 
     @property
     def high(self) -> int:
@@ -142,8 +144,15 @@ class Replay:
         return (self.high - self.low) * self.spec.num_envs
 
     def append(self, batch: RolloutTensors) -> None:
-        """Store a rollout ``[T, B]``, over the oldest steps."""
+        """Store a rollout ``[T, B]``, over the oldest steps.
+
+        An environment that does not begin where the rollout before ended has been replaced
+        meanwhile: its last step counts as truncated.
+        """
         T = len(batch.action)
+        if self.num_stored:
+            self._cut_replaced(batch.observation[0])
+        self._next_observation.copy_(batch.observation[T])
         frames = batch.observation[:T]
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
@@ -219,6 +228,7 @@ class Replay:
             "frames": self._frames.cpu(),
             "fields": {name: values.cpu() for name, values in self._fields.items()},
             "next_age": self._next_age.cpu(),
+            "next_observation": self._next_observation.cpu(),
             "num_stored": self.num_stored,
         }
 
@@ -227,6 +237,7 @@ class Replay:
         for name, values in self._fields.items():
             values.copy_(state["fields"][name])
         self._next_age.copy_(state["next_age"])
+        self._next_observation.copy_(state["next_observation"])
         self.num_stored = state["num_stored"]
 
     def _stack(self, frames: Tensor, index: Tensor) -> Tensor:
@@ -238,6 +249,12 @@ class Replay:
         age = self._fields["age"].view(-1)[index]
         is_shown = before <= age.unsqueeze(1)  # [N, frame_stack]
         return frames * is_shown.view(*is_shown.shape, *[1] * (frames.ndim - 2))
+
+    def _cut_replaced(self, observation: Tensor) -> None:
+        is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
+        last = (self.num_stored - 1) % self.spec.num_slots
+        self._fields["truncated"][last] |= is_other
+        self._next_age = self._next_age * ~is_other
 
     def _ages(self, batch: RolloutTensors) -> Tensor:
         """``[T, B]`` uint8: earlier frames in each observation's stack that are not blank."""
@@ -268,6 +285,6 @@ def check_free_memory(nbytes: int, size: int, device: torch.device) -> None:
     if nbytes > free:
         fits = int(size * free / nbytes * 0.9)
         raise ValueError(
-            f"a replay of size={size} takes {nbytes / 1e9:.1f} GB, and {device} has "
-            f"{free / 1e9:.1f} GB free; use size={fits} or less, or another replay device"
+            f"a replay of replay_size={size} takes {nbytes / 1e9:.1f} GB, and {device} has "
+            f"{free / 1e9:.1f} GB free; use replay_size={fits} or less, or another replay device"
         )

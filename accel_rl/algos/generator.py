@@ -1,0 +1,17 @@
+"""Generators of random numbers that outlive a stop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def restore(generator: torch.Generator, state: Tensor) -> None:
+    """Gives ``generator`` the saved ``state``.
+
+    Generators of another kind of device have other states; then the state seeds this one.
+    """
+    if state.numel() == generator.get_state().numel():
+        generator.set_state(state)
+    else:
+        generator.manual_seed(int(state[:8].long().mul(torch.arange(1, 9)).sum()))

@@ -173,3 +173,10 @@ def test_counting_env_counts() -> None:
         seen.add((step, result.truncated))
         env.reset(out)
     assert seen == {(step, truncated) for step in range(1, 5) for truncated in (False, True)}
+
+
+def test_module_with_a_mistake_in_it_is_one_message(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mistaken_env.py").write_text("def make(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="mistaken_env cannot be imported: SyntaxError"):
+        make_env_factory("mistaken_env:make")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.models import make_model
+from accel_rl.models import make_model, make_q_model
 from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork, ImageSpec
 from accel_rl.models.initialization import normc_
 
@@ -167,3 +167,9 @@ def test_convolutional_model_for_vectors_is_refused() -> None:
 def test_image_too_small_for_the_network_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\(4, 20, 20\) are too small .* model=nature"):
         make_model("nature", (4, 20, 20), UINT8, num_actions=2)
+
+
+def test_mlp_takes_scalar_observations() -> None:
+    states = torch.arange(3)
+    assert make_model("auto", (), np.dtype(np.int64), 2)(states).logits.shape == (3, 2)
+    assert make_q_model("auto", (), np.dtype(np.int64), 2)(states).shape == (3, 2, 1)

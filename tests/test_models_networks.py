@@ -173,3 +173,11 @@ def test_mlp_takes_scalar_observations() -> None:
     states = torch.arange(3)
     assert make_model("auto", (), np.dtype(np.int64), 2)(states).logits.shape == (3, 2)
     assert make_q_model("auto", (), np.dtype(np.int64), 2)(states).shape == (3, 2, 1)
+
+
+def test_images_with_their_channels_last_are_refused_unless_mlp_is_asked_for() -> None:
+    with pytest.raises(
+        ValueError, match=r"\[84, 84, 3\] look like images with their channels last"
+    ):
+        make_model("auto", (84, 84, 3), UINT8, num_actions=2)
+    make_model("mlp", (84, 84, 3), UINT8, num_actions=2)

@@ -187,6 +187,14 @@ def test_resumed_run_of_environments_without_state_says_that_they_start_anew(tmp
     assert steps == sorted(set(steps)) and steps[-1] == 6_000
 
 
+def test_resumed_q_learning_says_that_its_replay_is_empty(tmp_path) -> None:
+    options = [each for each in (*serial(SMALL), *Q_LEARNING) if "save_replay" not in each]
+    run("algo=dqn", "env=catch", *options, f"run_dir={tmp_path}/run")
+    run(f"resume={tmp_path}/run", "total_steps=4800")
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "after 4,000 steps with an empty replay, so learning waits for learner.min_steps" in log
+
+
 def test_run_saved_without_its_simulators_starts_them_anew(tmp_path, monkeypatch) -> None:
     run_dir = tmp_path / "run"
     arguments = ("env=catch", *serial(SMALL), f"run_dir={run_dir}")

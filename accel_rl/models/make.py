@@ -28,7 +28,8 @@ def make_model(
     anything else, or ``auto``: ``a3c`` for images that are large enough for it, else ``mlp``.
 
     Raises:
-        ValueError: unknown name, or a convolutional network for what is no image or too small.
+        ValueError: unknown name, a convolutional network for what is no image or too small, or
+            ``auto`` for images with their channels last.
     """
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
     if spec is None:
@@ -61,6 +62,12 @@ def _choose(
         raise ValueError(f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}")
     image_shape = _image_shape(observation_shape, observation_dtype)
     if name == "auto":
+        if image_shape and image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
+            raise ValueError(
+                f"observations of shape {list(image_shape)} look like images with their channels "
+                "last; networks for images take [channels, height, width]: transpose them in the "
+                "environment, or give model=mlp"
+            )
         spec = _IMAGE_SPECS[automatic]
         is_large = image_shape and min(spec.feature_shape(*image_shape[1:])) >= 1
         name = automatic if is_large else "mlp"

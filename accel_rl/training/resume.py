@@ -66,6 +66,8 @@ def load_last(config: TrainConfig) -> dict[str, Any]:
 def describe_resumed(saved: Mapping[str, Any]) -> str:
     """One line for people: from where the run goes on, and what starts anew."""
     line = f"goes on after {int(saved['counts']['steps']):,} steps"
+    if "begin" in saved["algorithm"] and "replay" not in saved["algorithm"]:
+        line += " with an empty replay, so learning waits for learner.min_steps"
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, they were gone when it was saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]

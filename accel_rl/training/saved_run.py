@@ -65,7 +65,7 @@ def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
     if not there:
         raise ValueError(
             f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
-            "and at its end"
+            "and at its end; one that failed before that can only be begun anew"
         )
     if steps is None:
         return there[-1]

@@ -17,16 +17,15 @@ def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int) -> Non
     given = np.asarray(actions)
     if given.shape != out.shape:
         raise ValueError(
-            f"actions of shape {given.shape} were given for {len(out)} observations; there must be "
+            f"got actions of shape {given.shape} for {len(out)} observations; there must be "
             f"one integer for each, shape {out.shape}"
         )
     if given.dtype.kind not in "iu":
         raise ValueError(
-            f"actions of dtype {given.dtype} were given; they must be integers in "
-            f"0 .. {num_actions - 1}"
+            f"got actions of dtype {given.dtype}; they must be integers in 0 .. {num_actions - 1}"
         )
     out[:] = given
     # As unsigned integers, negative actions are larger than any allowed one: one pass finds both.
     if out.view(np.uint64).max() >= num_actions:
         bad = next(action for action in out.tolist() if not 0 <= action < num_actions)
-        raise ValueError(f"the action {bad} was given; actions must be in 0 .. {num_actions - 1}")
+        raise ValueError(f"got the action {bad}; actions must be in 0 .. {num_actions - 1}")

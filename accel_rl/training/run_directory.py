@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -100,14 +101,20 @@ def hold(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be opened: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # of file systems that know no locks
+            _lock(descriptor, run_dir)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, run_dir: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ValueError(
             f"{run_dir} is in use: another process trains in it; stop that one first"
         ) from error
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from accel_rl.config import TrainConfig
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import load_checkpoint
+from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
 
@@ -17,20 +18,12 @@ CHANGEABLE = {
     "schedule_steps",
     "device",
     "serial",
-    "cpus",
     "log_interval",
     "checkpoint_interval",
     "num_checkpoints",
     "evaluation_interval",
     "evaluation_episodes",
-    "sampler.num_groups",
-    "sampler.num_workers",
-    "sampler.workers_per_core",
-    "sampler.affinity",
-    "sampler.on_worker_failure",
-    "sampler.max_worker_restarts",
-    "sampler.step_timeout_seconds",
-    "sampler.reset_timeout_seconds",
+    *PARALLEL_ONLY,
 }
 """options that say how long, where and how watched a run is, not what is learned"""
 

@@ -145,7 +145,7 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
             max(0, stored - n),
         )
         batch = replay.gather(*everything(replay))
-        assert len(batch.valid) == replay.num_transitions
+        assert len(batch.valid) == (replay.high - replay.low) * B
         for i, (s, b) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
             steps = world.steps[b]
             try:
@@ -176,7 +176,7 @@ def test_uniform_draws_are_even_over_steps_and_environments() -> None:
         replay.append(world.rollout())
     num = 200_000
     step, env = replay.draw_uniformly(num, torch.Generator().manual_seed(0))
-    cells = replay.num_transitions
+    cells = (replay.high - replay.low) * B
     assert cells == (12 - 1) * B
     counts = torch.bincount((step - replay.low) * B + env, minlength=cells).double()
     assert len(counts) == cells

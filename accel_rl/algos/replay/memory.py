@@ -138,11 +138,6 @@ class Replay:
     def low(self) -> int:
         return max(0, self.num_stored - self.spec.num_slots + self.spec.frame_stack - 1)
 
-    @property
-    def num_transitions(self) -> int:
-        """How many can be drawn, those included that are not valid."""
-        return (self.high - self.low) * self.spec.num_envs
-
     def append(self, batch: RolloutTensors) -> None:
         """Store a rollout ``[T, B]``, over the oldest steps.
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.envs import AtariConfig
+from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 
 
@@ -25,14 +26,20 @@ class TrainConfig:
     model: str = "auto"
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations"""
     total_steps: int = 10_000_000
-    """steps of all environments together; rounded up to whole rollouts, of which those count too
-    that reset_policy=wait masks"""
+    """steps of all environments of all learners; rounded up to whole rollouts, of which those count
+    too that reset_policy=wait masks"""
     schedule_steps: int | None = None
     """steps after which schedules have run to their end; none: total_steps"""
     seed: int = 0
     """of everything random: simulators, actions, initial parameters"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network runs; auto: the GPU if there is one"""
+    gpus: int | None = None
+    """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
+    is one; 0: none"""
+    learners: int | None = None
+    """processes that learn together, each with simulators of its own; none: as many as gpus, or 1.
+    More than there are GPUs share them"""
     serial: bool = False
     """step all environments in this process, without workers; works on every system"""
     cpus: tuple[int, ...] = ()
@@ -51,6 +58,8 @@ class TrainConfig:
     """steps between evaluations on separate environments; 0: none"""
     evaluation_episodes: int = 16
     """whole games in one evaluation, each in an environment of its own"""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    """how several learners work together"""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     """how experience is gathered"""
     atari: AtariConfig = field(default_factory=AtariConfig)
@@ -77,7 +86,17 @@ class TrainConfig:
                 f"{self.total_steps}: the learning rate would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
-
+        if self.gpus is not None and self.gpus < 0:
+            raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
+        if self.learners is not None and self.learners < 1:
+            raise ValueError(f"learners is {self.learners}; it must be at least 1")
+        if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
+            raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
+        if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
+            raise ValueError(
+                f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
+                f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
+            )
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
         if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
@@ -85,6 +104,11 @@ class TrainConfig:
                 f"total_steps={self.total_steps} ends before learning begins, after min_steps="
                 f"{self.learner.min_steps}; use more steps or a smaller min_steps"
             )
+
+    @property
+    def num_learners(self) -> int:
+        """Learners in all."""
+        return self.learners or self.gpus or 1
 
     @property
     def title(self) -> str:

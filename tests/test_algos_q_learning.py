@@ -142,7 +142,7 @@ def test_categorical_gradient_is_prediction_less_target() -> None:
 
 def test_importance_weights_equal_slow_version() -> None:
     probability = torch.tensor([0.5, 0.1, 0.02], dtype=torch.float64)
-    found = importance_weights(probability, beta=0.4)
+    found = importance_weights(probability, probability.min(), beta=0.4)
     # (1 / (n p)) ** beta over the largest, whatever n
     expected = [(1 / (1000 * p)) ** 0.4 / (1 / (1000 * 0.02)) ** 0.4 for p in (0.5, 0.1, 0.02)]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)

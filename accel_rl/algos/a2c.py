@@ -137,7 +137,9 @@ class A2C:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Nothing to do."""
 
-    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, Tensor]:
         """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedules.
 
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
@@ -149,7 +151,7 @@ class A2C:
             self._agent, batch, output.value.detach().view(T, B), self.config
         )
         if self.config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid)
+            advantage = normalize(advantage, batch.valid, self._exchange)
         loss = a2c_loss(
             output,
             batch.action.flatten(),
@@ -160,7 +162,8 @@ class A2C:
             self.config.entropy_coefficient,
         )
         (loss.total * self.config.loss_scale).backward()  # type: ignore[no-untyped-call]
-        gradient_norm = self._exchange.step(self.config.learning_rate(B, progress))
+        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
+        gradient_norm = self._exchange.step(lr, batch.valid.sum())
         losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
         metrics = (*losses, gradient_norm, masked_mean(return_, batch.valid))
         return dict(zip(self.metric_names, metrics, strict=True))

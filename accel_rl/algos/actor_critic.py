@@ -11,6 +11,7 @@ from accel_rl.agents import CategoricalAgent, RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.models import PolicyValue
+from accel_rl.parallel import Exchange
 
 ADVANTAGE_EPS = 1e-6
 
@@ -73,10 +74,17 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     return (x * valid).sum() / valid.sum().clamp(min=1)
 
 
-def normalize(advantage: Tensor, valid: Tensor) -> Tensor:
-    """``advantage`` with mean 0 and standard deviation 1 where ``valid``."""
-    centred = advantage - masked_mean(advantage, valid)
-    return centred / (masked_mean(centred.square(), valid).sqrt() + ADVANTAGE_EPS)
+def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
+    """``advantage`` with mean 0 and standard deviation 1 where ``valid``.
+
+    That is over the batches of all learners that share the update.
+    """
+    total, count = exchange.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
+    count = count.clamp(min=1)
+    centred = advantage - total / count
+    variance = exchange.sum((centred.square() * valid).sum()) / count
+    normalized: Tensor = centred / (variance.sqrt() + ADVANTAGE_EPS)
+    return normalized
 
 
 def _bootstrap(

@@ -44,16 +44,17 @@ from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
 from accel_rl.parallel import Exchange, FlatParameters
 
 
-def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device) -> None:
+def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learners: int) -> None:
     """Raises ValueError where the options do not fit the rollouts or the device."""
     if config.replay_device == "cuda" and device.type != "cuda":
         raise ValueError(
             f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or cpu"
         )
-    fewest = (spec.horizon + spec.n_step + spec.frame_stack) * spec.num_envs
+    num_envs = spec.num_envs * num_learners
+    fewest = (spec.horizon + spec.n_step + spec.frame_stack) * num_envs
     if config.min_steps < fewest:
         raise ValueError(
-            f"min_steps is {config.min_steps}; with {spec.num_envs} environments, rollouts of "
+            f"min_steps is {config.min_steps}; with {num_envs} environments, rollouts of "
             f"{spec.horizon} steps, {spec.n_step}-step returns and stacks of {spec.frame_stack} "
             f"frames it must be at least {fewest}, so that there is something to learn from"
         )
@@ -63,7 +64,7 @@ class DQN:
     """The Q-learning learner.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay.
+    of the draws from the replay. ``num_learners``: of a run, whose steps count together.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
@@ -78,12 +79,15 @@ class DQN:
         exchange: Exchange,
         replay_spec: ReplaySpec,
         seed: int,
+        num_learners: int = 1,
     ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
+        self._num_learners = num_learners
+        self._batch_size = config.batch_size // exchange.num_sharing
         self._device = exchange.parameters.parameter.device
-        _check(config, replay_spec, self._device)
+        _check(config, replay_spec, self._device, num_learners)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
@@ -96,8 +100,9 @@ class DQN:
         self._generator = torch.Generator(on).manual_seed(seed)
         finals = config.final_epsilons(replay_spec.num_envs)
         self._final_epsilon = torch.tensor(finals, device=self._device)
-        self._steps = 0
-        self._begin = config.min_steps  # steps after which it learns
+        self._steps = 0  # of all learners
+        self._begin = config.min_steps  # of those, after which it learns
+        self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
         self._set_epsilon()
 
@@ -108,6 +113,7 @@ class DQN:
             "generator": self._generator.get_state(),
             "steps": self._steps,
             "begin": self._begin,
+            "learning_steps": self._learning_steps,
             "num_updates": self._num_updates,
         }
         if self.config.save_replay:
@@ -126,25 +132,29 @@ class DQN:
             if self._priorities is not None:
                 self._priorities.set_state(state["priorities"])
             self._begin, self._num_updates = state["begin"], state["num_updates"]
+            self._learning_steps = state["learning_steps"]
         else:
             self._begin = self._steps + self.config.min_steps
         self._set_epsilon()
 
-    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, Tensor]:
         """Store ``batch``, and as many optimizer steps as its steps call for.
 
-        ``progress`` in [0, 1] is for the schedule of the learning rate. Returns metrics, means over
-        these steps, as 0-d tensors on the learner's device, without waiting for it; nothing where
-        there was no optimizer step.
+        ``progress`` in [0, 1] is for the schedule of the learning rate. ``steps``: taken by all
+        learners so far, this batch's included; by those the other schedules go. None: there is no
+        other learner. Returns metrics, means over the optimizer steps, as 0-d tensors on the
+        learner's device, without waiting for it; nothing where there was no such step.
         """
         config, before = self.config, self._steps
-        T, B = batch.action.shape
+        taken = batch.action.numel() * self._num_learners
         self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
         if self._priorities is not None:
             self._priorities.follow()
-        self._steps += T * B
-        learning_steps = max(0, self._steps - self._begin)
-        due = int(learning_steps * config.training_intensity / config.batch_size)
+        self._steps = before + taken if steps is None else steps
+        self._learning_steps += max(0, min(taken, self._steps - self._begin))
+        due = self._num_due()
         lr = config.lr * config.remaining(progress)
         totals = [self._learn(lr) for _ in range(due - self._num_updates)]
         self._num_updates = due
@@ -154,18 +164,26 @@ class DQN:
         if not totals:
             return {}
         means = torch.stack(totals).mean(0)
-        ratio = torch.full((), due / learning_steps, device=self._device)
-        return dict(zip(self.metric_names, (*means, self._agent.epsilon[-1], ratio), strict=True))
+        ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
+        ratio_tensor = torch.full((), ratio, device=self._device)
+        metrics = (*means, self._agent.epsilon[-1], ratio_tensor)
+        return dict(zip(self.metric_names, metrics, strict=True))
+
+    def _num_due(self) -> int:
+        """Optimizer steps that the steps so far call for."""
+        used = self._learning_steps * self.config.training_intensity
+        return int(used / (self._batch_size * self._num_learners))
 
     def _learn(self, lr: float) -> Tensor:
         """One optimizer step; the first four metrics, ``[4]``."""
-        num = self.config.batch_size
+        num = self._batch_size
         weight = None
         if self._priorities is None:
             step, env = self.replay.draw_uniformly(num, self._generator)
         else:
             step, env, probability = self._priorities.draw(num, self._generator)
-            weight = importance_weights(probability, self.config.beta(self._steps))
+            least = -self._exchange.maximum(-probability.min())
+            weight = importance_weights(probability, least, self.config.beta(self._steps))
         batch = Transitions(
             *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
         )
@@ -176,7 +194,7 @@ class DQN:
         counted = valid if weight is None else valid * weight.to(self._device)
         loss = (counted * each.loss).sum() / valid.sum().clamp(min=1)
         loss.backward()  # type: ignore[no-untyped-call]
-        gradient_norm = self._exchange.step(lr)
+        gradient_norm = self._exchange.step(lr, valid.sum())
         if self._priorities is not None:
             self._priorities.update(step, env, each.priority.to(self.replay.device))
         with torch.no_grad():

@@ -60,17 +60,19 @@ def make_learner(
     num_envs: int,
     horizon: int,
     seed: int,
+    num_learners: int = 1,
 ) -> A2C | PPO | DQN:
     """The learner that ``config`` is of, for rollouts ``[horizon, num_envs]``.
 
-    ``seed``: of its own randomness.
+    ``seed``: of its own randomness. ``num_learners``: of the run, which divide its replay.
 
     Raises:
         ValueError: its replay does not fit these rollouts, or the memory of its device.
     """
     if isinstance(config, DQNConfig):
         assert isinstance(agent, EpsilonGreedyAgent)
-        return DQN(agent, config, exchange, _replay_spec(config, env, num_envs, horizon), seed)
+        spec = _replay_spec(config, env, num_envs, horizon, num_learners)
+        return DQN(agent, config, exchange, spec, seed, num_learners)
     assert isinstance(agent, CategoricalAgent)
     if isinstance(config, PPOConfig):
         return PPO(agent, config, exchange, seed)
@@ -78,9 +80,11 @@ def make_learner(
     return A2C(agent, config, exchange)
 
 
-def _replay_spec(config: DQNConfig, env: EnvSpec, num_envs: int, horizon: int) -> ReplaySpec:
+def _replay_spec(
+    config: DQNConfig, env: EnvSpec, num_envs: int, horizon: int, num_learners: int
+) -> ReplaySpec:
     return ReplaySpec(
-        size=config.replay_size,
+        size=-(-config.replay_size // num_learners),
         num_envs=num_envs,
         horizon=horizon,
         observation_shape=env.observation_shape,

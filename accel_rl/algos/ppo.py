@@ -188,27 +188,30 @@ class PPO:
     def set_state(self, state: Mapping[str, Any]) -> None:
         restore(self._shuffling, state["shuffling"])
 
-    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, Tensor]:
         """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.
 
         Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
         waiting for it.
         """
         config = self.config
-        observation, steps = self._prepare(batch)
+        observation, whole = self._prepare(batch)
         lr = config.lr * config.remaining(progress)
         clip_range = config.clip_range * config.remaining(progress)
+        minibatch_size = config.minibatch_size // self._exchange.num_sharing
         totals = torch.zeros(6, device=observation.device)
         num_updates = 0
         for _ in range(config.epochs):
             order = torch.randperm(
                 len(observation), generator=self._shuffling, device=observation.device
             )
-            for index in torch.split(order, config.minibatch_size):
+            for index in torch.split(order, minibatch_size):
                 self._exchange.parameters.zero_gradient()
-                minibatch = Minibatch(*(field[index] for field in steps))
+                minibatch = Minibatch(*(field[index] for field in whole))
                 if config.normalize_advantage:
-                    advantage = normalize(minibatch.advantage, minibatch.valid)
+                    advantage = normalize(minibatch.advantage, minibatch.valid, self._exchange)
                     minibatch = minibatch._replace(advantage=advantage)
                 loss = ppo_loss(
                     evaluate(self._agent, observation[index], config.precision),
@@ -219,10 +222,10 @@ class PPO:
                     config.entropy_coefficient,
                 )
                 loss.total.backward()  # type: ignore[no-untyped-call]
-                gradient_norm = self._exchange.step(lr)
+                gradient_norm = self._exchange.step(lr, minibatch.valid.sum())
                 totals += torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
                 num_updates += 1
-        metrics = (*(totals / num_updates), masked_mean(steps.return_, steps.valid))
+        metrics = (*(totals / num_updates), masked_mean(whole.return_, whole.valid))
         return dict(zip(self.metric_names, metrics, strict=True))
 
     @torch.no_grad()

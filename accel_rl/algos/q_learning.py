@@ -104,13 +104,13 @@ def categorical_loss(logits_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> 
 
 
 @torch.no_grad()
-def importance_weights(probability: Tensor, beta: float) -> Tensor:
+def importance_weights(probability: Tensor, least: Tensor, beta: float) -> Tensor:
     """``(1 / probability) ** beta``, divided by the largest of the batch: ``[N]`` float32.
 
+    ``least``: 0-d, the smallest probability of the batch, the parts of other learners included.
     Schaul et al. 2016 (arXiv:1511.05952), section 3.4. The number of steps in the replay cancels.
     """
-    weight = probability.pow(-beta)
-    return (weight / weight.max()).float()
+    return (least / probability).pow(beta).float()
 
 
 def _check_shapes(first: Tensor, *others: Tensor) -> None:

@@ -1,16 +1,29 @@
 """How learners apply gradients: flat parameters, update rules, and the exchange between them."""
 
+from accel_rl.parallel.all_reduce import AllReduce, fingerprint
+from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.ranks import Ranks, rank_seed, read_ranks
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, rmsprop_
+from accel_rl.parallel.team import Team, TeamError, join
 
 __all__ = [
     "Adam",
+    "AllReduce",
     "Exchange",
     "FlatParameters",
     "Local",
+    "ParallelConfig",
     "RMSProp",
+    "Ranks",
     "Rule",
+    "Team",
+    "TeamError",
     "adam_",
+    "fingerprint",
+    "join",
+    "rank_seed",
+    "read_ranks",
     "rmsprop_",
 ]

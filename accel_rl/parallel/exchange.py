@@ -21,16 +21,32 @@ with "num_updates", 0-d int64."""
 
 
 class Exchange(Protocol):
-    """What algorithms need of an exchange. ``num_updates``: how often `step` was called."""
+    """What algorithms need of an exchange.
+
+    ``num_updates``: how often `step` was called. ``num_sharing``: learners whose gradients make up
+    one update, this one included; each has its part of the batch.
+    """
 
     parameters: FlatParameters
     num_updates: int
+    num_sharing: int
 
-    def step(self, lr: float) -> Tensor:
+    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.
+
+        ``weight``: 0-d, how many samples this gradient is the mean over, so that the mean over all
+        of those who share the update is right; None: all have equally many.
 
         Returns the L2 norm, before clipping, of the gradient that was used: 0-d, on its device.
         """
+        ...
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of ``x`` over the learners that share an update, each of which must ask."""
+        ...
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """Likewise the largest, element by element."""
         ...
 
     def state_dict(self) -> State: ...
@@ -52,14 +68,23 @@ class Local:
         self._max_gradient_norm = max_gradient_norm
         self._rule_state = rule.make_state(parameters.parameter)
         self.num_updates = 0
+        self.num_sharing = 1
 
-    def step(self, lr: float) -> Tensor:
+    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`."""
         flat = self.parameters
         norm = clip_gradient_(flat.gradient, self._max_gradient_norm)
         self.num_updates += 1
         self._rule.step_(flat.parameter, flat.gradient, self._rule_state, lr, self.num_updates)
         return norm
+
+    def sum(self, x: Tensor) -> Tensor:
+        """``x``: nobody shares in it."""
+        return x
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """``x``: nobody shares in it."""
+        return x
 
     def state_dict(self) -> State:
         """Parameters and optimizer state, on the CPU."""

@@ -23,6 +23,8 @@ class FlatParameters:
     and begins at a multiple of 16 elements; the gaps stay 0.
 
     ``parameter``, ``gradient``: ``[P]``, of the parameters' dtype, on their device.
+    ``gradient_and_more``: ``[P + 16]``, ``gradient`` with room behind it for what learners send
+    each other along with it.
 
     Raises:
         ValueError: the parameters differ in dtype or device, or one has gaps or overlaps in memory.
@@ -46,7 +48,8 @@ class FlatParameters:
             end += -(-p.numel() // ALIGNMENT) * ALIGNMENT
         dtype, device = kinds.pop()
         self.parameter = torch.zeros(end, dtype=dtype, device=device)
-        self.gradient = torch.zeros_like(self.parameter)
+        self.gradient_and_more = torch.zeros(end + ALIGNMENT, dtype=dtype, device=device)
+        self.gradient = self.gradient_and_more[:end]
         gradients = self._views(self.gradient)
         for name, view in self._views(self.parameter).items():
             p = self._parameters[name]

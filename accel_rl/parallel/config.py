@@ -1,0 +1,45 @@
+"""How several learners of one run work together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """Of no effect where there is one learner, but for ``sync=store``.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    sync: Literal["all_reduce", "store"] = "all_reduce"
+    """all_reduce: learners divide each batch and make one update of it together; store: each makes
+    updates of batches of its own, to parameters in the machine's memory"""
+    num_chunks: int = 3
+    """pieces of those parameters, each with a lock of its own"""
+    sync_period: int = 1
+    """optimizer steps of a learner between two exchanges with the store; above 1 for Adam alone"""
+    pull_steps: int | None = None
+    """steps of each environment after which a learner takes over the store's parameters within a
+    rollout; none: only with its own updates"""
+    learner_timeout_seconds: float = 1800.0
+    """a learner that keeps the others waiting for so long has failed"""
+    on_learner_failure: Literal["stop", "continue"] = "stop"
+    """stop, or continue: with sync=store, a lost learner's peers go on without it"""
+
+    def __post_init__(self) -> None:
+        for name in ("num_chunks", "sync_period", "pull_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if not self.learner_timeout_seconds > 0:
+            raise ValueError(
+                f"learner_timeout_seconds is {self.learner_timeout_seconds}; it must be above 0"
+            )
+        if self.sync == "all_reduce" and self.on_learner_failure == "continue":
+            raise ValueError(
+                "on_learner_failure=continue needs sync=store: in an all-reduce every learner "
+                "waits for all others; use on_learner_failure=stop"
+            )

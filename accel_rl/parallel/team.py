@@ -1,0 +1,195 @@
+"""The learners of one run, as each of them sees the others.
+
+Two ways lead from one to another: collective calls of a process group (`torch.distributed`), for
+which all must come, and a key-value store, into which anyone writes at any time. Both were opened
+by `join`, from what the launcher put into the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from accel_rl.parallel.ranks import Ranks
+
+LOST = "lost"
+"""the launcher sets ``lost/<rank>`` when that learner's process has ended, and the run goes on"""
+PREFIX = "accel_rl"
+"""of all keys in the store"""
+STORE_VARIABLE = "ACCEL_RL_STORE"
+"""environment variable in which our own launcher says where its store is: host:port"""
+
+
+class TeamError(RuntimeError):
+    """Another learner is gone, or has not answered in time. The message says which, if known."""
+
+
+class Team:
+    """This learner's ways to the others. Alone (``Ranks()``) it waits for nobody.
+
+    ``store``: keys of all learners; None alone. ``timeout_seconds``: how long any wait for others
+    may take.
+    """
+
+    def __init__(
+        self, ranks: Ranks, store: Store | None = None, timeout_seconds: float = 1800.0
+    ) -> None:
+        self.ranks = ranks
+        self._store = store
+        self._timeout = timeout_seconds
+        self._num_posted = 0
+        self._num_read = [0] * ranks.size
+
+    def share(self, name: str, value: Any = None) -> Any:
+        """What the first learner gave as ``value``, in all of them. Any object that pickles."""
+        if self._store is None:
+            return value
+        if self.ranks.is_first:
+            self._store.set(f"share/{name}", pickle.dumps(value))  # type: ignore[arg-type]
+            return value
+        self._wait_for(f"share/{name}", 0)
+        return pickle.loads(self._store.get(f"share/{name}"))
+
+    def meet(self, name: str) -> None:
+        """Waits until all learners that are not lost have come here; each ``name`` serves once.
+
+        Raises:
+            TeamError: some have not; the message names them.
+        """
+        if self._store is None:
+            return
+        self._store.set(f"meet/{name}/{self.ranks.rank}", "1")
+        for rank in range(self.ranks.size):
+            self._wait_for(f"meet/{name}/{rank}", rank)
+
+    def post(self, message: Any) -> None:
+        """Leaves a message for the first learner."""
+        assert self._store is not None
+        self._store.set(f"post/{self.ranks.rank}/{self._num_posted}", pickle.dumps(message))  # type: ignore[arg-type]
+        self._num_posted += 1
+
+    def read(self, *, waits: bool) -> dict[int, list[Any]]:
+        """Messages of the others since the last call, by rank; for the first learner alone.
+
+        ``waits``: for exactly one of each that is not lost, so that what is read depends on no
+        clock; else whatever there is.
+
+        Raises:
+            TeamError: one has not come in time.
+        """
+        messages: dict[int, list[Any]] = {}
+        for rank in range(1, self.ranks.size):
+            messages[rank] = []
+            while self._has(rank) or (waits and self._wait_for(self._next(rank), rank)):
+                assert self._store is not None
+                messages[rank].append(pickle.loads(self._store.get(self._next(rank))))
+                self._store.delete_key(self._next(rank))
+                self._num_read[rank] += 1
+                if waits:
+                    break
+        return messages
+
+    def add_steps(self, num_steps: int) -> int:
+        """Adds to the steps that all learners together have taken; gives their sum."""
+        assert self._store is not None
+        return int(self._store.add("steps", num_steps))
+
+    def largest(self, value: int) -> int:
+        """The largest of what all learners gave; each must call it as often as the others.
+
+        Raises:
+            TeamError: one is gone.
+        """
+        if self._store is None:
+            return value
+        tensor = torch.tensor(value)
+        try:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        except RuntimeError as error:
+            raise TeamError(f"lost touch with another learner: {_first_line(error)}") from error
+        return int(tensor)
+
+    def is_lost(self, rank: int) -> bool:
+        """Whether that learner has ended before its time."""
+        return self._store is not None and self._store.check([f"{LOST}/{rank}"])
+
+    def close(self) -> None:
+        """Leaves the process group. Calling it again does nothing."""
+        if dist.is_initialized() and self._store is not None:
+            dist.destroy_process_group()
+        self._store = None
+
+    def _next(self, rank: int) -> str:
+        return f"post/{rank}/{self._num_read[rank]}"
+
+    def _has(self, rank: int) -> bool:
+        return self._store is not None and self._store.check([self._next(rank)])
+
+    def _wait_for(self, key: str, rank: int) -> bool:
+        """Whether ``key`` is there, after waiting for it; False if its learner is lost."""
+        assert self._store is not None
+        deadline = time.monotonic() + self._timeout
+        pause = 0.0005
+        while not self._store.check([key]):
+            if self.is_lost(rank):
+                return False
+            if time.monotonic() > deadline:
+                raise TeamError(
+                    f"learner {rank} has not answered within {self._timeout:g} s (it was expected "
+                    f"to give {key}); see its part of the log, or raise "
+                    "parallel.learner_timeout_seconds"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        return True
+
+
+def join(ranks: Ranks, timeout_seconds: float) -> Team:
+    """Meets the other learners, and opens the process group.
+
+    Tensors on the CPU go through gloo, those on a GPU through NCCL.
+
+    Raises:
+        TeamError: they cannot be reached within ``timeout_seconds``.
+    """
+    if ranks.size == 1:
+        return Team(ranks)
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        store = _open_store(timeout)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(
+            backend,
+            store=PrefixStore(f"{PREFIX}/group", store),
+            rank=ranks.rank,
+            world_size=ranks.size,
+            timeout=timeout,
+        )
+    except RuntimeError as error:  # of torch.distributed, timeouts included
+        raise TeamError(
+            f"learner {ranks.rank} cannot reach the other {ranks.size - 1}: {_first_line(error)}"
+        ) from error
+    return Team(ranks, PrefixStore(PREFIX, store), timeout_seconds)
+
+
+def _open_store(timeout: timedelta) -> Store:
+    if STORE_VARIABLE in os.environ:
+        host, _, port = os.environ[STORE_VARIABLE].rpartition(":")
+        return TCPStore(host, int(port), is_master=False, timeout=timeout)
+    # Public, but without types; the store of torchrun's agent if there is one, else of rank 0.
+    store: Store = next(dist.rendezvous("env://", timeout=timeout))[0]  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    return store
+
+
+def _first_line(error: Exception) -> str:
+    lines: Sequence[str] = str(error).splitlines() or [type(error).__name__]
+    return lines[0]

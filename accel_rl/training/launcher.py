@@ -1,0 +1,168 @@
+"""Starts the learners of a run on this machine, and sees to their end.
+
+A learner is this program once more, told by environment variables which one it is, as torchrun
+tells it. They find each other through a store that this process holds, at a port of the loopback
+interface that the kernel chose, so runs beside each other never meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
+
+GRACE_SECONDS = 60.0
+"""for learners to save and end, once asked to; then they are killed"""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int:
+    """Runs ``num_learners`` processes with these arguments to their end; returns the exit code.
+
+    Ctrl-C and SIGTERM are passed on to them; a second one kills them. When one fails the others
+    are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    learners = []
+    with _signals() as received:
+        try:
+            for rank in range(num_learners):
+                learners.append(_start(arguments, rank, num_learners, store.port))
+            return _Watch(learners, PrefixStore(PREFIX, store), goes_on, received).until_end()
+        finally:
+            for learner in learners:  # none is left but after a failure here
+                if learner.poll() is None:
+                    learner.kill()
+                    learner.wait()
+
+
+def _start(
+    arguments: Sequence[str], rank: int, num_learners: int, port: int
+) -> subprocess.Popen[bytes]:
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": num_learners,
+        "LOCAL_WORLD_SIZE": num_learners,
+        STORE_VARIABLE: f"127.0.0.1:{port}",
+    }
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
+    environment |= {name: str(value) for name, value in variables.items()}
+    # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
+    command = [sys.executable, "-m", "accel_rl", *arguments]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that can be read when a signal has come, one byte for each: its number."""
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    wakeup = signal.set_wakeup_fd(writing)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+class _Watch:
+    """Waits for the ends of the learners, for signals, and for the end of torchrun's agent."""
+
+    def __init__(
+        self,
+        learners: Sequence[subprocess.Popen[bytes]],
+        store: PrefixStore,
+        goes_on: bool,
+        received: int,
+    ) -> None:
+        self._learners = learners
+        self._store = store
+        self._goes_on = goes_on
+        self._received = received
+        self._running = dict(enumerate(learners))
+        self._deadline: float | None = None  # set once they were asked to end
+        self._has_failed = False
+
+    def until_end(self) -> int:
+        """The exit code of the whole."""
+        with selectors.DefaultSelector() as selector:
+            for learner in self._learners:
+                selector.register(os.pidfd_open(learner.pid), selectors.EVENT_READ)
+            selector.register(self._received, selectors.EVENT_READ)
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                selector.register(os.pidfd_open(os.getppid()), selectors.EVENT_READ, "agent")
+            descriptors = [key.fd for key in selector.get_map().values()]
+            try:
+                while self._running:
+                    self._look(selector)
+            finally:
+                for descriptor in descriptors:
+                    if descriptor != self._received:
+                        os.close(descriptor)
+        if self._has_failed:
+            return 1
+        return max(abs(int(learner.returncode)) for learner in self._learners)
+
+    def _look(self, selector: selectors.BaseSelector) -> None:
+        timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        for key, _ in selector.select(timeout):
+            if key.fd == self._received:
+                for number in os.read(self._received, 64):
+                    self._stop(signal.SIGTERM if number == signal.SIGHUP else number)
+                continue
+            selector.unregister(key.fd)
+            if key.data == "agent":
+                self._stop(signal.SIGTERM)
+        for rank, learner in list(self._running.items()):
+            if learner.poll() is not None:
+                del self._running[rank]
+                self._after_end(rank, learner)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._kill()
+
+    def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
+        if learner.returncode == 0 or self._deadline is not None:
+            return
+        is_first_failure, self._has_failed = not self._has_failed, True
+        how = f"ended with exit code {learner.returncode}"
+        if learner.returncode < 0:
+            how = f"was killed by {signal.Signals(-learner.returncode).name}"
+        if self._goes_on and rank != 0:
+            self._store.set(f"{LOST}/{rank}", "1")
+            _say(f"learner {rank} (pid {learner.pid}) {how}; the others go on without it")
+            self._has_failed = False
+        elif is_first_failure:
+            _say(f"learner {rank} (pid {learner.pid}) {how}; the others are stopped")
+            self._stop(signal.SIGTERM)
+
+    def _stop(self, number: int) -> None:
+        """Asks all to end; asked again, kills them."""
+        if self._deadline is not None:
+            self._kill()
+            return
+        self._deadline = time.monotonic() + GRACE_SECONDS
+        for learner in self._running.values():
+            learner.send_signal(number)
+
+    def _kill(self) -> None:
+        for rank, learner in self._running.items():
+            _say(f"learner {rank} (pid {learner.pid}) had to be killed")
+            learner.kill()
+            learner.wait()
+
+
+def _say(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr, flush=True)

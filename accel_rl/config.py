@@ -78,6 +78,8 @@ class TrainConfig:
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
 
+        if isinstance(self.learner, A2CConfig):
+            self.learner.check_halves("num_envs", self.sampler.num_envs)
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
         if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:

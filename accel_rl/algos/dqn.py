@@ -31,6 +31,7 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn_config import DQNConfig
 from accel_rl.algos.generator import restore
+from accel_rl.algos.measurements import Measurements, every_other
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -59,17 +60,19 @@ def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device) -> None:
         )
 
 
+_METRICS = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
+
+
 class DQN:
     """The Q-learning learner.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay.
+    of the draws from the replay. ``first``: the learner whose replay and priorities it draws from,
+    without writing to them; None: it has its own.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
-
-    metric_names = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class DQN:
         exchange: Exchange,
         replay_spec: ReplaySpec,
         seed: int,
+        first: DQN | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
@@ -87,9 +91,10 @@ class DQN:
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
-        self.replay = Replay(replay_spec, on)
-        self._priorities = None
-        if config.prioritized:
+        self._owns_replay = first is None
+        self.replay: Replay = Replay(replay_spec, on) if first is None else first.replay
+        self._priorities: Priorities | None = None if first is None else first._priorities
+        if config.prioritized and first is None:
             self._priorities = Priorities(
                 self.replay, config.priority_alpha, config.priority_default
             )
@@ -99,6 +104,8 @@ class DQN:
         self._steps = 0
         self._begin = config.min_steps  # steps after which it learns
         self._num_updates = 0  # since then
+        self._measurements = Measurements(config, exchange)
+        self.metric_names = (*_METRICS, *self._measurements.names)
         self._set_epsilon()
 
     def get_state(self) -> dict[str, Any]:
@@ -109,8 +116,9 @@ class DQN:
             "steps": self._steps,
             "begin": self._begin,
             "num_updates": self._num_updates,
+            **self._measurements.get_state(),
         }
-        if self.config.save_replay:
+        if self.config.save_replay and self._owns_replay:
             state["replay"] = self.replay.get_state()
             if self._priorities is not None:
                 state["priorities"] = self._priorities.get_state()
@@ -120,14 +128,16 @@ class DQN:
         """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
         self._target.from_named_(self._target.parameter, state["target"])
         restore(self._generator, state["generator"])
+        self._measurements.set_state(state)
         self._steps = state["steps"]
-        if "replay" in state:
-            self.replay.set_state(state["replay"])
-            if self._priorities is not None:
-                self._priorities.set_state(state["priorities"])
+        if self.config.save_replay:
             self._begin, self._num_updates = state["begin"], state["num_updates"]
         else:
             self._begin = self._steps + self.config.min_steps
+        if self.config.save_replay and self._owns_replay:
+            self.replay.set_state(state["replay"])
+            if self._priorities is not None:
+                self._priorities.set_state(state["priorities"])
         self._set_epsilon()
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
@@ -137,12 +147,15 @@ class DQN:
         these steps, as 0-d tensors on the learner's device, without waiting for it; nothing where
         there was no optimizer step.
         """
-        config, before = self.config, self._steps
-        T, B = batch.action.shape
         self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
         if self._priorities is not None:
             self._priorities.follow()
-        self._steps += T * B
+        return self.learn(batch.action.numel(), progress)
+
+    def learn(self, num_steps: int, progress: float) -> dict[str, Tensor]:
+        """What `update` does and returns, with ``num_steps`` steps that are in the replay now."""
+        config, before = self.config, self._steps
+        self._steps += num_steps
         learning_steps = max(0, self._steps - self._begin)
         due = int(learning_steps * config.training_intensity / config.batch_size)
         lr = config.lr * config.remaining(progress)
@@ -155,7 +168,8 @@ class DQN:
             return {}
         means = torch.stack(totals).mean(0)
         ratio = torch.full((), due / learning_steps, device=self._device)
-        return dict(zip(self.metric_names, (*means, self._agent.epsilon[-1], ratio), strict=True))
+        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], ratio), strict=True))
+        return metrics | self._measurements.take()
 
     def _learn(self, lr: float) -> Tensor:
         """One optimizer step; the first four metrics, ``[4]``."""
@@ -165,7 +179,7 @@ class DQN:
             step, env = self.replay.draw_uniformly(num, self._generator)
         else:
             step, env, probability = self._priorities.draw(num, self._generator)
-            weight = importance_weights(probability, self.config.beta(self._steps))
+            weight = importance_weights(probability, self.config.beta(self._steps)).to(self._device)
         batch = Transitions(
             *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
         )
@@ -173,11 +187,16 @@ class DQN:
         output = self._evaluate(self._agent.model, batch.observation)
         each = self._loss(output, batch)
         valid = batch.valid.float()
-        counted = valid if weight is None else valid * weight.to(self._device)
-        loss = (counted * each.loss).sum() / valid.sum().clamp(min=1)
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradient_norm = self._exchange.step(lr)
-        if self._priorities is not None:
+
+        def loss_of(valid: Tensor) -> Tensor:
+            counted = valid if weight is None else valid * weight
+            return (counted * each.loss).sum() / valid.sum().clamp(min=1)
+
+        loss = loss_of(valid)
+        gradient_norm = self._measurements.update(
+            loss, lambda: loss_of(valid * every_other(valid)), lr
+        )
+        if self._priorities is not None and self._owns_replay:
             self._priorities.update(step, env, each.priority.to(self.replay.device))
         with torch.no_grad():
             q_value = self._agent.q_values(output).max(1).values.mean()

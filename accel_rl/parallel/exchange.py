@@ -29,6 +29,8 @@ class Exchange(Protocol):
     def step(self, lr: float) -> Tensor:
         """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.
 
+        ``parameters.gradient`` is then the gradient that was used, clipped.
+
         Returns the L2 norm, before clipping, of the gradient that was used: 0-d, on its device.
         """
         ...

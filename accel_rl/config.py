@@ -97,6 +97,8 @@ class TrainConfig:
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
                 f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
             )
+        if isinstance(self.learner, A2CConfig):
+            self.learner.check_halves("num_envs", self.sampler.num_envs)
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
         if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:

@@ -30,6 +30,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
 )
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.measurements import Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
@@ -117,25 +118,28 @@ def a2c_loss(
     return A2CLoss(total, policy, value, entropy)
 
 
+_METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
+
+
 class A2C:
     """The A2C learner: one update for each rollout.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients.
     """
 
-    metric_names = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
-
     def __init__(self, agent: CategoricalAgent, config: A2CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
+        self._measurements = Measurements(config, exchange)
+        self.metric_names = (*_METRICS, *self._measurements.names)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's: nothing."""
-        return {}
+        """What a checkpoint holds beside the exchange's."""
+        return self._measurements.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Nothing to do."""
+        self._measurements.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -152,18 +156,25 @@ class A2C:
         )
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange)
-        loss = a2c_loss(
-            output,
-            batch.action.flatten(),
-            return_.flatten(),
-            advantage.flatten(),
-            batch.valid.flatten(),
-            self.config.value_coefficient,
-            self.config.entropy_coefficient,
+
+        def loss_of(valid: Tensor) -> A2CLoss:
+            return a2c_loss(
+                output,
+                batch.action.flatten(),
+                return_.flatten(),
+                advantage.flatten(),
+                valid.flatten(),
+                self.config.value_coefficient,
+                self.config.entropy_coefficient,
+            )
+
+        loss, scale = loss_of(batch.valid), self.config.loss_scale
+        gradient_norm = self._measurements.update(
+            loss.total * scale,
+            lambda: loss_of(batch.valid & every_other(batch.valid)).total * scale,
+            self.config.learning_rate(B * self._exchange.num_sharing, progress),
+            batch.valid.sum(),
         )
-        (loss.total * self.config.loss_scale).backward()  # type: ignore[no-untyped-call]
-        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
-        gradient_norm = self._exchange.step(lr, batch.valid.sum())
         losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
         metrics = (*losses, gradient_norm, masked_mean(return_, batch.valid))
-        return dict(zip(self.metric_names, metrics, strict=True))
+        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()

@@ -31,6 +31,7 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn_config import DQNConfig
 from accel_rl.algos.generator import restore
+from accel_rl.algos.measurements import Measurements, every_other
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -60,17 +61,20 @@ def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learne
         )
 
 
+_METRICS = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
+
+
 class DQN:
     """The Q-learning learner.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay. ``num_learners``: of a run, whose steps count together.
+    of the draws from the replay. ``num_learners``: of a run, whose steps count together. ``first``:
+    the learner whose replay and priorities it draws from, without writing to them; None: it has its
+    own.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
-
-    metric_names = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class DQN:
         replay_spec: ReplaySpec,
         seed: int,
         num_learners: int = 1,
+        first: DQN | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
@@ -91,9 +96,10 @@ class DQN:
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
-        self.replay = Replay(replay_spec, on)
-        self._priorities = None
-        if config.prioritized:
+        self._owns_replay = first is None
+        self.replay: Replay = Replay(replay_spec, on) if first is None else first.replay
+        self._priorities: Priorities | None = None if first is None else first._priorities
+        if config.prioritized and first is None:
             self._priorities = Priorities(
                 self.replay, config.priority_alpha, config.priority_default
             )
@@ -104,6 +110,8 @@ class DQN:
         self._begin = config.min_steps  # of those, after which it learns
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
+        self._measurements = Measurements(config, exchange)
+        self.metric_names = (*_METRICS, *self._measurements.names)
         self._set_epsilon()
 
     def get_state(self) -> dict[str, Any]:
@@ -115,8 +123,9 @@ class DQN:
             "begin": self._begin,
             "learning_steps": self._learning_steps,
             "num_updates": self._num_updates,
+            **self._measurements.get_state(),
         }
-        if self.config.save_replay:
+        if self.config.save_replay and self._owns_replay:
             state["replay"] = self.replay.get_state()
             if self._priorities is not None:
                 state["priorities"] = self._priorities.get_state()
@@ -126,15 +135,17 @@ class DQN:
         """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
         self._target.from_named_(self._target.parameter, state["target"])
         restore(self._generator, state["generator"])
+        self._measurements.set_state(state)
         self._steps = state["steps"]
-        if "replay" in state:
-            self.replay.set_state(state["replay"])
-            if self._priorities is not None:
-                self._priorities.set_state(state["priorities"])
+        if self.config.save_replay:
             self._begin, self._num_updates = state["begin"], state["num_updates"]
             self._learning_steps = state["learning_steps"]
         else:
             self._begin = self._steps + self.config.min_steps
+        if self.config.save_replay and self._owns_replay:
+            self.replay.set_state(state["replay"])
+            if self._priorities is not None:
+                self._priorities.set_state(state["priorities"])
         self._set_epsilon()
 
     def update(
@@ -147,14 +158,19 @@ class DQN:
         other learner. Returns metrics, means over the optimizer steps, as 0-d tensors on the
         learner's device, without waiting for it; nothing where there was no such step.
         """
-        config, before = self.config, self._steps
-        taken = batch.action.numel() * self._num_learners
         self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
         if self._priorities is not None:
             self._priorities.follow()
+        return self.learn(batch.action.numel(), progress, steps)
+
+    def learn(self, num_steps: int, progress: float, steps: int | None) -> dict[str, Tensor]:
+        """What `update` does and returns, with ``num_steps`` steps that are in the replay now."""
+        config, before = self.config, self._steps
+        taken = num_steps * self._num_learners
         self._steps = before + taken if steps is None else steps
         self._learning_steps += max(0, min(taken, self._steps - self._begin))
-        due = self._num_due()
+        used = self._learning_steps * config.training_intensity
+        due = int(used / (self._batch_size * self._num_learners))
         lr = config.lr * config.remaining(progress)
         totals = [self._learn(lr) for _ in range(due - self._num_updates)]
         self._num_updates = due
@@ -165,14 +181,9 @@ class DQN:
             return {}
         means = torch.stack(totals).mean(0)
         ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
-        ratio_tensor = torch.full((), ratio, device=self._device)
-        metrics = (*means, self._agent.epsilon[-1], ratio_tensor)
-        return dict(zip(self.metric_names, metrics, strict=True))
-
-    def _num_due(self) -> int:
-        """Optimizer steps that the steps so far call for."""
-        used = self._learning_steps * self.config.training_intensity
-        return int(used / (self._batch_size * self._num_learners))
+        last = torch.full((), ratio, device=self._device)
+        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], last), strict=True))
+        return metrics | self._measurements.take()
 
     def _learn(self, lr: float) -> Tensor:
         """One optimizer step; the first four metrics, ``[4]``."""
@@ -183,7 +194,8 @@ class DQN:
         else:
             step, env, probability = self._priorities.draw(num, self._generator)
             least = -self._exchange.maximum(-probability.min())
-            weight = importance_weights(probability, least, self.config.beta(self._steps))
+            beta = self.config.beta(self._steps)
+            weight = importance_weights(probability, least, beta).to(self._device)
         batch = Transitions(
             *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
         )
@@ -191,11 +203,16 @@ class DQN:
         output = self._evaluate(self._agent.model, batch.observation)
         each = self._loss(output, batch)
         valid = batch.valid.float()
-        counted = valid if weight is None else valid * weight.to(self._device)
-        loss = (counted * each.loss).sum() / valid.sum().clamp(min=1)
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradient_norm = self._exchange.step(lr, valid.sum())
-        if self._priorities is not None:
+
+        def loss_of(valid: Tensor) -> Tensor:
+            counted = valid if weight is None else valid * weight
+            return (counted * each.loss).sum() / valid.sum().clamp(min=1)
+
+        loss = loss_of(valid)
+        gradient_norm = self._measurements.update(
+            loss, lambda: loss_of(valid * every_other(valid)), lr, valid.sum()
+        )
+        if self._priorities is not None and self._owns_replay:
             self._priorities.update(step, env, each.priority.to(self.replay.device))
         with torch.no_grad():
             q_value = self._agent.q_values(output).max(1).values.mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from accel_rl.algos.learner_config import LearnerConfig, require
@@ -78,13 +78,21 @@ class DQNConfig(LearnerConfig):
     """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead"""
     epsilon_evaluation: float = 0.05
     """the same while evaluating"""
+    secondary_learner: bool = False
+    """a second network learns from the same replay and never acts, but in evaluations: to compare
+    batch sizes and learning rates on the same data"""
+    secondary_batch_size: int | None = None
+    """of its updates, of which there are so many that its training intensity is the same; none:
+    batch_size"""
+    secondary_lr: float | None = None
+    """its learning rate; none: lr"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "training_intensity", "huber_delta", "rmsprop_eps", "adam_eps")
-        require(self, "above 0", lambda value: value > 0, *positive, "priority_default")
-        counts = ("batch_size", "n_step", "num_atoms", "target_update_steps", "replay_size")
-        durations = ("priority_beta_steps", "epsilon_steps")
+        positive = ("lr", "secondary_lr", "training_intensity", "huber_delta", "rmsprop_eps")
+        require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
+        counts = ("batch_size", "secondary_batch_size", "n_step", "num_atoms", "replay_size")
+        durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
         require(self, "at least 1", lambda value: value >= 1, *counts, *durations)
         require(self, "at least 0", lambda value: value >= 0, "min_steps", "priority_alpha")
         shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
@@ -97,6 +105,19 @@ class DQNConfig(LearnerConfig):
                 f"min_steps={self.min_steps} is more than the replay holds, replay_size="
                 f"{self.replay_size}; use a smaller min_steps or a larger replay"
             )
+
+        self.check_halves("batch_size", self.batch_size)
+        if self.secondary_batch_size is not None:
+            self.check_halves("secondary_batch_size", self.secondary_batch_size)
+
+    @property
+    def secondary(self) -> DQNConfig:
+        """The settings of the second learner."""
+        return replace(
+            self,
+            batch_size=self.secondary_batch_size or self.batch_size,
+            lr=self.secondary_lr or self.lr,
+        )
 
     @property
     def rule(self) -> Rule:

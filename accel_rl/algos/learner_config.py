@@ -21,10 +21,25 @@ class LearnerConfig:
     """the gradient is scaled down to this L2 norm; none: never"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """of the network's arithmetic in updates; parameters and acting are always float32"""
+    log_norms: bool = False
+    """metrics have the L2 norms of parameters, gradients and steps, whole and by layer"""
+    gradient_cosine_interval: int = 0
+    """updates between two measurements of the cosine between the gradients of half a batch and of
+    all of it, for the metrics; 0: none"""
 
     def __post_init__(self) -> None:
         require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
+        require(self, "at least 0", lambda value: value >= 0, "gradient_cosine_interval")
+
+    def check_halves(self, name: str, size: int) -> None:
+        """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
+        if self.gradient_cosine_interval and size < 2:
+            raise ValueError(
+                f"gradient_cosine_interval={self.gradient_cosine_interval} compares half a batch "
+                f"with all of it, but {name} is {size}; use a larger {name}, or "
+                "gradient_cosine_interval=0"
+            )
 
     @property
     def rule(self) -> Rule:

@@ -30,6 +30,7 @@ from accel_rl.algos.actor_critic import (
 )
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.measurements import Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Adam, Exchange
 
@@ -67,6 +68,7 @@ class PPOConfig(ActorCriticConfig):
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr", "clip_range", "adam_eps")
         require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
+        self.check_halves("minibatch_size", self.minibatch_size)
 
     @property
     def rule(self) -> Adam:
@@ -156,6 +158,17 @@ def ppo_loss(
     return PPOLoss(total, policy, value, entropy, kl, clip_fraction)
 
 
+_METRICS = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "gradient_norm",
+    "mean_value_target",
+)
+
+
 class PPO:
     """The PPO learner: ``epochs`` passes over each rollout, in shuffled minibatches.
 
@@ -163,30 +176,23 @@ class PPO:
     of the shuffling.
     """
 
-    metric_names = (
-        "policy_loss",
-        "value_loss",
-        "entropy",
-        "kl",
-        "clip_fraction",
-        "gradient_norm",
-        "mean_value_target",
-    )
-
     def __init__(
         self, agent: CategoricalAgent, config: PPOConfig, exchange: Exchange, seed: int
     ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
+        self._measurements = Measurements(config, exchange)
+        self.metric_names = (*_METRICS, *self._measurements.names)
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return {"shuffling": self._shuffling.get_state()}
+        return {"shuffling": self._shuffling.get_state(), **self._measurements.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         restore(self._shuffling, state["shuffling"])
+        self._measurements.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -208,25 +214,39 @@ class PPO:
                 len(observation), generator=self._shuffling, device=observation.device
             )
             for index in torch.split(order, minibatch_size):
-                self._exchange.parameters.zero_gradient()
                 minibatch = Minibatch(*(field[index] for field in whole))
-                if config.normalize_advantage:
-                    advantage = normalize(minibatch.advantage, minibatch.valid, self._exchange)
-                    minibatch = minibatch._replace(advantage=advantage)
-                loss = ppo_loss(
-                    evaluate(self._agent, observation[index], config.precision),
-                    minibatch,
-                    clip_range,
-                    config.clip_value,
-                    config.value_coefficient,
-                    config.entropy_coefficient,
-                )
-                loss.total.backward()  # type: ignore[no-untyped-call]
-                gradient_norm = self._exchange.step(lr, minibatch.valid.sum())
-                totals += torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
+                totals += self._learn(observation[index], minibatch, lr, clip_range)
                 num_updates += 1
         metrics = (*(totals / num_updates), masked_mean(whole.return_, whole.valid))
-        return dict(zip(self.metric_names, metrics, strict=True))
+        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+
+    def _learn(self, observation: Tensor, batch: Minibatch, lr: float, clip_range: float) -> Tensor:
+        """One optimizer step; the first six metrics, ``[6]``."""
+        config = self.config
+        self._exchange.parameters.zero_gradient()
+        if config.normalize_advantage:
+            advantage = normalize(batch.advantage, batch.valid, self._exchange)
+            batch = batch._replace(advantage=advantage)
+        output = evaluate(self._agent, observation, config.precision)
+
+        def loss_of(valid: Tensor) -> PPOLoss:
+            return ppo_loss(
+                output,
+                batch._replace(valid=valid),
+                clip_range,
+                config.clip_value,
+                config.value_coefficient,
+                config.entropy_coefficient,
+            )
+
+        loss = loss_of(batch.valid)
+        gradient_norm = self._measurements.update(
+            loss.total,
+            lambda: loss_of(batch.valid & every_other(batch.valid)).total,
+            lr,
+            batch.valid.sum(),
+        )
+        return torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
 
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:

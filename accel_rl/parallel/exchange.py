@@ -36,6 +36,7 @@ class Exchange(Protocol):
 
         ``weight``: 0-d, how many samples this gradient is the mean over, so that the mean over all
         of those who share the update is right; None: all have equally many.
+        ``parameters.gradient`` is then the gradient that was used, clipped.
 
         Returns the L2 norm, before clipping, of the gradient that was used: 0-d, on its device.
         """

@@ -73,6 +73,18 @@ class FlatParameters:
                 )
                 assert found.stride() == view.stride(), f"the {what} of {name} has other strides"
 
+    def layers(self) -> dict[str, slice]:
+        """Where the parameters of each module that owns some lie, by its name: together, in order.
+
+        The model itself, where it owns some, is ``model``.
+        """
+        layers: dict[str, slice] = {}
+        ends = [*self._offsets.values(), len(self.parameter)][1:]
+        for (name, start), end in zip(self._offsets.items(), ends, strict=True):
+            layer = name.rpartition(".")[0] or "model"
+            layers[layer] = slice(layers[layer].start if layer in layers else start, end)
+        return layers
+
     def to_named(self, flat: Tensor) -> dict[str, Tensor]:
         """Contiguous copies, on the CPU, of what ``flat`` ``[P]`` holds for each parameter.
 

@@ -62,6 +62,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     """
     given = split(arguments)
     base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
+    _refuse_foreign(base, given)
     config, texts = override(base, given)
     _refuse_ineffective(config, texts)
     return config
@@ -236,7 +237,26 @@ def _idle(learner: DQNConfig) -> dict[str, str]:
         reasons |= dict.fromkeys(("rmsprop_decay", "rmsprop_eps"), "learner.optimizer is adam")
     else:
         reasons["adam_eps"] = "learner.optimizer is rmsprop"
+    if not learner.secondary_learner:
+        reasons |= dict.fromkeys(
+            ("secondary_batch_size", "secondary_lr"), "learner.secondary_learner is false"
+        )
     return reasons
+
+
+def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
+    """Raises ValueError for an option that only other presets have than that of ``base``."""
+    own = _names(base)
+    for key in given.keys() - own:
+        if algos := [algo for algo, preset in PRESETS.items() if key in _names(preset())]:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with algo={base.algo}, which has no such "
+                f"option; leave it out, or use one of algo={', '.join(algos)}"
+            )
+
+
+def _names(config: TrainConfig) -> set[str]:
+    return {name for option in list_options(config) for name in (option.key, option.name)}
 
 
 def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:

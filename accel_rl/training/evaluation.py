@@ -32,19 +32,20 @@ HORIZON = 20
 class Evaluator:
     """Plays ``evaluation_episodes`` games, one in each of as many environments, every interval.
 
-    Its environments and random numbers are its own: training goes on as if it had not been.
+    Its environments and random numbers are its own: training goes on as if it had not been. Each of
+    ``agents`` plays the same games; the keys are put before the names of its scores.
     """
 
     def __init__(
         self,
         config: TrainConfig,
         factory: EnvFactory,
-        agent: AnyAgent,
+        agents: Mapping[str, AnyAgent],
         device: torch.device,
     ) -> None:
         self._config = config
         self._factory = factory
-        self._training_agent = agent
+        self._agents = agents
         self._device = device
         self._evaluated_steps = self._num_evaluations = 0
 
@@ -65,8 +66,16 @@ class Evaluator:
         Raises:
             Interrupted: a stop was asked for meanwhile.
         """
+        row: dict[str, float] = {}
+        for prefix, agent in self._agents.items():
+            scores = self._play(evaluating(self._config.learner, agent), stop)
+            row |= {prefix + name: score for name, score in scores.items()}
+        self._evaluated_steps = steps
+        self._num_evaluations += 1
+        return row
+
+    def _play(self, agent: AnyAgent, stop: StopRequest) -> dict[str, float]:
         sampler = self._make_sampler()
-        agent = evaluating(self._config.learner, self._training_agent)
         with (
             closing(sampler),
             ActionServer(agent, sampler, self._device) as server,
@@ -79,8 +88,6 @@ class Evaluator:
 
             sampler.start()
             result = evaluate(sampler, policy, episodes_per_env=1, max_steps_per_env=MAX_STEPS)
-        self._evaluated_steps = steps
-        self._num_evaluations += 1
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),

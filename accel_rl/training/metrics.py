@@ -26,43 +26,47 @@ Row = Mapping[str, float]
 
 
 class LearnerMetrics:
-    """The mean of each of the learner's metrics over the updates since the last `take`.
+    """The mean of each of the learner's metrics over the updates since the last `take` that had it.
 
     Sums stay on the learner's device; only `take` reads them, which waits for it.
     """
 
     def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
-        self._total: torch.Tensor | None = None
-        self._num_updates = 0
+        # By the names that came together; some metrics are not those of each update.
+        self._totals: dict[tuple[str, ...], torch.Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, metrics: Mapping[str, torch.Tensor]) -> None:
-        """``metrics`` are 0-d tensors on one device, the same names each time, or none at all."""
+        """``metrics`` are 0-d tensors on one device."""
         if not metrics:
             return
-        values = torch.stack(tuple(metrics.values()))
-        if self._total is None:
-            self._names, self._total = tuple(metrics), values
+        names, values = tuple(metrics), torch.stack(tuple(metrics.values()))
+        if names in self._totals:
+            self._totals[names] += values
         else:
-            self._total += values
-        self._num_updates += 1
+            self._totals[names] = values
+        self._counts[names] = self._counts.get(names, 0) + 1
 
     def take(self) -> dict[str, float]:
         """The means, and starts anew. The one synchronisation with the device while training."""
-        if self._total is None:
-            return {}
-        means = (self._total / self._num_updates).tolist()
-        self._total, self._num_updates = None, 0
-        return dict(zip(self._names, means, strict=True))
+        totals: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for names, total in self._totals.items():
+            for name, value in zip(names, total.tolist(), strict=True):
+                totals[name] = totals.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + self._counts[names]
+        self._totals, self._counts = {}, {}
+        return {name: total / counts[name] for name, total in totals.items()}
 
     def get_state(self) -> dict[str, Any]:
-        total = None if self._total is None else self._total.cpu()
-        return {"names": self._names, "total": total, "num_updates": self._num_updates}
+        return {
+            "totals": {names: total.cpu() for names, total in self._totals.items()},
+            "counts": dict(self._counts),
+        }
 
     def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        self._names, self._num_updates = state["names"], state["num_updates"]
-        if state["total"] is not None:
-            self._total = state["total"].to(device)
+        self._totals = {names: total.to(device) for names, total in state["totals"].items()}
+        self._counts = dict(state["counts"])
 
 
 class Scores:

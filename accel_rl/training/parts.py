@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.algos import make_agent, make_learner
+from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
+from accel_rl.algos import DQN, AnyAgent, DQNConfig, LearnerConfig, make_agent, make_learner
+from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import Exchange, FlatParameters, Local
@@ -38,7 +40,7 @@ class Server(Protocol):
 
 
 class Learner(Protocol):
-    """What the loop needs of an algorithm. ``metric_names``: what `update` returns, or nothing."""
+    """What the loop needs of an algorithm. ``metric_names``: all that `update` may return."""
 
     @property
     def metric_names(self) -> tuple[str, ...]: ...
@@ -137,20 +139,34 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
         agent = make_agent(config.learner, config.model, spec, device)
-        exchange = Local(
-            FlatParameters(agent.model), config.learner.rule, config.learner.max_gradient_norm
-        )
+        exchange = _make_exchange(config.learner, agent)
         num_envs, horizon = config.sampler.num_envs, config.sampler.horizon
-        learner = make_learner(
+        learner: Learner = make_learner(
             config.learner, agent, exchange, spec, num_envs, horizon, config.seed
         )
+        agents = {"": agent}
+        if isinstance(config.learner, DQNConfig) and config.learner.secondary_learner:
+            agents[PREFIX] = copy.deepcopy(agent)
+            learner = _add_second(config, learner, agents[PREFIX])
         evaluator = None
         if config.evaluation_interval:
-            evaluator = Evaluator(config, factory, agent, device)
+            evaluator = Evaluator(config, factory, agents, device)
         server = ActionServer(agent, sampler, device)
         undo.pop_all()
     num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
+
+
+def _make_exchange(config: LearnerConfig, agent: AnyAgent) -> Exchange:
+    return Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+
+
+def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent) -> TwoLearners:
+    """The Q-learning learner ``first`` with a second one, of ``agent``."""
+    assert isinstance(first, DQN) and isinstance(agent, EpsilonGreedyAgent)
+    # Apart from the evaluations' seeds, which come from config.seed as well.
+    seed = int(np.random.SeedSequence([config.seed, 3]).generate_state(1)[0])
+    return TwoLearners(first, agent, _make_exchange(first.config.secondary, agent), seed)
 
 
 def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:

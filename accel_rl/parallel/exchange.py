@@ -7,6 +7,7 @@ a parameter store) is the exchange's business.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -70,15 +71,20 @@ class Local:
     def load_state_dict(self, state: State) -> None:
         """Raises ValueError where ``state`` is of another model or rule."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        expected = {*flats, "counts"}
-        if state.keys() != expected:
-            raise ValueError(
-                f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
-                f"needs {', '.join(sorted(expected))}"
-            )
+        check_kinds(state, flats)
         self.num_updates = int(state["counts"]["num_updates"])
         for kind, flat in flats.items():
             self.parameters.from_named_(flat, state[kind])
+
+
+def check_kinds(state: State, flats: Iterable[str]) -> None:
+    """Raises ValueError unless ``state`` holds ``flats`` and counts, and nothing else."""
+    expected = {*flats, "counts"}
+    if state.keys() != expected:
+        raise ValueError(
+            f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
+            f"needs {', '.join(sorted(expected))}"
+        )
 
 
 @torch.no_grad()

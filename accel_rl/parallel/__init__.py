@@ -4,8 +4,11 @@ from accel_rl.parallel.all_reduce import AllReduce, fingerprint
 from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import Ranks, rank_seed, read_ranks
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, rmsprop_
+from accel_rl.parallel.store import ParameterStore
+from accel_rl.parallel.store_exchange import StoreExchange
 from accel_rl.parallel.team import Team, TeamError, join
 
 __all__ = [
@@ -14,10 +17,13 @@ __all__ = [
     "Exchange",
     "FlatParameters",
     "Local",
+    "MultiStepAdam",
     "ParallelConfig",
+    "ParameterStore",
     "RMSProp",
     "Ranks",
     "Rule",
+    "StoreExchange",
     "Team",
     "TeamError",
     "adam_",

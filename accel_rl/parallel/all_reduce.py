@@ -22,9 +22,6 @@ class AllReduce(Local):
     and its weight. It is clipped after that (Stooke and Abbeel 2018, arXiv:1803.02811, section 4),
     and each applies the rule by itself, to its own copy of equal parameters and optimizer state.
 
-    ``seconds``: spent in all-reduces so far, waiting for the others included. On a GPU that is the
-    time to launch them.
-
     Raises:
         TeamError: from every call that needs the others, when one of them is gone.
     """
@@ -34,7 +31,7 @@ class AllReduce(Local):
     ) -> None:
         super().__init__(parameters, rule, max_gradient_norm)
         self.num_sharing = dist.get_world_size()
-        self.seconds = 0.0
+        self._seconds = 0.0
         dist.broadcast(parameters.parameter, 0)
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
@@ -56,6 +53,14 @@ class AllReduce(Local):
         """As `Exchange.maximum`, in a tensor of its own."""
         return self._reduce(x.clone(), dist.ReduceOp.MAX)
 
+    def take_metrics(self) -> dict[str, float]:
+        """``all_reduce_seconds``: spent in all-reduces since the last call, waiting included.
+
+        On a GPU that is the time to launch them.
+        """
+        seconds, self._seconds = self._seconds, 0.0
+        return {"all_reduce_seconds": seconds}
+
     def _reduce(self, x: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         began = perf_counter()
         try:
@@ -63,7 +68,7 @@ class AllReduce(Local):
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise TeamError(f"lost touch with another learner in an all-reduce: {first}") from error
-        self.seconds += perf_counter() - began
+        self._seconds += perf_counter() - began
         return x
 
 

@@ -7,6 +7,7 @@ a parameter store) is the exchange's business.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -50,6 +51,13 @@ class Exchange(Protocol):
         """Likewise the largest, element by element."""
         ...
 
+    def take_metrics(self) -> dict[str, float]:
+        """What there is to tell of dealing with others since the last call.
+
+        Names end in ``_seconds`` or in ``_min``, ``_mean``, ``_max``; the same ones each time.
+        """
+        ...
+
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
@@ -87,6 +95,10 @@ class Local:
         """``x``: nobody shares in it."""
         return x
 
+    def take_metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
     def state_dict(self) -> State:
         """Parameters and optimizer state, on the CPU."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
@@ -96,15 +108,20 @@ class Local:
     def load_state_dict(self, state: State) -> None:
         """Raises ValueError where ``state`` is of another model or rule."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        expected = {*flats, "counts"}
-        if state.keys() != expected:
-            raise ValueError(
-                f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
-                f"needs {', '.join(sorted(expected))}"
-            )
+        check_kinds(state, flats)
         self.num_updates = int(state["counts"]["num_updates"])
         for kind, flat in flats.items():
             self.parameters.from_named_(flat, state[kind])
+
+
+def check_kinds(state: State, flats: Iterable[str]) -> None:
+    """Raises ValueError unless ``state`` holds ``flats`` and counts, and nothing else."""
+    expected = {*flats, "counts"}
+    if state.keys() != expected:
+        raise ValueError(
+            f"the saved state holds {', '.join(sorted(state))}; this learner's update rule "
+            f"needs {', '.join(sorted(expected))}"
+        )
 
 
 @torch.no_grad()

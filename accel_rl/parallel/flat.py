@@ -57,6 +57,14 @@ class FlatParameters:
             p.data = view
             p.grad = gradients[name]
 
+    @property
+    def layout(self) -> dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Where each parameter lies in the flat tensors: offset, shape and strides, in elements."""
+        return {
+            name: (self._offsets[name], tuple(p.shape), p.stride())
+            for name, p in self._parameters.items()
+        }
+
     def zero_gradient(self) -> None:
         self.gradient.zero_()
 

@@ -1,0 +1,97 @@
+"""Locks on the chunks of a parameter store, between processes and between threads.
+
+Each is a lock on one byte of the store's file, of the open-file-description kind. The kernel drops
+it when its holder dies, and closing another descriptor of the file does not. It keeps apart
+processes that opened the file themselves; threads of one process share its open file, so a mutex
+keeps these apart. A process that is forked without exec while a lock is held shares it: start
+children otherwise, or before.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUND_SECONDS = 1e-4
+"""sleep after a round in which no lock came free"""
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+
+
+class ChunkLocks:
+    """One lock for each chunk, tried without blocking.
+
+    ``file``: an open of this process's own. ``holders`` ``[num_chunks]``: shared; the process that
+    took each lock last, written under it. The kernel does not tell who holds a lock of this kind.
+    """
+
+    def __init__(self, file: io.FileIO, holders: NDArray[np.int64], timeout_seconds: float) -> None:
+        self._file = file
+        self._holders = holders
+        self._timeout_seconds = timeout_seconds
+        self._mutexes = [threading.Lock() for _ in holders]
+
+    def visit(self, handle: Callable[[int], None]) -> float:
+        """Call ``handle(chunk)`` once for each chunk, under its lock, as the locks come free.
+
+        Never holds two at once. Returns the seconds spent waiting.
+
+        Raises:
+            TimeoutError: no lock came free for ``timeout_seconds``; it names a chunk and the
+                process that holds it.
+        """
+        waiting = list(range(len(self._mutexes)))
+        waited = idle = 0.0
+        while True:
+            began = time.perf_counter()
+            left = [chunk for chunk in waiting if not self._try(chunk, handle)]
+            if not left:
+                return waited
+            if len(left) < len(waiting):
+                waiting, idle = left, 0.0
+                continue
+            if idle > self._timeout_seconds:
+                raise TimeoutError(self._describe(left[0]))
+            time.sleep(ROUND_SECONDS)
+            idle += time.perf_counter() - began
+            waited += time.perf_counter() - began
+
+    def _try(self, chunk: int, handle: Callable[[int], None]) -> bool:
+        mutex = self._mutexes[chunk]
+        if not mutex.acquire(blocking=False):
+            return False
+        try:
+            try:
+                self._set(chunk, fcntl.F_WRLCK)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EACCES):  # another process holds it
+                    return False
+                raise
+            try:
+                self._holders[chunk] = os.getpid()
+                handle(chunk)
+            finally:
+                self._set(chunk, fcntl.F_UNLCK)
+        finally:
+            mutex.release()
+        return True
+
+    def _set(self, chunk: int, kind: int) -> None:
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, chunk, 1, 0))
+
+    def _describe(self, chunk: int) -> str:
+        pid = int(self._holders[chunk])
+        who = "another thread of this process" if pid == os.getpid() else f"process {pid}"
+        return (
+            f"chunk {chunk} of the parameter store stayed locked for {self._timeout_seconds:g} "
+            f"seconds; {who} holds it: see whether it hangs or is stopped, and end it"
+        )

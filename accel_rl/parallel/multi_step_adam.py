@@ -1,0 +1,124 @@
+"""Adam that takes several steps of its own between two visits of the parameter store.
+
+Stooke and Abbeel 2018, arXiv:1803.02811, appendix B. Every step is one of Adam on the learner's own
+parameters and moments, and adds to three sums, with ``g`` the clipped gradient:
+
+    sum_step    <- sum_step + step
+    sum_g       <- beta1 * sum_g + g
+    sum_square  <- beta2 * sum_square + g ** 2
+
+After ``n`` steps the store and the learner are given, chunk by chunk,
+
+    parameters   <- the store's + sum_step
+    mean         <- beta1 ** n * the store's + (1 - beta1) * sum_g
+    mean_square  <- beta2 ** n * the store's + (1 - beta2) * sum_square
+
+and the sums begin anew. With one learner this is Adam, whatever ``n``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from accel_rl.parallel.exchange import State, clip_gradient_
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.rules import Adam
+from accel_rl.parallel.store import Chunk, ParameterStore
+from accel_rl.parallel.store_exchange import StoreExchange
+
+_PARAMETERS, _MEAN, _MEAN_SQUARE = range(3)  # rows of a block, in the order of Adam's state
+
+
+class MultiStepAdam(StoreExchange):
+    """A `StoreExchange` that visits the store once in ``sync_period`` steps.
+
+    Steps that are left when a batch ends are carried on: they go into the store with the next
+    visit, which is the ``sync_period``-th step or an earlier `pull` or `state_dict`, and ``n`` is
+    the number of steps that were taken. So a learner calls `pull` when it ends.
+
+    Bias is corrected by the store's step count of the chunk, as last read, plus the learner's own
+    steps since; a visit adds ``n`` to it. All three arrays of a chunk change under its one lock,
+    so that they are of the same moment; theirs had a lock for each array, and were not.
+
+    Raises:
+        ValueError: ``sync_period`` is below 1.
+    """
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        store: ParameterStore,
+        rule: Adam,
+        max_gradient_norm: float | None,
+        sync_period: int,
+    ) -> None:
+        if sync_period < 1:
+            raise ValueError(f"sync_period is {sync_period}; it must be at least 1")
+        flat = parameters.parameter
+        self._sync_period = sync_period
+        self._adam = rule
+        self._num_unsynced = 0
+        # Rows as in a block; the learner's parameters are in `parameters`, so there the step is.
+        self._local = flat.new_zeros(3, len(flat))
+        self._sums = flat.new_zeros(3, len(flat))
+        super().__init__(parameters, store, rule, max_gradient_norm)
+
+    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
+        """As `Exchange.step`: a step of Adam, and in every ``sync_period``-th a visit."""
+        norm = clip_gradient_(self.parameters.gradient, self._max_gradient_norm)
+        self.num_updates += 1
+        self._num_unsynced += 1
+        self._step_locally(lr)
+        if self._num_unsynced == self._sync_period:
+            self._synchronize()
+        return norm
+
+    def pull(self) -> None:
+        """Take what is in the store now; steps that it has not seen go into it first."""
+        if self._num_unsynced:
+            self._synchronize()
+        else:
+            super().pull()
+
+    def state_dict(self) -> State:
+        """As `StoreExchange.state_dict`, after a `pull`."""
+        self.pull()
+        return super().state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """As `StoreExchange.load_state_dict`; steps that the store has not seen are dropped."""
+        self._forget_steps()
+        super().load_state_dict(state)
+
+    def _step_locally(self, lr: float) -> None:
+        gradient = self.parameters.gradient
+        self._local[_PARAMETERS].zero_()  # Adam then leaves its step there
+        for chunk in self._store.chunks:
+            step, mean, mean_square = self._local[:, chunk.elements]
+            state = {"mean": mean, "mean_square": mean_square}
+            count = self._seen[chunk.index] + self._num_unsynced
+            self._adam.step_(step, gradient[chunk.elements], state, lr, count)
+        step = self._local[_PARAMETERS]
+        self.parameters.parameter.add_(step)
+        self._sums[_PARAMETERS].add_(step)
+        self._sums[_MEAN].mul_(self._adam.beta1).add_(gradient)
+        self._sums[_MEAN_SQUARE].mul_(self._adam.beta2).addcmul_(gradient, gradient)
+
+    def _synchronize(self) -> None:
+        self._push(self._add_sums, self._num_unsynced)
+        self._forget_steps()
+
+    def _add_sums(self, chunk: Chunk, block: Tensor) -> None:
+        beta1, beta2, n = self._adam.beta1, self._adam.beta2, self._num_unsynced
+        sums = self._sums[:, chunk.elements]
+        block[_PARAMETERS].add_(sums[_PARAMETERS])
+        block[_MEAN].mul_(beta1**n).add_(sums[_MEAN], alpha=1 - beta1)
+        block[_MEAN_SQUARE].mul_(beta2**n).add_(sums[_MEAN_SQUARE], alpha=1 - beta2)
+
+    def _adopt(self, chunk: Chunk, block: Tensor) -> None:
+        super()._adopt(chunk, block)
+        self._local[_MEAN:, chunk.elements].copy_(block[_MEAN:], non_blocking=True)
+
+    def _forget_steps(self) -> None:
+        self._num_unsynced = 0
+        self._sums.zero_()

@@ -1,0 +1,273 @@
+"""Parameters and optimizer state in memory that all learners of a machine share.
+
+The memory is anonymous (``memfd_create``): it has no name that could be left behind or taken by two
+runs, and goes with its last user. Others open it through ``/proc/PID/fd/N`` of a process that has
+it. The file:
+
+    header    what the store is of, as JSON, so that a learner of something else is refused
+    words     for each chunk one cache line: version, last holder of the lock, updates of each slot
+    chunks    for each chunk two slots ``[K, n]``: K arrays (parameters, then the rule's state)
+
+A chunk's valid slot is ``version % 2``. Whoever holds the chunk's lock writes all arrays into the
+other slot and then counts the version up, so a writer that is killed anywhere loses its own push of
+this chunk and nothing else.
+
+Readers take the same lock as writers. It is held for one copy, it lets the message of a time-out
+name the holder, no reader can starve, and the kernel's own locking orders memory: what was written
+before an unlock is seen after the next lock on every architecture. Only the order within a process
+that dies remains, and a processor shows the stores of one thread in order once it has entered the
+kernel, as it has before the lock of a killed process is dropped. So no barrier is needed, on x86 or
+ARM. Parts of different chunks may be from different moments; that is by design.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+import re
+import struct
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.locks import ChunkLocks
+from accel_rl.parallel.rules import Rule
+
+CHUNK_ALIGNMENT = 64
+"""elements; so vector loops meet their ends at the same elements, however many chunks there are"""
+
+_MAGIC = b"accel_rl parameter store 1\n"
+_PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_VERSION, _HOLDER, _UPDATES = 0, 1, 2  # the last is one word for each slot
+_WORDS = 8  # of int64: a cache line
+
+
+class Chunk:
+    """A chunk in shared memory, to be used under its lock alone.
+
+    ``elements``: where it lies in the flat vectors, ``n`` of them. ``slots``: ``[2, K, n]``.
+    """
+
+    def __init__(
+        self, index: int, elements: slice, words: NDArray[np.int64], slots: Tensor
+    ) -> None:
+        self.index = index
+        self.elements = elements
+        self.slots = slots
+        self._words = words
+
+    @property
+    def current(self) -> Tensor:
+        """The valid slot ``[K, n]``; never written."""
+        return self.slots[int(self._words[_VERSION]) % 2]
+
+    @property
+    def idle(self) -> Tensor:
+        """The other slot ``[K, n]``, to be written whole before `flip`."""
+        return self.slots[1 - int(self._words[_VERSION]) % 2]
+
+    @property
+    def num_updates(self) -> int:
+        """How many steps of the rule the valid slot has had."""
+        return int(self._words[_UPDATES + int(self._words[_VERSION]) % 2])
+
+    def flip(self, num_updates: int) -> None:
+        """Make the idle slot the valid one."""
+        version = int(self._words[_VERSION]) + 1
+        self._words[_UPDATES + version % 2] = num_updates
+        self._words[_VERSION] = version
+
+
+class ParameterStore:
+    """Made by `create` in one process and by `open` in the others; threads may share one.
+
+    ``arrays``: names of the K arrays, "parameters" first. ``chunks``: at most as many as were
+    asked for. ``address``: what `open` takes, on this machine, while this object is not closed.
+    Of each chunk, whoever holds its lock is the one writer.
+    """
+
+    def __init__(
+        self, file: io.FileIO, flat: Tensor, rule: Rule, num_chunks: int, timeout_seconds: float
+    ) -> None:
+        self.arrays = ("parameters", *rule.make_state(flat[:0]))
+        self.address = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        self._file = file
+        self._size = flat.numel()
+        self._memory = mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size)
+        (header,) = struct.unpack_from("=I", self._memory, len(_MAGIC))
+        start = _round_up(_PREFIX.size + header, _PAGE)
+        ranges = _ranges(self._size, num_chunks)
+        words = np.frombuffer(self._memory, np.int64, len(ranges) * _WORDS, start)
+        words = words.reshape(-1, _WORDS)
+        start = _round_up(start + words.nbytes, _PAGE)
+        self.chunks = []
+        for index, elements in enumerate(ranges):
+            shape = (2, len(self.arrays), elements.stop - elements.start)
+            slots = torch.frombuffer(
+                self._memory, dtype=flat.dtype, count=int(np.prod(shape)), offset=start
+            ).view(shape)
+            self.chunks.append(Chunk(index, elements, words[index], slots))
+            start += slots.nbytes
+        self._locks = ChunkLocks(file, words[:, _HOLDER], timeout_seconds)
+
+    @classmethod
+    def create(
+        cls,
+        parameters: FlatParameters,
+        rule: Rule,
+        num_chunks: int = 3,
+        timeout_seconds: float = 60.0,
+    ) -> ParameterStore:
+        """A new store of these parameters and the state that ``rule`` begins with.
+
+        ``timeout_seconds``: after so long without any lock coming free, a wait for them ends.
+
+        Raises:
+            ValueError: there shall be less than one chunk, or no time to wait.
+        """
+        _check_options(num_chunks, timeout_seconds)
+        flat = parameters.parameter
+        text = json.dumps(_describe(parameters, rule) | {"num_chunks": num_chunks}).encode()
+        state = rule.make_state(flat)
+        words = len(_ranges(flat.numel(), num_chunks)) * _WORDS * 8
+        size = _round_up(_round_up(_PREFIX.size + len(text), _PAGE) + words, _PAGE)
+        size += 2 * (1 + len(state)) * flat.nbytes
+        file = io.FileIO(os.memfd_create("accel_rl_store", os.MFD_CLOEXEC), "r+b")
+        os.posix_fallocate(file.fileno(), 0, size)  # fails here, not at the first push
+        os.pwrite(file.fileno(), _PREFIX.pack(_MAGIC, len(text)) + text, 0)
+        store = cls(file, flat, rule, num_chunks, timeout_seconds)
+        store.write({"parameters": flat, **state}, num_updates=0)
+        return store
+
+    @classmethod
+    def open(
+        cls, address: str, parameters: FlatParameters, rule: Rule, timeout_seconds: float = 60.0
+    ) -> ParameterStore:
+        """The store at ``address``, which must be of such parameters and the same ``rule``.
+
+        Their values do not matter. ``timeout_seconds``: as in `create`.
+
+        Raises:
+            ValueError: there is no store, or it is of something else; the message says of what.
+        """
+        _check_options(1, timeout_seconds)
+        file = _open_file(address)
+        try:
+            found = _read_header(file, address)
+            wanted = _describe(parameters, rule)
+            for key, value in json.loads(json.dumps(wanted)).items():
+                if found[key] != value:
+                    values = "" if key == "parameters" else f": {found[key]}, here {value}"
+                    raise ValueError(
+                        f"the parameter store at {address} has other {key} than this learner"
+                        f"{values}; start all learners with the same options"
+                    )
+        except Exception:
+            file.close()
+            raise
+        return cls(file, parameters.parameter, rule, found["num_chunks"], timeout_seconds)
+
+    def visit(self, handle: Callable[[Chunk], None]) -> float:
+        """As `ChunkLocks.visit`: each chunk once, under its lock; the seconds spent waiting."""
+        return self._locks.visit(lambda index: handle(self.chunks[index]))
+
+    def read(self) -> tuple[dict[str, Tensor], int]:
+        """Copies of all arrays, flat ``[P]``, and the updates that they have had (the most that a
+        chunk has). Each chunk is whole; chunks may be from different moments."""
+        flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots.dtype)
+        counts = []
+
+        def copy(chunk: Chunk) -> None:
+            flats[:, chunk.elements].copy_(chunk.current)
+            counts.append(chunk.num_updates)
+
+        self.visit(copy)
+        return dict(zip(self.arrays, flats, strict=True)), max(counts)
+
+    def write(self, flats: Mapping[str, Tensor], num_updates: int) -> None:
+        """Overwrite all arrays, ``[P]`` each."""
+
+        def copy(chunk: Chunk) -> None:
+            for row, name in zip(chunk.idle, self.arrays, strict=True):
+                row.copy_(flats[name][chunk.elements])
+            chunk.flip(num_updates)
+
+        self.visit(copy)
+
+    def pin(self) -> None:
+        """Register the memory with CUDA, once, so that transfers need no staging on the CPU."""
+        memory = torch.frombuffer(self._memory, dtype=torch.uint8)
+        if memory.is_pinned():
+            return
+        cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(cuda.cudaHostRegister(memory.data_ptr(), memory.nbytes, 1))
+        weakref.finalize(self, cuda.cudaHostUnregister, memory.data_ptr())
+
+    def close(self) -> None:
+        """No lock can be taken any more, and the address is void. Twice is fine."""
+        self._file.close()
+
+
+def _check_options(num_chunks: int, timeout_seconds: float) -> None:
+    for name, value, least in (
+        ("num_chunks", num_chunks, 1),
+        ("timeout_seconds", timeout_seconds, 0),
+    ):
+        if not value >= least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
+def _ranges(size: int, num_chunks: int) -> list[slice]:
+    """Chunks of equal length, up to alignment; fewer where there is not enough for all."""
+    length = _round_up(-(-size // num_chunks), CHUNK_ALIGNMENT)
+    return [slice(start, min(start + length, size)) for start in range(0, size, length)]
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _describe(parameters: FlatParameters, rule: Rule) -> dict[str, Any]:
+    """What all learners must agree on."""
+    return {
+        "parameters": parameters.layout,
+        "dtype": str(parameters.parameter.dtype).removeprefix("torch."),
+        "rule": repr(rule),
+    }
+
+
+def _open_file(address: str) -> io.FileIO:
+    if not re.fullmatch(r"/proc/\d+/fd/\d+", address):
+        raise ValueError(
+            f"{address!r} is no address of a parameter store; it looks like /proc/PID/fd/N"
+        )
+    try:
+        return io.FileIO(address, "r+b")
+    except OSError as error:
+        raise ValueError(
+            f"there is no parameter store at {address} ({error.strerror}); the learner that made "
+            f"it must still run, on this machine and as the same user"
+        ) from None
+
+
+def _read_header(file: io.FileIO, address: str) -> dict[str, Any]:
+    try:
+        magic, length = _PREFIX.unpack(os.pread(file.fileno(), _PREFIX.size, 0))
+    except (OSError, struct.error):
+        magic, length = b"", 0
+    if magic != _MAGIC:
+        raise ValueError(
+            f"what lies at {address} is no parameter store of this version of accel_rl; take the "
+            f"address from a learner of the same run"
+        )
+    header: dict[str, Any] = json.loads(os.pread(file.fileno(), length, _PREFIX.size))
+    return header

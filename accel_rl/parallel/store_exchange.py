@@ -1,0 +1,195 @@
+"""The exchange of a learner that shares a parameter store with others, without waiting for them.
+
+The gradient is computed and clipped outside any lock. Then chunk by chunk, in whatever order the
+locks come free: the rule is applied, on the learner's device, to the store's parameters and
+optimizer state, the results overwrite them, and the learner's own copy becomes the same. Chunks may
+be from different moments. (Mnih et al. 2016, arXiv:1602.01783, with the statistics shared; in
+chunks and with a GPU as in Stooke and Abbeel 2018, arXiv:1803.02811, section 3.3.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accel_rl.parallel.exchange import State, check_kinds, clip_gradient_
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.store import Chunk, ParameterStore
+
+LEARNER_UPDATES = "learner_updates"
+
+
+class StoreExchange:
+    """One learner of several. Begins with the store's parameters, whatever ``parameters`` held.
+
+    ``store`` must be of the same ``rule``. Each thread needs an exchange, and parameters, of its
+    own; threads may share the store. ``max_gradient_norm``: as for `Local`, of this learner's
+    gradient. ``num_updates``: those of this learner; the step count that Adam corrects its bias by
+    is the store's, of each chunk.
+
+    Every method but `take_metrics` raises TimeoutError as `ParameterStore.visit` does; the run
+    cannot go on then, for some chunks may have been visited.
+    """
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        store: ParameterStore,
+        rule: Rule,
+        max_gradient_norm: float | None,
+    ) -> None:
+        self.parameters = parameters
+        self.num_updates = 0
+        self.num_sharing = 1
+        self._store = store
+        self._rule = rule
+        self._max_gradient_norm = max_gradient_norm
+        self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
+        self._staging: Tensor | None = None
+        flat = parameters.parameter
+        if flat.is_cuda:
+            store.pin()
+            largest = max(chunk.current.numel() for chunk in store.chunks)
+            self._staging = torch.empty(largest, dtype=flat.dtype, device=flat.device)
+        self._measured = _Measured()
+        self.pull()
+
+    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
+        """As `Exchange.step`: push the gradient into the store."""
+        norm = clip_gradient_(self.parameters.gradient, self._max_gradient_norm)
+        self.num_updates += 1
+        self._push(lambda chunk, block: self._apply_rule(chunk, block, lr), num_updates=1)
+        return norm
+
+    def sum(self, x: Tensor) -> Tensor:
+        """``x``: nobody shares an update with this learner."""
+        return x
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """``x``, likewise."""
+        return x
+
+    def pull(self) -> None:
+        """Take the store's parameters as they are now."""
+
+        def copy(chunk: Chunk) -> None:
+            self._adopt(chunk, chunk.current)
+            self._wait_for_device()
+            self._seen[chunk.index] = chunk.num_updates
+
+        self._visit(copy)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Numbers since they were last taken.
+
+        ``push_lag_min``, ``_mean``, ``_max``: updates by others, between this learner's last read
+        of a chunk and its push; nan if there was no push. ``lock_wait_seconds``: spent waiting for
+        locks. ``push_seconds``: spent in pushes, waiting included.
+        """
+        measured, self._measured = self._measured, _Measured()
+        lags = measured.num_lags
+        return {
+            "push_lag_min": measured.lag_min,
+            "push_lag_mean": measured.lag_total / lags if lags else math.nan,
+            "push_lag_max": measured.lag_max,
+            "lock_wait_seconds": measured.lock_wait_seconds,
+            "push_seconds": measured.push_seconds,
+        }
+
+    def state_dict(self) -> State:
+        """The store's parameters and optimizer state, on the CPU, as `Local` saves its own.
+
+        ``num_updates`` counts those of all learners, ``learner_updates`` those of this one.
+        """
+        flats, num_updates = self._store.read()
+        named = {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
+        counts = {"num_updates": num_updates, LEARNER_UPDATES: self.num_updates}
+        return {**named, "counts": {name: torch.tensor(n) for name, n in counts.items()}}
+
+    def load_state_dict(self, state: State) -> None:
+        """Overwrite the store: for one learner to call, before the others begin.
+
+        ``state``: of this exchange or of another, `Local` for one.
+
+        Raises:
+            ValueError: ``state`` is of another model or rule.
+        """
+        check_kinds(state, self._store.arrays)
+        flat = self.parameters.parameter
+        flats = {kind: torch.zeros_like(flat, device="cpu") for kind in self._store.arrays}
+        for kind, each in flats.items():
+            self.parameters.from_named_(each, state[kind])
+        counts = state["counts"]
+        self._store.write(flats, int(counts["num_updates"]))
+        self.num_updates = int(counts.get(LEARNER_UPDATES, counts["num_updates"]))
+        self.pull()
+
+    def _apply_rule(self, chunk: Chunk, block: Tensor, lr: float) -> None:
+        gradient = self.parameters.gradient[chunk.elements]
+        state = dict(zip(self._store.arrays[1:], block[1:], strict=True))
+        self._rule.step_(block[0], gradient, state, lr, chunk.num_updates + 1)
+
+    def _adopt(self, chunk: Chunk, block: Tensor) -> None:
+        """Make the learner's copy of ``chunk`` that of ``block`` ``[K, n]``."""
+        self.parameters.parameter[chunk.elements].copy_(block[0], non_blocking=True)
+
+    def _push(self, change_: Callable[[Chunk, Tensor], None], num_updates: int) -> None:
+        """Under each chunk's lock: read the valid slot, ``change_`` it, write the other and flip.
+
+        ``change_(chunk, block)`` has ``block`` ``[K, n]`` on the learner's device. ``num_updates``:
+        how many steps of the rule that is.
+        """
+        began = time.perf_counter()
+
+        def push(chunk: Chunk) -> None:
+            lag = chunk.num_updates - self._seen[chunk.index]
+            current, idle = chunk.current, chunk.idle
+            if self._staging is None:
+                block = idle  # on the CPU the change is made where it shall lie
+            else:
+                block = self._staging[: current.numel()].view_as(current)
+            block.copy_(current, non_blocking=True)
+            change_(chunk, block)
+            if self._staging is not None:
+                idle.copy_(block, non_blocking=True)
+            self._adopt(chunk, block)
+            self._wait_for_device()
+            chunk.flip(chunk.num_updates + num_updates)
+            self._seen[chunk.index] = chunk.num_updates
+            self._measured.add_lag(lag)
+
+        self._visit(push)
+        self._measured.push_seconds += time.perf_counter() - began
+
+    def _visit(self, handle: Callable[[Chunk], None]) -> None:
+        self._wait_for_device()  # else the backward pass would be waited for under the first lock
+        self._measured.lock_wait_seconds += self._store.visit(handle)
+
+    def _wait_for_device(self) -> None:
+        """Wait for what this learner's device was given to do."""
+        if self._staging is not None:
+            torch.cuda.current_stream(self._staging.device).synchronize()
+
+
+@dataclass
+class _Measured:
+    """What happened since metrics were last taken; ``lag`` in updates, one for each chunk."""
+
+    num_lags: int = 0
+    lag_total: int = 0
+    lag_min: float = math.nan
+    lag_max: float = math.nan
+    lock_wait_seconds: float = 0.0
+    push_seconds: float = 0.0
+
+    def add_lag(self, lag: int) -> None:
+        self.num_lags += 1
+        self.lag_total += lag
+        self.lag_min = min(lag, self.lag_min)  # of a number and nan, the first
+        self.lag_max = max(lag, self.lag_max)

@@ -146,7 +146,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
         )
         evaluator = None
         if config.evaluation_interval:
-            evaluator = Evaluator(config, factory, agent, device)
+            evaluator = Evaluator(config, agent, device)
         server = ActionServer(agent, sampler, device)
         undo.pop_all()
     num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())

@@ -56,8 +56,11 @@ class TrainConfig:
     """checkpoints kept, the last ones"""
     evaluation_interval: int = 0
     """steps between evaluations on separate environments; 0: none"""
-    evaluation_episodes: int = 16
-    """whole games in one evaluation, each in an environment of its own"""
+    evaluation_steps: int = 125_000
+    """steps of one evaluation, its environments together; a game that has begun is played to its
+    end or cut off after 27,000"""
+    evaluation_envs: int = 16
+    """environments of an evaluation"""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """how several learners work together"""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
@@ -73,7 +76,8 @@ class TrainConfig:
             "log_interval",
             "checkpoint_interval",
             "num_checkpoints",
-            "evaluation_episodes",
+            "evaluation_steps",
+            "evaluation_envs",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -105,7 +105,8 @@ def test_wrong_argument_is_refused_with_the_way_out(arguments: list[str], match:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["evaluation_episodes=3"],
+        ["evaluation_steps=3"],
+        ["evaluation_envs=3"],
         ["schedule_steps=1e9"],
         ["affinity=off", "cpus=[0]"],
         ["on_worker_failure=raise", "max_worker_restarts=3"],

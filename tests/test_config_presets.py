@@ -164,6 +164,16 @@ def test_other_presets_have_the_numbers_of_their_papers(preset: tuple, expected:
     assert {name: options[name] for name in expected} == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "epsilon"),
+    [("dqn", 0.05), ("double_dqn", 0.05), ("cat_dqn", 0.001), ("rainbow", 0.001)],
+)
+def test_q_learning_is_evaluated_as_in_the_paper(name: str, epsilon: float) -> None:
+    config = PRESETS[name]()
+    assert (config.evaluation_interval, config.evaluation_steps) == (1_000_000, 125_000)
+    assert config.learner.epsilon_evaluation == epsilon
+
+
 def test_adam_of_categorical_dqn_has_the_epsilon_of_its_batch() -> None:
     for batch_size in (32, 2048):
         rule = PRESETS["cat_dqn"](batch_size).learner.rule

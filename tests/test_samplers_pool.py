@@ -1,10 +1,10 @@
-"""The pool alone: who steps what, groups served as they come, evaluation."""
+"""The pool alone: who steps what, groups served as they come."""
 
 import numpy as np
 import pytest
 from toy_envs import ToyEnv
 
-from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool, evaluate
+from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.restart import truncate_running
 
@@ -79,34 +79,6 @@ def test_groups_are_received_as_they_come():
         pool.close()
 
 
-def test_evaluation_counts_the_first_episodes_of_every_environment():
-    config = SamplerConfig(num_envs=4, horizon=5, num_groups=1, final_observation_slots=5)
-    policy = lambda step: np.zeros(len(step.observation), int)  # noqa: E731
-    with SerialSampler(ToyEnv, config, seed=2) as sampler:
-        result = evaluate(sampler, policy, episodes_per_env=3, max_steps_per_env=200)
-    with SerialSampler(ToyEnv, config, seed=2) as sampler:
-        ended = []
-        for _ in range(40):
-            sampler.collect(policy)
-            ended += sampler.take_episodes()
-    expected = [e for b in range(4) for e in [e for e in ended if e.env_index == b][:3]]
-    assert sorted(result.episodes) == sorted(expected)
-    assert result.num_unfinished == 0
-    assert result.mean_raw_return == pytest.approx(np.mean([e.raw_return for e in expected]))
-
-
-def test_evaluation_that_runs_out_of_steps_says_how_many_are_unfinished():
-    config = SamplerConfig(num_envs=4, horizon=5, num_groups=1, final_observation_slots=5)
-    with SerialSampler(ToyEnv, config, seed=2) as sampler:
-        result = evaluate(
-            sampler,
-            lambda step: np.zeros(len(step.observation), int),
-            episodes_per_env=100,
-            max_steps_per_env=10,
-        )
-    assert result.num_unfinished == 4 and result.num_steps == 40
-
-
 @pytest.mark.parametrize("is_done", [False, True])
 def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
     config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
@@ -114,7 +86,8 @@ def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]
         rollout.valid[:] = True
-        truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
+        ended = truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
+    assert ended == [0, 1]
     assert rollout.terminated[2].tolist() == [True, False]
     assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
     assert rollout.final_step.tolist() == [[1, 2]]

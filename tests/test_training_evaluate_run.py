@@ -44,28 +44,25 @@ def breakout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("breakout") / "run", "env=breakout")
 
 
-def test_evaluation_counts_every_finished_game(counting) -> None:
+def test_every_game_that_began_within_its_share_of_the_steps_counts(counting) -> None:
     report = evaluate(counting, num_steps=200, num_envs=4)
-    assert report.num_steps == 200
     assert report.scores == [length * (length + 1) / 2 for length in report.lengths]  # 1 + ... + n
-    # What no finished game has taken up belongs to the ones still running, of 7 steps at most.
-    assert 0 <= report.num_steps - sum(report.lengths) <= 4 * 7
+    assert 200 <= report.num_steps == sum(report.lengths) <= 200 + 4 * 7  # of 7 steps at most
     assert report.num_games == len(report.scores)
+    assert (report.num_unfinished, report.num_lost) == (0, 0)
 
 
-@pytest.mark.parametrize(("num_steps", "unfinished"), [(36, 0), (38, 2)])
-def test_games_still_running_at_the_end_are_reported_not_counted(
-    num_steps: int, unfinished: int, tmp_path
-) -> None:
+@pytest.mark.parametrize(("num_steps", "games"), [(36, 4), (38, 6)])
+def test_games_that_have_begun_are_played_to_their_end(num_steps: int, games: int, tmp_path):
     run_dir = trained(tmp_path / "run", "env=catch")  # nine steps a game
-    report = evaluate(run_dir, num_steps=num_steps, num_envs=2)
-    assert (report.lengths, report.num_unfinished) == ([9] * 4, unfinished)
+    assert evaluate(run_dir, num_steps=num_steps, num_envs=2).lengths == [9] * games
 
 
-def test_evaluation_without_a_finished_game_says_so(breakout) -> None:
-    report = evaluate(breakout, num_steps=20, num_envs=2)
-    assert (report.num_games, report.num_unfinished, report.mean) == (0, 2, None)
-    assert "no game was finished; play longer" in shown(report)
+def test_evaluation_without_a_finished_game_says_so(counting) -> None:
+    nothing = {"mean": None, "num_games": 0, "num_unfinished": 2, "num_lost": 1}
+    text = shown(dataclasses.replace(evaluate(counting), **nothing))
+    assert "0, 2 unfinished (not counted), 1 lost (not counted)" in text
+    assert "none: no game was finished" in text
 
 
 def test_statistics_of_the_report_are_those_of_its_scores(counting) -> None:
@@ -132,7 +129,9 @@ def test_games_are_cut_off_at_the_limit_and_count(breakout) -> None:
 
 def test_limit_of_training_does_not_shorten_the_evaluation(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=breakout", "max_episode_steps=20")
-    assert evaluate(run_dir, num_steps=20).max_episode_steps == 27_000
+    report = evaluate(run_dir, num_steps=20, num_envs=1)
+    assert report.max_episode_steps == 27_000
+    assert report.lengths[0] > 20
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_option_that_does_not_fit_is_refused(options: dict[str, Any], message, c
 
 def test_file_that_exists_is_refused_before_anything_is_played(counting, monkeypatch) -> None:
     evaluate(counting)
-    monkeypatch.setattr("accel_rl.training.evaluate_run._play", None)
+    monkeypatch.setattr("accel_rl.training.evaluate_run.play_games", None)
     with pytest.raises(ValueError, match=r"evaluation\.json exists; .*overwrite=true"):
         evaluate(counting, overwrite=False)
 
@@ -178,7 +177,7 @@ def shown(report: EvaluationReport) -> str:
 def test_table_tells_games_statistics_and_human_score(breakout) -> None:
     report = evaluate(breakout, num_steps=200, num_envs=2, max_episode_steps=25)
     text = shown(dataclasses.replace(report, mean=16.1, human_normalized_mean=0.5))
-    assert "8 finished, 0 unfinished" in text
+    assert "unfinished" not in text and "lost" not in text
     assert "16.10" in text
     assert "50.0% (0%: random play, 100%: a human)" in text
 

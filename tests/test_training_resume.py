@@ -33,7 +33,8 @@ SMALL = (
     "log_interval=600",
     "checkpoint_interval=2000",
     "evaluation_interval=1000",
-    "evaluation_episodes=2",
+    "evaluation_steps=2",
+    "evaluation_envs=2",
 )
 Q_LEARNING = (
     "learner.batch_size=16",

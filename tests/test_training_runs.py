@@ -121,10 +121,11 @@ def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "serial=true", "total_steps=1000"]
     run(plain, *options)
-    run(evaluated, *options, "evaluation_interval=500", "evaluation_episodes=6")
+    run(evaluated, *options, "evaluation_interval=500", "evaluation_steps=50", "evaluation_envs=2")
     with (evaluated / "evaluation.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["steps"], row["episodes"]) for row in rows] == [("500", "6"), ("1000", "6")]
+    assert [row["evaluation_steps"] for row in rows] == ["54", "54"]  # nine a game
     assert all(-1 <= float(row["episode_return_raw_mean"]) <= 1 for row in rows)
     for name, parameter in parameters_of(plain).items():
         np.testing.assert_array_equal(parameters_of(evaluated)[name], parameter, err_msg=name)

@@ -28,9 +28,9 @@ def test_evaluate_prints_a_table_and_says_where_the_file_is(run_dir, tmp_path, c
     options = ["num_steps=2e2", "num_envs=2", "serial=true", f"out={out}"]
     assert main(["evaluate", str(run_dir), *options]) == 0
     printed = capsys.readouterr().out
-    assert "200 steps in 2 environments" in printed
+    assert "216 steps in 2 environments" in printed
     assert f"written: {out}" in printed
-    assert json.loads(out.read_text())["num_games"] == 22  # nine steps each
+    assert json.loads(out.read_text())["num_games"] == 24  # nine steps each
 
 
 def test_play_prints_the_score_and_says_where_the_film_is(run_dir, capsys) -> None:

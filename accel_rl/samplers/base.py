@@ -108,13 +108,17 @@ Policy = Callable[[PolicyInput], Any]
 
 
 class Episode(NamedTuple):
-    """One finished episode. ``raw_return`` is the game's own score; ``length`` counts steps."""
+    """One finished episode. ``raw_return`` is the game's own score; ``length`` counts steps.
+
+    ``is_lost``: it did not end by itself, nor at a limit; its worker was lost and replaced.
+    """
 
     env_index: int
     raw_return: float
     clipped_return: float
     length: int
     truncated: bool
+    is_lost: bool = False
 
 
 class SamplerTimes(NamedTuple):

@@ -6,7 +6,7 @@ this process, so no statistics travel between processes and none can lag or be l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -29,20 +29,23 @@ class EpisodeTracker:
         self.is_skipped = np.full(num_envs, skip_first)
         self._ended: list[Episode] = []
 
-    def update(self, rollout: Rollout) -> None:
-        """Take in a rollout, each once, in order."""
+    def update(self, rollout: Rollout, lost: Collection[tuple[int, int]] = ()) -> None:
+        """Take in a rollout, each once, in order.
+
+        ``lost``: steps and environments at which it marks episodes as ended whose worker was lost.
+        """
         start = 0
         for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
             self._add(rollout, start, t + 1)
             for b in np.flatnonzero(rollout.episode_ended[t]).tolist():
-                self._end(b, bool(rollout.truncated[t, b]))
+                self._end(b, bool(rollout.truncated[t, b]), is_lost=(t, b) in lost)
             start = t + 1
         self._add(rollout, start, len(rollout.action))
 
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that were replaced between rollouts."""
         for b in env_indices:
-            self._end(b, truncated=True)
+            self._end(b, truncated=True, is_lost=True)
 
     def take(self) -> list[Episode]:
         """Episodes that ended since the last call."""
@@ -54,9 +57,10 @@ class EpisodeTracker:
         for total, field in zip(self.sums, fields, strict=True):
             total += field[start:stop].sum(axis=0, dtype=np.float64)
 
-    def _end(self, b: int, truncated: bool) -> None:
+    def _end(self, b: int, truncated: bool, is_lost: bool) -> None:
         raw_return, clipped_return, length = self.sums[:, b].tolist()
         if not self.is_skipped[b]:
-            self._ended.append(Episode(b, raw_return, clipped_return, int(length), truncated))
+            episode = Episode(b, raw_return, clipped_return, int(length), truncated, is_lost)
+            self._ended.append(episode)
         self.is_skipped[b] = False
         self.sums[:, b] = 0

@@ -1,7 +1,8 @@
-"""Evaluation: whole episodes on environments of their own."""
+"""Evaluation: whole games on environments of their own, about so many steps in all."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,38 +11,60 @@ from accel_rl.samplers.base import Episode, Policy, Sampler
 
 
 class Evaluation(NamedTuple):
-    """``episodes``: those that count. ``num_unfinished``: environments that owe some of theirs."""
+    """``episodes``: the games that count, in order of their ends.
+
+    ``num_unfinished``: games still running when the evaluation gave up, in environments that have
+    no limit of their own. ``num_lost``: games cut off because a worker was lost. Neither counts.
+    """
 
     episodes: list[Episode]
     num_unfinished: int
-    num_steps: int
+    num_lost: int
 
     @property
-    def mean_raw_return(self) -> float:
-        """Mean score; NaN if no episode was finished."""
-        return float(np.mean([e.raw_return for e in self.episodes])) if self.episodes else np.nan
+    def num_steps(self) -> int:
+        """Of the games that count."""
+        return sum(episode.length for episode in self.episodes)
 
 
 def evaluate(
-    sampler: Sampler, policy: Policy, *, episodes_per_env: int, max_steps_per_env: int
+    sampler: Sampler,
+    policy: Policy,
+    *,
+    num_steps: int,
+    max_episode_steps: int,
+    show: Callable[[int], None] = lambda num_steps: None,
 ) -> Evaluation:
-    """Let every environment of a freshly started ``sampler`` play ``episodes_per_env`` episodes.
+    """Let the environments of a freshly started ``sampler`` play ``num_steps`` steps of games.
 
-    The first so many episodes of each environment count, however long they are: counting whatever
-    ends within a budget of steps would favour short episodes. At most ``max_steps_per_env`` steps
-    of each environment are taken; how many environments had not finished by then is reported.
+    Each environment begins games until those that it has finished make up its share of the steps.
+    A game that has begun by then is played to its end, and counts. To leave it out would favour
+    short games, above all where environments are many; to count it as it stands would take a part
+    of a game for a game. Played out, games are not favoured by length: when an environment stops
+    follows from the games that it has played, so that by Wald's identity the expected sum of their
+    scores is the expected number of them times the expected score of one.
+
+    A game whose worker was lost does not count, nor do its steps: its environment plays another.
+    ``max_episode_steps``: the longest game. An environment that after its share and so many steps
+    more has not ended its last game is given up. ``show`` is told the steps taken, of all
+    environments, after each rollout.
     """
+    B, T = sampler.config.num_envs, sampler.config.horizon
+    share = -(-num_steps // B)
+    played = np.zeros(B, np.int64)  # steps of the games that count, by environment
     episodes: list[Episode] = []
-    counted = np.zeros(sampler.config.num_envs, np.int64)
-    rollouts = -(-max_steps_per_env // sampler.config.horizon)
-    num_steps = 0
-    for _ in range(rollouts):
+    num_lost = 0
+    for rollout in range(-(-(share + max_episode_steps) // T)):
         sampler.collect(policy)
-        num_steps += sampler.config.num_envs * sampler.config.horizon
         for episode in sampler.take_episodes():
-            if counted[episode.env_index] < episodes_per_env:
-                counted[episode.env_index] += 1
-                episodes.append(episode)
-        if (counted == episodes_per_env).all():
+            if played[episode.env_index] >= share:
+                continue
+            if episode.is_lost:
+                num_lost += 1
+                continue
+            episodes.append(episode)
+            played[episode.env_index] += episode.length
+        show((rollout + 1) * T * B)
+        if (played >= share).all():
             break
-    return Evaluation(episodes, int((counted < episodes_per_env).sum()), num_steps)
+    return Evaluation(episodes, int((played < share).sum()), num_lost)

@@ -121,7 +121,8 @@ class ParallelSampler:
             pool.recv(group)
         self._waiting += perf_counter() - began
         self._end_abandoned()
-        self._tracker.update(rollout)
+        self._tracker.update(rollout, pool.lost)
+        pool.lost.clear()
         if self.config.reset_policy == "wait" and rollout.episode_ended.any():
             for group in range(len(pool.columns)):
                 pool.send(group, row=T, command=RESET_WAITING)

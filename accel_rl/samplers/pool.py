@@ -57,8 +57,9 @@ class WorkerPool:
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
     ``generation``: how often environments have started anew.
     ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
-    where no row can tell; whoever keeps statistics empties it. ``make_block``: makes what steps a
-    worker's environments of one group, a `Block` or something with its methods.
+    where no row can tell; ``lost``: rows and environments at which one was cut off within a
+    rollout; whoever keeps statistics empties both. ``make_block``: makes what steps a worker's
+    environments of one group, a `Block` or something with its methods.
 
     Raises:
         SamplerError: this is not Linux.
@@ -95,6 +96,7 @@ class WorkerPool:
         self._deadline: list[float | None] = [None] * G  # of the group's order; None: it has none
         self._num_restarts = self.generation = 0
         self.abandoned: list[int] = []
+        self.lost: set[tuple[int, int]] = set()
 
         free = psutil.virtual_memory().available
         if rollout_spec.nbytes > free:
@@ -331,7 +333,9 @@ class WorkerPool:
             self.abandoned += [b for b in columns if not (waits and ended[:, b].any())]
             self.carry.is_fresh[columns.start : columns.stop] = False
             return self._spec.rollout.T
-        truncate_running(arrays.rollout, columns, row, not self._owes(worker, group), waits)
+        is_done = not self._owes(worker, group)
+        cut_off = truncate_running(arrays.rollout, columns, row, is_done, waits)
+        self.lost |= {(row, b) for b in cut_off}
         return WAIT_FOR_RESET if waits else row + 1
 
     def _owes(self, worker: int, group: int) -> bool:

@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 from accel_rl.rollout import Rollout
 
 
-def truncate_running(rollout: Rollout, columns: range, t: int, is_done: bool, waits: bool) -> None:
-    """Mark the running episodes of ``columns`` as truncated at row ``t``, the last order.
+def truncate_running(
+    rollout: Rollout, columns: range, t: int, is_done: bool, waits: bool
+) -> list[int]:
+    """Mark the running episodes of ``columns`` as truncated at row ``t``; returns their columns.
 
-    ``is_done``: the worker had taken step ``t`` before it was lost; the episode ends behind it.
-    Otherwise there was no such step: its row is not valid, and what was last seen is the final
-    observation. ``waits``: under the ``wait`` reset policy, where an episode that ended earlier in
-    the rollout has no successor yet.
+    ``t`` is the last order. ``is_done``: the worker had taken step ``t`` before it was lost; the
+    episode ends behind it. Otherwise there was no such step: its row is not valid, and what was
+    last seen is the final observation. ``waits``: under the ``wait`` reset policy, where an episode
+    that ended earlier in the rollout has no successor yet.
     """
     cols = np.arange(columns.start, columns.stop)
     if not is_done:
@@ -35,6 +37,7 @@ def truncate_running(rollout: Rollout, columns: range, t: int, is_done: bool, wa
         rollout.observation[t + 1, columns.start : columns.stop] = 0
     rollout.truncated[t, cols] = True
     rollout.episode_ended[t, cols] = True
+    return [int(b) for b in cols]
 
 
 def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:

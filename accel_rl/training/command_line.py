@@ -260,8 +260,10 @@ def _names(config: TrainConfig) -> set[str]:
 
 
 def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
+    never_evaluates = config.evaluation_interval == 0 and "evaluation_interval is 0"
     reasons = {
-        "evaluation_episodes": config.evaluation_interval == 0 and "evaluation_interval is 0",
+        "evaluation_steps": never_evaluates,
+        "evaluation_envs": never_evaluates,
         "schedule_steps": config.learner.lr_schedule == "constant"
         and "learner.lr_schedule is constant",
         "learner.lr_base": isinstance(config.learner, A2CConfig)

@@ -1,44 +1,32 @@
-"""The score of a saved run: its policy plays whole games for a number of steps.
+"""The score of a saved run: its policy plays whole games, as in evaluations during training.
 
-As in Stooke and Abbeel 2018 (arXiv:1803.02811): 125,000 steps in all, in environments of its own,
-at most 27,000 steps a game, the game's own score over all lives. The policy acts as in training and
-sees what it saw there. Games that are still running at the end are reported, not counted, so that
-long games are missed where environments are many; `EvaluateOptions.num_envs` is small for that.
+The protocol is in `accel_rl.training.evaluation`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 from accel_rl import __version__
-from accel_rl.agents import Agent
 from accel_rl.config import TrainConfig
-from accel_rl.envs import is_atari_game, make_env_factory
-from accel_rl.envs.base import EnvFactory
-from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
-from accel_rl.samplers.base import Episode, Sampler
-from accel_rl.training.evaluation import MAX_STEPS, whole_games
+from accel_rl.envs import is_atari_game
+from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
 from accel_rl.training.output import check_output, show_progress
 from accel_rl.training.parts import pick_device
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
-
-HORIZON = 50
-"""steps of each environment between two looks at which games have ended, at most"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +40,9 @@ class EvaluateOptions:
     checkpoint: int | None = None
     """steps after which the checkpoint to play was written; none: the last one"""
     num_steps: int = 125_000
-    """steps of all environments together; rounded up to whole rollouts"""
-    num_envs: int = 4
-    """environments; few, so that each has time for the longest game"""
+    """steps of all environments together; a game that has begun is played to its end"""
+    num_envs: int = 16
+    """environments"""
     seed: int = 0
     """of the games and the actions, beside the run's own"""
     max_episode_steps: int | None = None
@@ -83,9 +71,10 @@ class EvaluationReport:
     """What ``evaluation.json`` holds: raw scores of whole games, and how they were played.
 
     Statistics are None where no game was finished; ``std`` divides by the number of games.
-    ``num_unfinished``: games still running at the end, which count nowhere. ``seed`` is the
-    evaluation's. ``scores`` and ``lengths`` (in steps) are those of each game, in order of their
-    ends.
+    ``num_steps``: of the games that count. ``num_unfinished``: games of environments without a
+    limit that did not end; ``num_lost``: games cut off because a worker was lost; they count
+    nowhere. ``seed`` is the evaluation's. ``scores`` and ``lengths`` (in steps) are those of each
+    game, in order of their ends.
     """
 
     run: str
@@ -100,6 +89,7 @@ class EvaluationReport:
     max_noops: int | None
     num_games: int
     num_unfinished: int
+    num_lost: int
     mean: float | None
     median: float | None
     std: float | None
@@ -127,16 +117,16 @@ def evaluate_run(
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)
-    sampler = _make_sampler(config, options)
+    # Apart from the training's and its evaluator's games, which come from config.seed as well.
+    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
+    device = pick_device(options.device)
+    sampler = make_evaluation_sampler(config, options.num_envs, seeds, device)
     with sampling_threads(), closing(sampler):
-        device = pick_device(options.device)
         agent, steps = load_agent(checkpoint, config, sampler.env_spec, device)
-        rollouts = -(-options.num_steps // (options.num_envs * sampler.config.horizon))
         with show_progress(console or Console(), "steps", options.num_steps) as show:
-            episodes = _play(sampler, agent, device, rollouts, show)
-        num_unfinished = int((~sampler.rollout.episode_ended[-1]).sum())
+            result = play_games(sampler, agent, device, options.num_steps, show)
     is_atari = is_atari_game(config.env)
-    scores = [episode.raw_return for episode in episodes]
+    scores = [episode.raw_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None
     report = EvaluationReport(
         run=str(run_dir),
@@ -144,13 +134,14 @@ def evaluate_run(
         algo=config.algo,
         training_seed=config.seed,
         checkpoint_steps=steps,
-        num_steps=rollouts * options.num_envs * sampler.config.horizon,
+        num_steps=result.num_steps,
         num_envs=options.num_envs,
         seed=options.seed,
         max_episode_steps=config.atari.max_episode_steps if is_atari else None,
         max_noops=config.atari.max_noops if is_atari else None,
         num_games=len(scores),
-        num_unfinished=num_unfinished,
+        num_unfinished=result.num_unfinished,
+        num_lost=result.num_lost,
         mean=mean,
         median=float(np.median(scores)) if scores else None,
         std=float(np.std(scores)) if scores else None,
@@ -158,7 +149,7 @@ def evaluate_run(
         max=max(scores, default=None),
         human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
         scores=scores,
-        lengths=[episode.length for episode in episodes],
+        lengths=[episode.length for episode in result.episodes],
         accel_rl_version=__version__,
     )
     write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
@@ -176,12 +167,12 @@ def report_table(report: EvaluationReport) -> RenderableType:
         f"after {report.checkpoint_steps:,} steps",
     )
     table.add_row("played", f"{report.num_steps:,} steps in {report.num_envs} environments")
-    table.add_row(
-        "games",
-        f"{report.num_games:,} finished, {report.num_unfinished:,} unfinished (not counted)",
-    )
+    games = f"{report.num_games:,}"
+    for number, what in ((report.num_unfinished, "unfinished"), (report.num_lost, "lost")):
+        games += f", {number:,} {what} (not counted)" if number else ""
+    table.add_row("games", games)
     if report.mean is None:
-        table.add_row("score", "none: no game was finished; play longer with num_steps=...")
+        table.add_row("score", "none: no game was finished")
         return table
     for name in ("mean", "median", "std", "min", "max"):
         table.add_row(name, f"{getattr(report, name):,.2f}")
@@ -194,51 +185,16 @@ def report_table(report: EvaluationReport) -> RenderableType:
 
 
 def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:
-    """The run's config with the games as `options` want them."""
-    limit, noops = options.max_episode_steps, options.max_noops
-    if is_atari_game(config.env):
-        atari = dataclasses.replace(
-            config.atari,
-            max_episode_steps=MAX_STEPS if limit is None else limit,
-            max_noops=config.atari.max_noops if noops is None else noops,
+    """The run's config with the games as `options` want them, on this machine."""
+    config = dataclasses.replace(with_game_limit(config), serial=options.serial, cpus=())
+    changes = {
+        name: value
+        for name in ("max_episode_steps", "max_noops")
+        if (value := getattr(options, name)) is not None
+    }
+    if changes and not is_atari_game(config.env):
+        name, value = next(iter(changes.items()))
+        raise ValueError(
+            f"{name}={value} has no effect, because env={config.env} is no Atari game; leave it out"
         )
-        return dataclasses.replace(config, atari=atari)
-    for name, value in (("max_episode_steps", limit), ("max_noops", noops)):
-        if value is not None:
-            raise ValueError(
-                f"{name}={value} has no effect, because env={config.env} is no Atari game; "
-                "leave it out"
-            )
-    return config
-
-
-def _make_sampler(config: TrainConfig, options: EvaluateOptions) -> Sampler:
-    factory: EnvFactory = make_env_factory(config.env, config.atari)
-    horizon = min(HORIZON, -(-options.num_steps // options.num_envs))
-    # A worker that is replaced cuts its games short, which would count here.
-    sampler_config = dataclasses.replace(
-        whole_games(config.sampler, options.num_envs, horizon), on_worker_failure="raise"
-    )
-    # Apart from the training's and its evaluator's games, which come from config.seed as well.
-    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
-    seed = int(seeds.generate_state(1)[0])
-    if options.serial:
-        return SerialSampler(factory, sampler_config, seed)
-    return ParallelSampler(factory, sampler_config, seed)
-
-
-def _play(
-    sampler: Sampler,
-    agent: Agent,
-    device: torch.device,
-    rollouts: int,
-    show: Callable[[int], None],
-) -> list[Episode]:
-    episodes: list[Episode] = []
-    with ActionServer(agent, sampler, device) as server:
-        sampler.start()
-        for done in range(1, rollouts + 1):
-            sampler.collect(server)
-            episodes += sampler.take_episodes()
-            show(done * sampler.config.num_envs * sampler.config.horizon)
-    return episodes
+    return dataclasses.replace(config, atari=dataclasses.replace(config.atari, **changes))

@@ -1,50 +1,52 @@
-"""Evaluation while a run goes on: whole games in environments of their own."""
+"""The score of a policy over whole games, and evaluations while a run goes on.
+
+The protocol is that of Stooke and Abbeel 2018 (arXiv:1803.02811, section 4): 125,000 steps, at most
+27,000 steps a game, the game's own score over all lives, in environments of their own. The policy
+acts as the learner's settings say (epsilon 0.05 for DQN, 0.001 for its successors) and sees what it
+saw in training. Which games count, `accel_rl.samplers.evaluate` decides and explains; they may take
+more steps than 125,000, where the paper leaves open what becomes of unfinished ones.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import torch
 
+from accel_rl.agents import Agent
 from accel_rl.algos import AnyAgent, evaluating
 from accel_rl.config import TrainConfig
-from accel_rl.envs.base import EnvFactory
+from accel_rl.envs import make_env_factory
 from accel_rl.samplers import (
     ActionServer,
+    Evaluation,
     ParallelSampler,
-    SamplerConfig,
     SerialSampler,
     evaluate,
 )
-from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.samplers.base import Sampler
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 MAX_STEPS = 27_000
-"""of one game: Stooke and Abbeel 2018, as for training"""
+"""of one game"""
 HORIZON = 20
 """steps between two looks at which games have ended"""
 
 
 class Evaluator:
-    """Plays ``evaluation_episodes`` games, one in each of as many environments, every interval.
+    """Plays ``evaluation_steps`` steps of games every ``evaluation_interval`` steps of training.
 
     Its environments and random numbers are its own: training goes on as if it had not been. Each of
     ``agents`` plays the same games; the keys are put before the names of its scores.
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        factory: EnvFactory,
-        agents: Mapping[str, AnyAgent],
-        device: torch.device,
+        self, config: TrainConfig, agents: Mapping[str, AnyAgent], device: torch.device
     ) -> None:
         self._config = config
-        self._factory = factory
         self._agents = agents
         self._device = device
         self._evaluated_steps = self._num_evaluations = 0
@@ -75,49 +77,70 @@ class Evaluator:
         return row
 
     def _play(self, agent: AnyAgent, stop: StopRequest) -> dict[str, float]:
-        sampler = self._make_sampler()
-        with (
-            closing(sampler),
-            ActionServer(agent, sampler, self._device) as server,
-        ):
+        def check(num_steps: int) -> None:
+            if stop.received is not None:
+                raise Interrupted(stop.received)
 
-            def policy(step: PolicyInput) -> Any:
-                if stop.received is not None:
-                    raise Interrupted(stop.received)
-                return server(step)
-
-            sampler.start()
-            result = evaluate(sampler, policy, episodes_per_env=1, max_steps_per_env=MAX_STEPS)
+        seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
+        config = with_game_limit(self._config)
+        sampler = make_evaluation_sampler(config, config.evaluation_envs, seeds, self._device)
+        with closing(sampler):
+            result = play_games(sampler, agent, self._device, config.evaluation_steps, check)
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
             "unfinished_episodes": result.num_unfinished,
+            "lost_episodes": result.num_lost,
+            "evaluation_steps": result.num_steps,
             "episode_return_raw_mean": float(raw.mean()),
             "episode_return_raw_std": float(raw.std()),
             "episode_return_raw_min": float(raw.min()),
             "episode_return_raw_max": float(raw.max()),
         }
 
-    def _make_sampler(self) -> Sampler:
-        num_envs = self._config.evaluation_episodes
-        sampler_config = whole_games(self._config.sampler, num_envs, HORIZON)
-        seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
-        seed = int(seeds.generate_state(1)[0])
-        if self._config.serial:
-            return SerialSampler(self._factory, sampler_config, seed)
-        return ParallelSampler(self._factory, sampler_config, seed, list(self._config.cpus) or None)
+
+def with_game_limit(config: TrainConfig) -> TrainConfig:
+    """``config`` with games of Atari that end after `MAX_STEPS`, whatever training's limit is."""
+    atari = dataclasses.replace(config.atari, max_episode_steps=MAX_STEPS)
+    return dataclasses.replace(config, atari=atari)
 
 
-def whole_games(config: SamplerConfig, num_envs: int, horizon: int) -> SamplerConfig:
-    """The sampler settings of a training run, made fit for counting whole games."""
-    return dataclasses.replace(
-        config,
+def make_evaluation_sampler(
+    config: TrainConfig, num_envs: int, seeds: np.random.SeedSequence, device: torch.device
+) -> Sampler:
+    """A sampler of the games of a training run, not started, made fit for counting whole games."""
+    factory = make_env_factory(config.env, config.atari)
+    sampler_config = dataclasses.replace(
+        config.sampler,
         num_envs=num_envs,
-        horizon=horizon,
+        horizon=HORIZON,
         num_groups=1,
         num_workers=None,
         workers_per_core=1,
         reset_policy="immediate",
         decorrelation_steps=0,
-        final_observation_slots=horizon,  # a game may be cut off at each step
+        final_observation_slots=HORIZON,  # a game may be cut off at each step
     )
+    seed = int(seeds.generate_state(1)[0])
+    if config.serial:
+        return SerialSampler(factory, sampler_config, seed)
+    cpus = list(config.cpus) or None
+    return ParallelSampler(factory, sampler_config, seed, cpus, device.type == "cuda")
+
+
+def play_games(
+    sampler: Sampler,
+    agent: Agent,
+    device: torch.device,
+    num_steps: int,
+    show: Callable[[int], None],
+) -> Evaluation:
+    """Starts ``sampler`` and plays ``num_steps`` steps of games; see `accel_rl.samplers.evaluate`.
+
+    ``show`` is told the steps taken; it may raise to break off.
+    """
+    with ActionServer(agent, sampler, device) as server:
+        sampler.start()
+        return evaluate(
+            sampler, server, num_steps=num_steps, max_episode_steps=MAX_STEPS, show=show
+        )

@@ -150,7 +150,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
             learner = _add_second(config, learner, agents[PREFIX])
         evaluator = None
         if config.evaluation_interval:
-            evaluator = Evaluator(config, factory, agents, device)
+            evaluator = Evaluator(config, agents, device)
         server = ActionServer(agent, sampler, device)
         undo.pop_all()
     num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())

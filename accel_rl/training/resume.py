@@ -22,7 +22,8 @@ CHANGEABLE = {
     "checkpoint_interval",
     "num_checkpoints",
     "evaluation_interval",
-    "evaluation_episodes",
+    "evaluation_steps",
+    "evaluation_envs",
     *PARALLEL_ONLY,
 }
 """options that say how long, where and how watched a run is, not what is learned"""

@@ -1,0 +1,113 @@
+"""Evaluation: which games count."""
+
+import functools
+
+import numpy as np
+import pytest
+from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
+
+from accel_rl.samplers import (
+    Episode,
+    Evaluation,
+    ParallelSampler,
+    SamplerConfig,
+    SerialSampler,
+    evaluate,
+)
+
+
+def config(**options) -> SamplerConfig:
+    given = {"num_envs": 4, "horizon": 5, "num_groups": 1, "final_observation_slots": 5, **options}
+    return SamplerConfig(**given)
+
+
+def zeros(step):
+    return np.zeros(len(step.observation), int)
+
+
+def play(factory, num_steps: int, max_episode_steps: int = 50, **options) -> Evaluation:
+    with SerialSampler(factory, config(**options), seed=2) as sampler:
+        return evaluate(sampler, zeros, num_steps=num_steps, max_episode_steps=max_episode_steps)
+
+
+def games_of(num_rollouts: int) -> list[Episode]:
+    """The first games of four `ToyEnv`."""
+    with SerialSampler(ToyEnv, config(), seed=2) as sampler:
+        for _ in range(num_rollouts):
+            sampler.collect(zeros)
+        return sampler.take_episodes()
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 40, 43, 200])
+def test_games_that_begin_within_the_share_of_their_environment_count(num_steps: int) -> None:
+    result = play(ToyEnv, num_steps)
+    expected = []
+    for b in range(4):
+        begins_at = 0
+        for game in (game for game in games_of(40) if game.env_index == b):
+            if begins_at < np.ceil(num_steps / 4):
+                expected.append(game)
+            begins_at += game.length
+    assert sorted(result.episodes) == sorted(expected)
+    assert result.num_steps == sum(game.length for game in expected)
+    assert (result.num_unfinished, result.num_lost) == (0, 0)
+
+
+def test_a_long_game_that_begins_just_before_the_end_counts_whole() -> None:
+    factory = functools.partial(ScriptedEnv, ".t", "." * 39 + "t")  # 2 steps, then 40, then 2 ...
+    result = play(factory, num_steps=3, num_envs=1)
+    assert [game.length for game in result.episodes] == [2, 40]
+    result = play(factory, num_steps=2, num_envs=1)
+    assert [game.length for game in result.episodes] == [2]
+
+
+def test_mean_score_favours_neither_short_nor_long_games() -> None:
+    """Games of 1 to 8 steps and a share of 5: little room for the longer ones."""
+    envs = 2_000
+    excess, excess_within = np.zeros(envs), np.zeros(envs)
+    played = np.zeros(envs)
+    for game in play(ToyEnv, num_steps=5 * envs, num_envs=envs).episodes:
+        played[game.env_index] += game.length
+        excess[game.env_index] += game.length - 4.5
+        if played[game.env_index] <= 5:
+            excess_within[game.env_index] += game.length - 4.5
+    # Wald: the sum of an environment's lengths, less their mean for each, has mean 0, and the
+    # variance of one length, 63 / 12, times the expected number of games, which is below 2.
+    standard_error = np.sqrt(2 * 63 / 12 / envs)
+    assert abs(excess.mean()) < 4 * standard_error
+    assert excess_within.mean() < -10 * standard_error  # games that end within the share alone
+
+
+def test_an_environment_without_an_end_is_given_up_and_reported() -> None:
+    result = play(functools.partial(ScriptedEnv, "t", "." * 1000), num_steps=8, num_envs=2)
+    assert [game.length for game in result.episodes] == [1, 1]
+    assert result.num_unfinished == 2
+
+
+def test_what_is_shown_is_the_steps_taken() -> None:
+    seen: list[int] = []
+    with SerialSampler(ToyEnv, config(), seed=2) as sampler:
+        evaluate(sampler, zeros, num_steps=40, max_episode_steps=50, show=seen.append)
+    assert seen == list(range(20, 20 * len(seen) + 1, 20))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path) -> None:
+    factory = functools.partial(OneLoss, str(tmp_path / "lost"))
+    options = config(on_worker_failure="restart", num_workers=num_workers)
+    with ParallelSampler(factory, options, seed=2) as sampler:
+        result = evaluate(sampler, zeros, num_steps=4, max_episode_steps=50)
+    assert [game.length for game in result.episodes] == [7] * 4  # no part of one among them
+    assert result.num_lost == 4 // num_workers
+    assert not any(game.is_lost for game in result.episodes)
+
+
+class OneLoss(FaultyEnv):
+    """Games of seven steps; in the third step of the first, its process is killed, once in all."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__("kill", marker=marker)
+
+    def reset(self, out) -> None:
+        super().reset(out)
+        self.length = 7

@@ -51,6 +51,14 @@ class Machine(NamedTuple):
         return f"CPUs {format_cpus(self.cpus)} of {len(self.cores)} cores{where}, {quota}"
 
 
+class Seat(NamedTuple):
+    """Which of the ranks on a machine plans, and the NUMA nodes of their GPUs if known."""
+
+    rank: int = 0
+    num_ranks: int = 1
+    gpu_nodes: tuple[int | None, ...] | None = None
+
+
 class CorePlan(NamedTuple):
     """Who runs where. ``worker_cpus[i]`` is for ``os.sched_setaffinity`` in worker ``i``, likewise
     ``server_cpus``.

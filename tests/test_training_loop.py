@@ -53,7 +53,7 @@ class FakeLearner:
     def __init__(self, tape: Tape, loss: float = 0.5, on_update: Any = lambda: None) -> None:
         self.tape, self.loss, self.on_update = tape, loss, on_update
 
-    def update(self, batch: str, progress: float) -> dict[str, torch.Tensor]:
+    def update(self, batch: str, progress: float, steps: int) -> dict[str, torch.Tensor]:
         assert batch == "batch"
         self.tape.append(f"update {progress:.2f}")
         self.on_update()
@@ -63,6 +63,8 @@ class FakeLearner:
 class FakeExchange:
     """Counts an update at each look, of which the loop takes one an iteration."""
 
+    num_sharing = 1
+
     def __init__(self) -> None:
         self.looks = 0
 
@@ -70,6 +72,16 @@ class FakeExchange:
     def num_updates(self) -> int:
         self.looks += 1
         return self.looks
+
+
+class NoExchange:
+    """What the recorder asks an exchange of a learner on its own."""
+
+    num_sharing, num_updates = 1, 0
+    parameters = None
+
+    def take_metrics(self) -> dict[str, float]:
+        return {}
 
 
 class FakeEvaluator:
@@ -92,9 +104,9 @@ class TapedRecorder(Recorder):
         self.tape.append(f"row {self.steps}")
         super().write_row()
 
-    def save(self) -> None:
+    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
         self.tape.append(f"save {self.steps}")
-        super().save()
+        super().save(mark, alone=alone)
 
     def draw_curve(self) -> None:
         self.tape.append(f"curve {self.steps}")
@@ -120,6 +132,7 @@ def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecord
         frame_skip=4,
         metric_names=("loss",),
         device=torch.device("cpu"),
+        exchange=NoExchange(),
     )
     recorder.tape = tape
     recorder.begin(FakeSampler.times)
@@ -232,7 +245,8 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
             StopRequest(),
         )
         del tape[:]
-        recorder.finish()
+        recorder.finish(recorder.steps)
+        recorder.save()
     assert tape == ["row 16", "curve 16", "save 16"]
     saved = load_checkpoint(list_checkpoints(tmp_path)[-1])
     assert saved["counts"] == {

@@ -134,15 +134,16 @@ class DQN:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
         self._target.from_named_(self._target.parameter, state["target"])
-        restore(self._generator, state["generator"])
+        if "generator" in state:
+            restore(self._generator, state["generator"])
         self._measurements.set_state(state)
         self._steps = state["steps"]
-        if self.config.save_replay:
+        if self.config.save_replay and "begin" in state:
             self._begin, self._num_updates = state["begin"], state["num_updates"]
             self._learning_steps = state["learning_steps"]
         else:
             self._begin = self._steps + self.config.min_steps
-        if self.config.save_replay and self._owns_replay:
+        if "replay" in state:
             self.replay.set_state(state["replay"])
             if self._priorities is not None:
                 self._priorities.set_state(state["priorities"])

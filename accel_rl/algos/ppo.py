@@ -8,7 +8,7 @@ Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 - A rollout that minibatches do not divide is refused; theirs drops the rest, if need be all of it.
 - Logarithms of probabilities are exact, without 1e-8 added inside.
 - Values and log probabilities of the behaviour policy are computed again when the rollout is
-  complete. The parameters are still the same, so these are the same numbers.
+  complete, with the parameters that acted, so these are the same numbers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from accel_rl.algos.actor_critic import (
     normalize,
     returns_and_advantages,
 )
+from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.measurements import Measurements, every_other
@@ -173,7 +174,7 @@ class PPO:
     """The PPO learner: ``epochs`` passes over each rollout, in shuffled minibatches.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the shuffling.
+    of the shuffling. ``behaviour``: to be told of parameters that change within a rollout.
     """
 
     def __init__(
@@ -182,6 +183,7 @@ class PPO:
         self.config = config
         self._agent = agent
         self._exchange = exchange
+        self.behaviour = Behaviour(exchange.parameters)
         self._measurements = Measurements(config, exchange)
         self.metric_names = (*_METRICS, *self._measurements.names)
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
@@ -191,7 +193,8 @@ class PPO:
         return {"shuffling": self._shuffling.get_state(), **self._measurements.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        restore(self._shuffling, state["shuffling"])
+        if "shuffling" in state:
+            restore(self._shuffling, state["shuffling"])
         self._measurements.set_state(state)
 
     def update(
@@ -256,7 +259,8 @@ class PPO:
         observation, action = batch.observation[:T].flatten(0, 1), batch.action.flatten()
         outputs = [
             evaluate(self._agent, part, config.precision)
-            for part in torch.split(observation, config.minibatch_size)
+            for rows in self.behaviour.segments(T)
+            for part in torch.split(batch.observation[rows].flatten(0, 1), config.minibatch_size)
         ]
         value = torch.cat([output.value for output in outputs])
         log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)

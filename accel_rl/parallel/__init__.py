@@ -9,7 +9,7 @@ from accel_rl.parallel.ranks import Ranks, rank_seed, read_ranks
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, rmsprop_
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
-from accel_rl.parallel.team import Team, TeamError, join
+from accel_rl.parallel.team import Team, TeamError, meet_by_store
 
 __all__ = [
     "Adam",
@@ -28,7 +28,7 @@ __all__ = [
     "TeamError",
     "adam_",
     "fingerprint",
-    "join",
+    "meet_by_store",
     "rank_seed",
     "read_ranks",
     "rmsprop_",

@@ -58,17 +58,34 @@ class Team:
         self._wait_for(f"share/{name}", 0)
         return pickle.loads(self._store.get(f"share/{name}"))
 
-    def meet(self, name: str) -> None:
-        """Waits until all learners that are not lost have come here; each ``name`` serves once.
+    def arrive(self, name: str) -> None:
+        """Lets the others know that this learner has come to ``name``, which serves once."""
+        if self._store is not None:
+            self._store.set(f"arrived/{name}/{self.ranks.rank}", "1")
+
+    def wait_for_all(self, name: str) -> None:
+        """Waits until all others that are not lost have come to ``name``.
 
         Raises:
-            TeamError: some have not; the message names them.
+            TeamError: one has not, in time; the message names it.
         """
-        if self._store is None:
-            return
-        self._store.set(f"meet/{name}/{self.ranks.rank}", "1")
         for rank in range(self.ranks.size):
-            self._wait_for(f"meet/{name}/{rank}", rank)
+            if rank != self.ranks.rank:
+                self._wait_for(f"arrived/{name}/{rank}", rank)
+
+    def meet(self, name: str) -> None:
+        """Arrives, and waits for all others."""
+        self.arrive(name)
+        self.wait_for_all(name)
+
+    def ask(self, name: str) -> None:
+        """Leaves a request that all learners see when they next look with `is_asked`."""
+        if self._store is not None:
+            self._store.set(f"asked/{name}", "1")
+
+    def is_asked(self, name: str) -> bool:
+        """Whether anyone has asked for ``name``."""
+        return self._store is not None and self._store.check([f"asked/{name}"])
 
     def post(self, message: Any) -> None:
         """Leaves a message for the first learner."""
@@ -121,6 +138,30 @@ class Team:
         """Whether that learner has ended before its time."""
         return self._store is not None and self._store.check([f"{LOST}/{rank}"])
 
+    def open_group(self, timeout_seconds: float) -> None:
+        """Opens the process group; from now on no wait takes longer than ``timeout_seconds``.
+
+        Tensors on the CPU go through gloo, those on a GPU through NCCL.
+
+        Raises:
+            TeamError: the others cannot be reached.
+        """
+        if self._store is None:
+            return
+        self._timeout = timeout_seconds
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                store=PrefixStore("group", self._store),
+                rank=self.ranks.rank,
+                world_size=self.ranks.size,
+                timeout=timedelta(seconds=timeout_seconds),
+            )
+        except RuntimeError as error:  # of torch.distributed, timeouts included
+            raise TeamError(
+                f"learner {self.ranks.rank} cannot reach the others: {_first_line(error)}"
+            ) from error
+
     def close(self) -> None:
         """Leaves the process group. Calling it again does nothing."""
         if dist.is_initialized() and self._store is not None:
@@ -152,30 +193,19 @@ class Team:
         return True
 
 
-def join(ranks: Ranks, timeout_seconds: float) -> Team:
-    """Meets the other learners, and opens the process group.
-
-    Tensors on the CPU go through gloo, those on a GPU through NCCL.
+def meet_by_store(ranks: Ranks, timeout_seconds: float = 1800.0) -> Team:
+    """This learner's team, which it can talk to through the store; `Team.open_group` does the rest.
 
     Raises:
-        TeamError: they cannot be reached within ``timeout_seconds``.
+        TeamError: there is no store.
     """
     if ranks.size == 1:
         return Team(ranks)
-    timeout = timedelta(seconds=timeout_seconds)
     try:
-        store = _open_store(timeout)
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(
-            backend,
-            store=PrefixStore(f"{PREFIX}/group", store),
-            rank=ranks.rank,
-            world_size=ranks.size,
-            timeout=timeout,
-        )
-    except RuntimeError as error:  # of torch.distributed, timeouts included
+        store = _open_store(timedelta(seconds=timeout_seconds))
+    except RuntimeError as error:
         raise TeamError(
-            f"learner {ranks.rank} cannot reach the other {ranks.size - 1}: {_first_line(error)}"
+            f"learner {ranks.rank} finds no store of its launcher: {_first_line(error)}"
         ) from error
     return Team(ranks, PrefixStore(PREFIX, store), timeout_seconds)
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.topology import CorePlan, plan_cores
+from accel_rl.topology import CorePlan, Seat, plan_cores
+
+ALONE = Seat()
 
 
 def plan_workers(
-    config: SamplerConfig, cpus: list[int] | None = None, drives_gpu: bool = False
+    config: SamplerConfig,
+    cpus: list[int] | None = None,
+    drives_gpu: bool = False,
+    seat: Seat = ALONE,
 ) -> CorePlan:
     """How many workers, and the CPUs of each.
 
-    ``cpus``: the only ones to use. ``drives_gpu``: keep a core for the server.
+    ``cpus``: the only ones to use. ``drives_gpu``: keep a core for the server. ``seat``: whose
+    share of the cores this is.
 
     Raises:
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or ``cpus`` cannot
@@ -23,7 +29,10 @@ def plan_workers(
     num_workers = config.num_workers
     if num_workers is None:
         plan = plan_cores(
-            workers_per_core=config.workers_per_core, drives_gpu=drives_gpu, cpus=cpus
+            workers_per_core=config.workers_per_core,
+            drives_gpu=drives_gpu,
+            cpus=cpus,
+            **seat._asdict(),
         )
         num_workers = min(len(plan.worker_cpus), most)
     elif num_workers > most or num_workers % config.workers_per_core:
@@ -38,6 +47,7 @@ def plan_workers(
         workers_per_core=config.workers_per_core,
         drives_gpu=drives_gpu,
         cpus=cpus,
+        **seat._asdict(),
     )
 
 

@@ -16,13 +16,14 @@ from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
-from accel_rl.samplers.layout import plan_workers
+from accel_rl.samplers.layout import ALONE, plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.rotation import MoveOn, rotation
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
 from accel_rl.samplers.shared import RESET_WAITING
 from accel_rl.samplers.stepping import EnvStates, action_noise
+from accel_rl.topology import Seat
 
 
 class ParallelSampler:
@@ -30,7 +31,8 @@ class ParallelSampler:
 
     ``cpus``: the only CPUs that workers may be pinned to; None: all that this process may use.
     ``drives_gpu``: the policy runs on a GPU, so one of their cores is kept for this process; on the
-    CPU the policy floats over the workers' cores. ``plan``: who runs where.
+    CPU the policy floats over the workers' cores. ``seat``: which of several processes on this
+    machine that do the same this is; they divide the cores. ``plan``: who runs where.
 
     Raises:
         ValueError: the environment cannot be made, or the workers do not fit it or the CPUs.
@@ -44,9 +46,10 @@ class ParallelSampler:
         seed: int = 0,
         cpus: list[int] | None = None,
         drives_gpu: bool = False,
+        seat: Seat = ALONE,
     ) -> None:
         self.config = config
-        self.plan = plan_workers(config, cpus, drives_gpu)
+        self.plan = plan_workers(config, cpus, drives_gpu, seat)
         self.env_spec = probe_spec(factory)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._pool = WorkerPool(factory, self.rollout_spec, config, seed, self.plan)

@@ -7,6 +7,8 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 - ``counts``: steps, frames, updates, episodes, training_seconds.
 - ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
 - ``algorithm``: what it has besides, such as PPO's shuffling.
+- ``num_learners``: of the run; ``parts``: the mark of what the others saved of themselves, if they
+  did, in ``checkpoints/part_<mark>_learner_<rank>.pt``.
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written.
@@ -41,14 +43,37 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
         OSError: it could not be written; the earlier ones are untouched.
     """
     path = checkpoint_path(run_dir, steps)
+    _write(path, state)
+    for old in list_checkpoints(run_dir)[:-num_kept]:
+        old.unlink()
+    return path
+
+
+def part_path(run_dir: Path, mark: int, rank: int) -> Path:
+    """Where the learner ``rank`` saves its part of the checkpoint ``mark``; sorted by marks."""
+    return run_dir / "checkpoints" / f"part_{mark:012d}_learner_{rank}.pt"
+
+
+def save_part(run_dir: Path, mark: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
+    """Writes what one learner but the first adds to a checkpoint, and deletes older parts of it.
+
+    It keeps one part more than ``num_kept``: the first learner may not be done with this one yet.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    path = part_path(run_dir, mark, rank)
+    _write(path, state)
+    for old in sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1]:
+        old.unlink()
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     # Through memory, because torch reports a full disk as an internal failure of its file format.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     write_whole(path, buffer.getbuffer(), durable=True)
-    for old in list_checkpoints(run_dir)[:-num_kept]:
-        old.unlink()
-    return path
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:

@@ -20,11 +20,11 @@ from rich.table import Table
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.parts import pick_device
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
 

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import SamplerError
 from accel_rl.samplers.base import Sampler
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.parts import Learner, Parts, Server, build
+from accel_rl.training.follower import Follower
+from accel_rl.training.parts import ALONE, Learner, Parts, Server, build
 from accel_rl.training.progress import (
     Progress,
     ProgressHandler,
@@ -48,48 +50,60 @@ class RunError(RuntimeError):
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. ``status`` has its counts, and its speeds and shares over all of it."""
+    """How a run ended. ``status`` has its counts, and its speeds and shares over all of it.
+
+    Only the first of several learners knows that; the others' ``status`` is None.
+    """
 
     run_dir: Path
-    status: Status
+    status: Status | None
     updates: int
     stopped_by: signal.Signals | None = None
 
 
-def train(config: TrainConfig, console: Console | None = None) -> TrainResult:
+def train(config: TrainConfig, console: Console | None = None, team: Team = ALONE) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
 
-    Ctrl-C and SIGTERM end it within seconds with everything saved, as ``stopped_by`` tells.
+    Ctrl-C and SIGTERM end it within seconds with everything saved, as ``stopped_by`` tells. With a
+    ``team`` this is one of its learners; only the first shows progress.
 
     Raises:
         ValueError: the config cannot be had here, before any process or file is made.
         SamplerError: this is not Linux, and ``serial`` is false.
         RunError: it failed later; what was learned until then is saved if that is possible.
         Interrupted: stopped before the first iteration; nothing was learned.
+        TeamError: another learner is gone.
     """
+    is_first = team.ranks.is_first
     with sampling_threads(), contextlib.ExitStack() as stack:
         saved = None
         if config.resume is not None:
-            run_dir = Path(config.resume)
-            stack.enter_context(hold(run_dir))
-            saved = load_last(config)
-        parts = build(config, saved)
+            if is_first:
+                stack.enter_context(hold(Path(config.resume)))
+            saved = load_last(config, team.ranks)
+        parts = build(config, saved, team)
         stack.callback(parts.sampler.close)
         stack.callback(parts.server.close)
         if saved is not None:
-            parts.set_state(saved)
+            if is_first and _is_apart(config, team):
+                team.add_steps(int(saved["counts"]["steps"]))
+            parts.set_state(saved, team)
+            run_dir = Path(str(config.resume))
         else:
-            run_dir = make_run_directory(config, datetime.now())
-            stack.enter_context(hold(run_dir))
+            made = make_run_directory(config, datetime.now()) if is_first else None
+            run_dir = team.share("run_dir", made)
+            if is_first:
+                stack.enter_context(hold(run_dir))
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or Console(), config.title))
         )
         stop = stack.enter_context(StopRequest(progress.close))
+        log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
         try:
-            with log_to(run_dir / "train.log", ProgressHandler(progress)):
-                return _run(config, parts, run_dir, progress, stop, saved)
+            with log_to(log, ProgressHandler(progress)):
+                return _run(config, parts, run_dir, progress, stop, saved, team)
         except Exception as error:
-            raise RunError(f"{_explain(error)}\n(details: {run_dir / 'train.log'})") from error
+            raise RunError(f"{_explain(error)}\n(details: {log})") from error
 
 
 def _run(
@@ -99,22 +113,15 @@ def _run(
     progress: Progress,
     stop: StopRequest,
     saved: Mapping[str, Any] | None,
+    team: Team,
 ) -> TrainResult:
-    write_config(config, run_dir / "config.yaml")
+    if team.ranks.is_first:
+        write_config(config, run_dir / "config.yaml")
+        for notice in _notices(config, parts, run_dir, saved, team):
+            progress.say(notice)
+            _LOGGER.info("%s", notice)
     _LOGGER.info("%s", describe_machine(parts.device))
-    for notice in _notices(config, parts, run_dir, saved):
-        progress.say(notice)
-        _LOGGER.info("%s", notice)
-    recorder = Recorder(
-        config,
-        run_dir,
-        progress,
-        parts.get_state,
-        saved,
-        metric_names=parts.learner.metric_names,
-        frame_skip=parts.sampler.env_spec.frame_skip,
-        device=parts.device,
-    )
+    recorder = _make_recorder(config, parts, run_dir, progress, saved, team)
     try:
         parts.start(saved)
         stop.hold()
@@ -129,22 +136,50 @@ def _run(
                 recorder,
                 parts.evaluator,
                 stop,
+                team,
             )
+            finish(config, parts.exchange, recorder, team)
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
             if stop.received is None or not isinstance(error, SamplerError):
-                _save_what_can_be(recorder, error)
+                if isinstance(recorder, Recorder):
+                    _save_what_can_be(recorder, error)
                 raise
-        recorder.finish()
+            recorder.finish(recorder.steps)
+            recorder.save(alone=True)
     except Exception:
         # At a level that goes to the file alone: people get the message from whoever called.
         _LOGGER.info("the run failed\n%s", traceback.format_exc())
         raise
     finally:
         recorder.close()
-    result = TrainResult(run_dir, recorder.whole_run(), recorder.updates, stop.received)
     _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
-    return result
+    status = recorder.whole_run() if isinstance(recorder, Recorder) else None
+    return TrainResult(run_dir, status, recorder.updates, stop.received)
+
+
+def _make_recorder(
+    config: TrainConfig,
+    parts: Parts,
+    run_dir: Path,
+    progress: Progress,
+    saved: Mapping[str, Any] | None,
+    team: Team,
+) -> Recorder | Follower:
+    if not team.ranks.is_first:
+        return Follower(config, run_dir, parts.get_state, saved, team, parts.exchange)
+    return Recorder(
+        config,
+        run_dir,
+        progress,
+        parts.get_state,
+        saved,
+        metric_names=parts.learner.metric_names,
+        frame_skip=parts.sampler.env_spec.frame_skip,
+        device=parts.device,
+        exchange=parts.exchange,
+        team=team,
+    )
 
 
 def iterate(
@@ -153,34 +188,71 @@ def iterate(
     server: Server,
     learner: Learner,
     exchange: Exchange,
-    recorder: Recorder,
+    recorder: Recorder | Follower,
     evaluator: Evaluator | None,
     stop: StopRequest,
+    team: Team = ALONE,
 ) -> None:
     """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
     _evaluate_if_due(recorder, evaluator, stop)  # a stop may have cut off the last one
-    while recorder.steps < config.planned_steps and stop.received is None:
+    while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
         sampler.collect(server)
+        steps = recorder.steps + config.steps_per_iteration
+        if _is_apart(config, team):
+            steps = team.add_steps(config.steps_per_iteration)
         began = perf_counter()
         recorder.is_learning = True
         with learning_threads():
             batch = server.finish()
-            metrics = learner.update(batch, config.progress(recorder.steps))
+            metrics = learner.update(batch, config.progress(recorder.steps), steps)
         recorder.learning_seconds += perf_counter() - began
         recorder.is_learning = False
         recorder.after_update(
-            config.steps_per_iteration,
-            exchange.num_updates,
-            metrics,
-            sampler.take_episodes(),
-            sampler.times,
+            steps, exchange.num_updates, metrics, sampler.take_episodes(), sampler.times
         )
         _evaluate_if_due(recorder, evaluator, stop)
 
 
-def _evaluate_if_due(recorder: Recorder, evaluator: Evaluator | None, stop: StopRequest) -> None:
+def finish(
+    config: TrainConfig, exchange: Exchange, recorder: Recorder | Follower, team: Team
+) -> None:
+    """The last records and the last checkpoint, of all learners together."""
+    steps = recorder.steps
+    if isinstance(exchange, StoreExchange):
+        exchange.pull()  # steps that the store has not seen go into it
+    if _is_apart(config, team):
+        if isinstance(recorder, Follower):
+            recorder.finish(steps)
+        team.meet("end")
+        steps = team.add_steps(0)
+    recorder.finish(steps)
+    recorder.save()
+
+
+def _is_apart(config: TrainConfig, team: Team) -> bool:
+    """Whether there are other learners, which do not go in step with this one."""
+    return team.ranks.size > 1 and config.parallel.sync == "store"
+
+
+def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
+    """Whether to stop here. Learners that go in step all do so after the same iteration."""
+    received = 0 if stop.received is None else int(stop.received)
+    if _is_apart(config, team):
+        if received:
+            team.ask("stop")
+        return team.is_asked("stop")
+    received = team.largest(received)
+    if received and stop.received is None:
+        stop.received = signal.Signals(received)
+    return received > 0
+
+
+def _evaluate_if_due(
+    recorder: Recorder | Follower, evaluator: Evaluator | None, stop: StopRequest
+) -> None:
     if evaluator is None or not evaluator.is_due(recorder.steps):
         return
+    assert isinstance(recorder, Recorder), "the first learner evaluates"
     began = perf_counter()
     try:
         recorder.write_evaluation(evaluator.evaluate(recorder.steps, stop))
@@ -190,11 +262,18 @@ def _evaluate_if_due(recorder: Recorder, evaluator: Evaluator | None, stop: Stop
 
 
 def _notices(
-    config: TrainConfig, parts: Parts, run_dir: Path, saved: Mapping[str, Any] | None
+    config: TrainConfig,
+    parts: Parts,
+    run_dir: Path,
+    saved: Mapping[str, Any] | None,
+    team: Team,
 ) -> list[str]:
     notices = [f"run directory: {run_dir}", parts.describe()]
+    if team.ranks.size > 1:
+        how = "one update together" if config.parallel.sync == "all_reduce" else "to one store"
+        notices.append(f"the first of {team.ranks.size} learners, which make updates {how}")
     if saved is not None:
-        notices.append(describe_resumed(saved))
+        notices.append(describe_resumed(saved, team.ranks.size))
     if config.planned_steps != config.total_steps:
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "
@@ -208,7 +287,7 @@ def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     writers = [recorder.write_last_row, recorder.draw_curve]
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
     if not isinstance(error, FloatingPointError) and not recorder.is_learning:
-        writers.append(recorder.save)
+        writers.append(partial(recorder.save, alone=True))
     for write in writers:
         try:
             write()
@@ -222,6 +301,6 @@ def _explain(error: Exception) -> str:
             f"cannot write {error.filename}: {error.strerror}; "
             "free some space there, or choose another run_dir"
         )
-    if isinstance(error, ValueError | SamplerError | FloatingPointError):
+    if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import csv
 import io
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,34 +116,43 @@ class CsvTable:
     """Rows of numbers in a CSV file, each on the disk when `write` returns.
 
     The first row makes the header; all others have its columns. Of what is there already, rows up
-    to ``steps`` stay, as ``rows``.
+    to ``steps`` stay, as ``rows``; where the run that goes on has other columns, the earlier rows
+    get NaN in those that they lack, and it in those that it has no more.
     """
 
     def __init__(self, path: Path, steps: int) -> None:
         self._path = path
         self.rows = _read_rows(path, steps)
-        self._columns = tuple(self.rows[0]) if self.rows else ()
+        self._columns: tuple[str, ...] = ()
         if path.exists():
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(self._columns)
-            writer.writerows(_texts(row) for row in self.rows)
-            write_whole(path, text.getvalue().encode() if self.rows else b"")
+            self._rewrite()
 
     def write(self, row: Row) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if not self._columns:
-            self._columns = tuple(row)
-            writer.writerow(self._columns)
-        assert tuple(row) == self._columns, "each row has the columns of the first"
-        writer.writerow(_texts(row))
+            self._columns = tuple(dict.fromkeys((*row, *(self.rows[0] if self.rows else ()))))
+            if self.rows:
+                self._rewrite()
+            else:
+                writer.writerow(self._columns)
+        assert set(row) <= set(self._columns), "each row has the columns of the first"
+        writer.writerow(_texts(row, self._columns))
         with naming(self._path), self._path.open("a", newline="") as file:
             file.write(text.getvalue())
 
+    def _rewrite(self) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if self.rows:
+            columns = self._columns or tuple(self.rows[0])
+            writer.writerow(columns)
+            writer.writerows(_texts(row, columns) for row in self.rows)
+        write_whole(self._path, text.getvalue().encode())
 
-def _texts(row: Row) -> list[str]:
-    return [f"{value:.10g}" for value in row.values()]
+
+def _texts(row: Row, columns: Sequence[str]) -> list[str]:
+    return [f"{row.get(name, np.nan):.10g}" for name in columns]
 
 
 def _read_rows(path: Path, steps: int) -> list[dict[str, float]]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
-from accel_rl.algos import DQN, AnyAgent, DQNConfig, LearnerConfig, make_agent, make_learner
+from accel_rl.algos import DQN, AnyAgent, DQNConfig, make_agent, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
-from accel_rl.parallel import Exchange, FlatParameters, Local
+from accel_rl.envs.base import EnvFactory
+from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team, rank_seed
 from accel_rl.samplers import (
     ActionServer,
     ParallelSampler,
@@ -26,7 +28,13 @@ from accel_rl.samplers import (
 )
 from accel_rl.samplers.base import PolicyInput, Sampler
 from accel_rl.samplers.states import decode_state, encode_state
+from accel_rl.topology import Seat
+from accel_rl.training.devices import gpu_nodes, learner_device
+from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.exchanges import PullingServer, make_exchange
+
+ALONE = Team(Ranks())
 
 
 class Server(Protocol):
@@ -45,7 +53,9 @@ class Learner(Protocol):
     @property
     def metric_names(self) -> tuple[str, ...]: ...
 
-    def update(self, batch: RolloutTensors, progress: float) -> Mapping[str, torch.Tensor]: ...
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> Mapping[str, torch.Tensor]: ...
 
     def get_state(self) -> dict[str, Any]: ...
 
@@ -89,13 +99,19 @@ class Parts:
             "torch_rng": torch.get_rng_state(),
         }
 
-    def set_state(self, saved: Mapping[str, Any]) -> None:
+    def set_state(self, saved: Mapping[str, Any], team: Team = ALONE) -> None:
         """All but the simulators go on from the checkpoint ``saved``.
 
         Raises:
             ValueError: it is of another model or rule.
+            TeamError: another learner is gone.
         """
-        self.exchange.load_state_dict(saved["learner"])
+        is_shared = isinstance(self.exchange, StoreExchange)
+        if team.ranks.is_first or not is_shared:
+            self.exchange.load_state_dict(saved["learner"])
+        if is_shared:
+            team.meet("loaded")
+            cast(StoreExchange, self.exchange).pull()
         self.learner.set_state(saved["algorithm"])
         torch.set_rng_state(saved["torch_rng"])
         if self.evaluator is not None and saved["evaluator"] is not None:
@@ -114,71 +130,82 @@ class Parts:
         )
 
 
-def build(config: TrainConfig, saved: Mapping[str, Any] | None = None) -> Parts:
+def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Team = ALONE) -> Parts:
     """The parts of a new run, or of one that goes on from the checkpoint ``saved``.
+
+    With a ``team``, those of one of its learners.
 
     Raises:
         ValueError: the config cannot be had here; the message says what can.
+        TeamError: another learner is gone.
     """
-    device = pick_device(config.device)
+    ranks = team.ranks
+    device = learner_device(config, ranks)
     factory = make_env_factory(config.env, config.atari)
     seed = config.seed
     if saved is not None and saved["sampler"] is None:
         # Its simulators start anew, and shall not repeat what they did at the start of the run.
         seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
         seed = int(seeds.generate_state(1)[0])
-    sampler: Sampler
-    if config.serial:
-        sampler = SerialSampler(factory, config.sampler, seed)
-    else:
-        cpus = list(config.cpus) or None
-        drives_gpu = device.type == "cuda"
-        sampler = ParallelSampler(factory, config.sampler, seed, cpus, drives_gpu)
+    sampler = _make_sampler(config, factory, rank_seed(seed, ranks.rank), device, ranks)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
         agent = make_agent(config.learner, config.model, spec, device)
-        exchange = _make_exchange(config.learner, agent)
-        num_envs, horizon = config.sampler.num_envs, config.sampler.horizon
+        exchange = make_exchange(config, config.learner, agent.model, team, "first")
         learner: Learner = make_learner(
-            config.learner, agent, exchange, spec, num_envs, horizon, config.seed
+            config.learner,
+            agent,
+            exchange,
+            spec,
+            sampler.config.num_envs,
+            sampler.config.horizon,
+            rank_seed(config.seed, ranks.rank),
+            ranks.size,
         )
         agents = {"": agent}
         if isinstance(config.learner, DQNConfig) and config.learner.secondary_learner:
             agents[PREFIX] = copy.deepcopy(agent)
-            learner = _add_second(config, learner, agents[PREFIX])
+            learner = _add_second(config, learner, agents[PREFIX], team)
         evaluator = None
-        if config.evaluation_interval:
+        if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
-        server = ActionServer(agent, sampler, device)
+        server: Server = ActionServer(agent, sampler, device)
+        if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
+            server = PullingServer(server, exchange, learner, config.parallel.pull_steps)
         undo.pop_all()
     num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())
     return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
 
 
-def _make_exchange(config: LearnerConfig, agent: AnyAgent) -> Exchange:
-    return Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+def _make_sampler(
+    config: TrainConfig, factory: EnvFactory, seed: int, device: torch.device, ranks: Ranks
+) -> Sampler:
+    """This learner's simulators; with others on the machine, it keeps to its share of the cores."""
+    share = sampler_share(config, ranks)
+    if config.serial:
+        return SerialSampler(factory, share, seed)
+    on_gpu = device.type == "cuda"
+    nodes = tuple(gpu_nodes(ranks.local_size)) if on_gpu else None
+    seat = Seat(ranks.local_rank, ranks.local_size, nodes)
+    sampler = ParallelSampler(factory, share, seed, list(config.cpus) or None, on_gpu, seat)
+    if ranks.local_size > 1 and config.sampler.affinity != "off":
+        os.sched_setaffinity(0, sampler.plan.server_cpus)
+    return sampler
 
 
-def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent) -> TwoLearners:
+def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent, team: Team) -> TwoLearners:
     """The Q-learning learner ``first`` with a second one, of ``agent``."""
     assert isinstance(first, DQN) and isinstance(agent, EpsilonGreedyAgent)
     # Apart from the evaluations' seeds, which come from config.seed as well.
     seed = int(np.random.SeedSequence([config.seed, 3]).generate_state(1)[0])
-    return TwoLearners(first, agent, _make_exchange(first.config.secondary, agent), seed)
+    exchange = make_exchange(config, first.config.secondary, agent.model, team, "second")
+    seed = rank_seed(seed, team.ranks.rank)
+    return TwoLearners(first, agent, exchange, seed, team.ranks.size)
 
 
 def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:
     if saved["sampler"] is None:
         return None
     return SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
-
-
-def pick_device(name: str) -> torch.device:
-    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)

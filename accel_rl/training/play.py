@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.movie import SUFFIXES, film
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.parts import pick_device
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,12 +13,15 @@ from typing import Any
 import torch
 
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_checkpoint
 from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores
+from accel_rl.training.parts import ALONE
 from accel_rl.training.progress import Progress, Status, clock, line
+from accel_rl.training.reports import Others, make_report
 from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0
@@ -42,7 +45,8 @@ class Recorder:
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
     all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
     beside what is known here. ``metric_names``: the learner's, NaN in rows in which it has not
-    learned. ``saved``: the checkpoint from which the run goes on.
+    learned. ``saved``: the checkpoint from which the run goes on. Of several learners it is the
+    first one's, and merges what the others report.
     """
 
     def __init__(
@@ -56,11 +60,14 @@ class Recorder:
         metric_names: Sequence[str],
         frame_skip: int,
         device: torch.device,
+        exchange: Exchange,
+        team: Team = ALONE,
     ) -> None:
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
         if saved is not None:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
+        self._own_updates = self.updates
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores()
@@ -71,6 +78,9 @@ class Recorder:
         self._frame_skip = frame_skip
         self._device = device
         self._metric_names = metric_names
+        self._exchange = exchange
+        self._team = team
+        self._others = Others(team, exchange)
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
@@ -113,20 +123,23 @@ class Recorder:
 
     def after_update(
         self,
-        num_steps: int,
+        steps: int,
         num_updates: int,
         metrics: Mapping[str, torch.Tensor],
         episodes: Sequence[Episode],
         times: SamplerTimes,
     ) -> None:
-        """Counts one iteration, and writes and shows what is due. ``num_updates``: in all so far.
+        """Counts one iteration, and writes and shows what is due.
+
+        ``steps``: of all learners so far. ``num_updates``: of this one, likewise.
 
         Raises:
             OSError: something could not be written.
             FloatingPointError: learning has diverged.
         """
-        self.steps += num_steps
-        self.updates = num_updates
+        self.steps = steps
+        self._own_updates = num_updates
+        self.updates = num_updates + self._others.num_updates
         self._times = times
         self.scores.add(episodes)
         self._learner_metrics.add(metrics)
@@ -140,16 +153,21 @@ class Recorder:
                 self.draw_curve()
                 self._drawn = now
         if self._checkpoint.is_due(self.steps):
-            self.save()
+            interval = self._config.checkpoint_interval
+            self.save(self.steps // interval * interval)
 
     def write_row(self) -> None:
         """A row of metrics about what happened since the last one.
 
         Raises:
             FloatingPointError: a metric of the learner is not finite.
+            TeamError: another learner is gone, or has other parameters.
         """
+        own = make_report(self._team, self._exchange, [], self._learner_metrics.take())
+        report = self._others.merge(own, self.steps)
+        self.scores.add(report.episodes)
+        self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()
-        learner = self._learner_metrics.take()
         seconds = max(now.clock.wall - before.clock.wall, 1e-9)
         steps_per_second = (now.steps - before.steps) / seconds
         split = TimeSplit.between(before.clock, now.clock)
@@ -168,14 +186,15 @@ class Recorder:
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
+            **dict(_exchange_columns(report.exchange, seconds)),
             **dict.fromkeys(self._metric_names, math.nan),
-            **learner,
+            **report.metrics,
         }
         self._writer.write(row)
         self.rows.append(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(self.status(before)))
-        diverged = [name for name, value in learner.items() if not math.isfinite(value)]
+        diverged = [name for name, value in report.metrics.items() if not math.isfinite(value)]
         if diverged:
             raise FloatingPointError(
                 f"learning has diverged: {', '.join(diverged)} not finite after {self.steps:,} "
@@ -191,16 +210,22 @@ class Recorder:
         title = f"{self._config.title}, {clock(self.seconds)}"
         draw_learning_curve(path, self.rows, title, self._frame_skip)
 
-    def save(self) -> None:
+    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step.
+
+        ``mark``: of the other learners' parts, by default the steps. ``alone``: without them.
 
         Raises:
             OSError: it could not be written.
             SamplerError: it was written without the simulators, which have failed.
+            TeamError: another learner has not saved its part.
         """
         if self.steps == self._saved_steps:
             return
         began = perf_counter()
+        mark = self.steps if mark is None else mark
+        if not alone:
+            self._others.await_parts(mark)
         counts = {
             "steps": self.steps,
             "frames": self.frames,
@@ -212,7 +237,8 @@ class Recorder:
             "scores": self.scores.get_state(),
             "learner_metrics": self._learner_metrics.get_state(),
         }
-        state = {"counts": counts, "recorder": statistics, **self._make_state()}
+        learners = {"num_learners": self._team.ranks.size, "parts": None if alone else mark}
+        state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
@@ -225,11 +251,11 @@ class Recorder:
         if self.steps > self._last_row.steps:
             self.write_row()
 
-    def finish(self) -> None:
-        """The last row, curve, checkpoint and picture of the progress."""
+    def finish(self, steps: int) -> None:
+        """The last row and curve, when all learners together have taken ``steps``."""
+        self.steps = steps
         self.write_last_row()
         self.draw_curve()
-        self.save()
         self._progress.show(self.whole_run())
 
     def close(self) -> None:
@@ -260,3 +286,12 @@ class Recorder:
     def _read(self) -> Reading:
         clock = Clock.read(self.seconds, self._times, self.learning_seconds)
         return Reading(self.steps, self.updates, clock)
+
+
+def _exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:
+    """Columns of metrics; seconds as shares of the ``seconds`` that the row is about."""
+    for name, value in numbers.items():
+        if name.endswith("_seconds"):
+            yield name.removesuffix("_seconds") + "_share", value / seconds
+        else:
+            yield name, value

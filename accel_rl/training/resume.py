@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
-from accel_rl.training.checkpoint import load_checkpoint
+from accel_rl.training.checkpoint import load_checkpoint, part_path
 from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
+
+ALONE = Ranks()
 
 CHANGEABLE = {
     "total_steps",
     "schedule_steps",
     "device",
+    "gpus",
+    "learners",
     "serial",
     "log_interval",
     "checkpoint_interval",
@@ -29,8 +34,11 @@ CHANGEABLE = {
 """options that say how long, where and how watched a run is, not what is learned"""
 
 
-def load_last(config: TrainConfig) -> dict[str, Any]:
-    """The last checkpoint of the run that ``config.resume`` names.
+def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
+    """The last checkpoint of the run that ``config.resume`` names, as one of its learners finds it.
+
+    With another number of learners than before, parameters, optimizer state and counts go on; what
+    each learner had of its own begins anew: simulators, draws, replay.
 
     Raises:
         ValueError: that is no run of this version, it has no checkpoint that can be read, it has
@@ -54,14 +62,48 @@ def load_last(config: TrainConfig) -> dict[str, Any]:
             f"resume={run_dir}: this run has taken {steps:,} steps, all that total_steps="
             f"{config.total_steps} asks for; to go on, give a larger total_steps"
         )
+    if saved["num_learners"] != ranks.size:
+        return _without_own(saved)
+    if not ranks.is_first:
+        return _with_part(saved, run_dir, ranks.rank)
     return saved
 
 
-def describe_resumed(saved: Mapping[str, Any]) -> str:
+def _with_part(saved: dict[str, Any], run_dir: Path, rank: int) -> dict[str, Any]:
+    """The checkpoint ``saved`` with what the learner ``rank`` has saved of itself, if it has."""
+    path = part_path(run_dir, saved["parts"] or 0, rank)
+    if saved["parts"] is None or not path.exists():
+        return _without_own(saved)
+    part = load_checkpoint(path)
+    own = ("algorithm", "sampler", "torch_rng")
+    return {**saved, **{name: part[name] for name in own}}
+
+
+def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
+    """The checkpoint ``saved`` without what is one learner's own."""
+    return {**saved, "sampler": None, "algorithm": _common(saved["algorithm"])}
+
+
+def _common(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What all learners have alike of an algorithm's state."""
+    own = {"generator", "shuffling", "replay", "priorities", "begin"}
+    return {
+        name: _common(value) if name in ("secondary", "algorithm") else value
+        for name, value in state.items()
+        if name not in own
+    }
+
+
+def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
     """One line for people: from where the run goes on, and what starts anew."""
     line = f"goes on after {int(saved['counts']['steps']):,} steps"
-    if "begin" in saved["algorithm"] and "replay" not in saved["algorithm"]:
+    if "target" in saved["algorithm"] and "replay" not in saved["algorithm"]:
         line += " with an empty replay, so learning waits for learner.min_steps"
+    if saved["num_learners"] != num_learners:
+        return (
+            f"{line}, with {num_learners} learners in place of {saved['num_learners']}; all "
+            "environments start new episodes"
+        )
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, they were gone when it was saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]

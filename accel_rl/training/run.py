@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
+from accel_rl.training.division import check_learners
+from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
 from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.orphan import end_with_parent
 from accel_rl.training.progress import summary
 from accel_rl.training.stopping import Interrupted
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parses, trains and reports; returns the exit code. See `accel_rl.__main__.main`."""
+    """Parses, trains and reports; returns the exit code. See `accel_rl.__main__.main`.
+
+    Where the config asks for several learners and nobody has started them yet, this process does,
+    and is their launcher.
+    """
     console = Console()
     try:
         if wants_help(arguments):
             return print_help(help_text(arguments, console.width))
-        _refuse_several_learners()
         # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
+        ranks = read_ranks(os.environ)
+        if ranks.size > 1:
+            return _run_in_team(arguments, console, ranks)
         config = parse_arguments(arguments)
-        tune_malloc()
-        result = train(config, console)
-    except (ValueError, SamplerError, RunError) as error:
+        check_learners(config, ranks)
+        if config.num_learners > 1:
+            goes_on = config.parallel.on_learner_failure == "continue"
+            return launch(arguments, config.num_learners, goes_on=goes_on)
+        return _train(config, console, Team(ranks))
+    except (ValueError, SamplerError, RunError, TeamError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
+    """As one learner of several; the first one resolves the config for all."""
+    end_with_parent()
+    team = meet_by_store(ranks)
+    config = None
+    if ranks.is_first:
+        config = parse_arguments(arguments)
+        check_learners(config, ranks)
+        if config.num_learners != ranks.size:
+            config = dataclasses.replace(config, learners=ranks.size)
+    else:
+        console = Console(stderr=True, force_terminal=False)
+    shared: TrainConfig = team.share("config", config)
+    try:
+        team.open_group(shared.parallel.learner_timeout_seconds)
+        code = _train(shared, console, team)
+    except (ValueError, SamplerError, RunError, TeamError) as error:
+        if ranks.is_first:
+            raise
+        # Whose loss others suffer from is for the launcher to tell.
+        if not isinstance(error, TeamError) and not isinstance(error.__cause__, TeamError):
+            print(f"error: learner {ranks.rank}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        team.close()
+    return code
+
+
+def _train(config: TrainConfig, console: Console, team: Team) -> int:
+    tune_malloc()
+    try:
+        result = train(config, console, team)
     except Interrupted as interrupted:
-        print(f"stopped by {interrupted.signal.name} before training began", file=sys.stderr)
+        if team.ranks.is_first:
+            name = interrupted.signal.name
+            print(f"stopped by {name} before training began", file=sys.stderr)
         return 128 + interrupted.signal
-    console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
+    if result.status is not None:
+        console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
     return 0 if result.stopped_by is None else 128 + result.stopped_by
 
 
@@ -45,12 +97,3 @@ def print_help(text: str) -> int:
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
-
-
-def _refuse_several_learners() -> None:
-    world_size = os.environ.get("WORLD_SIZE", "1")
-    if world_size != "1":
-        raise ValueError(
-            f"WORLD_SIZE={world_size}: several learners are not supported yet; "
-            "start one: torchrun --nproc-per-node=1 launch/train.py ..."
-        )

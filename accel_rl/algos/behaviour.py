@@ -1,0 +1,42 @@
+"""Which parameters acted in which rows of a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from accel_rl.parallel import FlatParameters
+
+
+class Behaviour:
+    """Remembers the parameters that acted, where they change within a rollout.
+
+    So that probability ratios are to the policy that chose the action, not to a later one.
+    """
+
+    def __init__(self, parameters: FlatParameters) -> None:
+        self._parameters = parameters
+        self._before: list[tuple[int, Tensor]] = []
+
+    def note(self, t: int) -> None:
+        """The parameters are about to change, before any action of row ``t`` is chosen."""
+        self._before.append((t, self._parameters.parameter.clone()))
+
+    def segments(self, num_rows: int) -> Iterator[slice]:
+        """Runs of rows, in order; while each is worked on, the parameters are those that acted.
+
+        Afterwards they are the present ones again, and the notes are forgotten.
+        """
+        notes, self._before = self._before, []
+        present = self._parameters.parameter
+        start, kept = 0, present.clone() if notes else None
+        try:
+            for t, parameter in notes:
+                present.copy_(parameter)
+                yield slice(start, t)
+                start = t
+        finally:
+            if kept is not None:
+                present.copy_(kept)
+        yield slice(start, num_rows)

@@ -1,0 +1,48 @@
+"""Which device a learner's network runs on."""
+
+from __future__ import annotations
+
+import torch
+
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks
+from accel_rl.topology import gpu_numa_node
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
+    """The device of one learner; where there are fewer GPUs than learners, these share them.
+
+    Raises:
+        ValueError: the config asks for a GPU and torch finds none.
+    """
+    device = pick_device("cpu" if config.gpus == 0 else config.device)
+    if device.type == "cpu" or ranks.size == 1:
+        return device
+    num_gpus = min(config.gpus or ranks.local_size, torch.cuda.device_count())
+    device = torch.device("cuda", ranks.local_rank % num_gpus)
+    torch.cuda.set_device(device)
+    return device
+
+
+def gpu_nodes(num_learners: int) -> list[int | None]:
+    """The NUMA node of the GPU of each learner on this machine, None where unknown."""
+    found = torch.cuda.device_count()
+    return [_node(rank % found) for rank in range(num_learners)]
+
+
+def _node(index: int) -> int | None:
+    properties = torch.cuda.get_device_properties(index)
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    if not all(hasattr(properties, name) for name in names):  # torch tells since 2.8
+        return None
+    domain, bus, device = (getattr(properties, name) for name in names)
+    return gpu_numa_node(f"{domain:04x}:{bus:02x}:{device:02x}.0")

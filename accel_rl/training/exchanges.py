@@ -1,0 +1,81 @@
+"""The exchange between learners that a config asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import PPO, LearnerConfig
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import (
+    Adam,
+    AllReduce,
+    Exchange,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    StoreExchange,
+    Team,
+)
+from accel_rl.samplers.base import PolicyInput
+
+
+def make_exchange(
+    config: TrainConfig, learner: LearnerConfig, model: torch.nn.Module, team: Team, name: str
+) -> Exchange:
+    """For the parameters of ``model``, on their device, as ``learner`` says how they are updated.
+
+    Every learner of the team must call it, with the same ``name``, which serves once.
+
+    Raises:
+        TeamError: another learner is gone.
+    """
+    flat = FlatParameters(model)
+    rule, max_norm = learner.rule, learner.max_gradient_norm
+    parallel = config.parallel
+    if parallel.sync == "store":
+        timeout = parallel.learner_timeout_seconds
+        if team.ranks.is_first:
+            store = ParameterStore.create(flat, rule, parallel.num_chunks, timeout)
+            team.share(f"store/{name}", store.address)
+        else:
+            store = ParameterStore.open(team.share(f"store/{name}"), flat, rule, timeout)
+        if parallel.sync_period == 1:
+            return StoreExchange(flat, store, rule, max_norm)
+        assert isinstance(rule, Adam)
+        return MultiStepAdam(flat, store, rule, max_norm, parallel.sync_period)
+    if team.ranks.size > 1:
+        return AllReduce(flat, rule, max_norm)
+    return Local(flat, rule, max_norm)
+
+
+class PullingServer:
+    """An action server whose learner takes over the store's parameters within a rollout.
+
+    Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
+    Abbeel 2018, arXiv:1803.02811, section 5.3).
+    """
+
+    def __init__(self, server: Any, exchange: StoreExchange, learner: Any, pull_steps: int) -> None:
+        self._server = server
+        self._exchange = exchange
+        self._learner = learner
+        self._pull_steps = pull_steps
+
+    def __call__(self, step: PolicyInput) -> Any:
+        is_first = step.columns.start == 0  # of the groups that take this step
+        if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
+            if isinstance(self._learner, PPO):
+                self._learner.behaviour.note(step.t)
+            self._exchange.pull()
+        return self._server(step)
+
+    def finish(self) -> RolloutTensors:
+        batch: RolloutTensors = self._server.finish()
+        return batch
+
+    def close(self) -> None:
+        self._server.close()

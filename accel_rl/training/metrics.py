@@ -41,10 +41,7 @@ class LearnerMetrics:
         if not metrics:
             return
         names, values = tuple(metrics), torch.stack(tuple(metrics.values()))
-        if names in self._totals:
-            self._totals[names] += values
-        else:
-            self._totals[names] = values
+        self._totals[names] = self._totals[names] + values if names in self._totals else values
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def take(self) -> dict[str, float]:

@@ -101,7 +101,9 @@ def _draw_norms(runs: Sequence[Measured], options: PlotOptions) -> Figure:
         for axes, layer in zip(row, ("", *layers), strict=True):
             _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind)
             style_axes(axes, options.x)
-            if kind != "parameter_norm":
+            if kind == "parameter_norm":
+                axes.ticklabel_format(axis="y", useOffset=False)
+            else:
                 axes.set_yscale("log")
             if kind == KINDS[0]:
                 axes.set_title(layer or "all parameters")

@@ -259,7 +259,17 @@ def test_ppo_keeps_its_batch_when_simulators_grow(
         (["algo=dqn", "adam_eps=1"], "adam_eps=1 has no effect, because learner.optimizer is rms"),
         (["algo=dqn", "total_steps=1000"], "ends before learning begins, after min_steps=50000"),
         (["seed=1e30"], "it must be from 0 to 2"),
-        (["algo=ppo", "lr_base=1"], "unknown option lr_base"),
+        (["algo=ppo", "lr_base=1"], "lr_base=1 cannot be given with algo=ppo, .* algo=a2c, a2c_b"),
+        (
+            ["learner.secondary_learner=true"],
+            "with algo=a2c, which has no such option; .* algo=dqn",
+        ),
+        (["algo=ppo", "bogus=1"], "unknown option bogus"),
+        (["algo=dqn", "secondary_lr=1"], "no effect, because learner.secondary_learner is false"),
+        (
+            ["gradient_cosine_interval=9", "num_envs=1", "num_groups=1"],
+            "but num_envs is 1; use a larger num_envs",
+        ),
     ],
 )
 def test_options_of_an_algorithm_that_do_not_fit_are_refused(

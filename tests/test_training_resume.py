@@ -42,6 +42,13 @@ Q_LEARNING = (
     "learner.replay_size=3000",
     "learner.save_replay=true",
 )
+MEASURED = (
+    "secondary_learner=true",
+    "secondary_batch_size=100",
+    "secondary_lr=1e-3",
+    "log_norms=true",
+    "gradient_cosine_interval=7",
+)
 SMALL_ATARI = (
     "num_envs=4",
     "num_workers=2",
@@ -118,6 +125,7 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
         (("env=catch", *SMALL), ("num_workers=1",)),
         (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
         (("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
+        (("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
         (("env=breakout", *serial(SMALL_ATARI)), ()),
         (("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
@@ -127,6 +135,7 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
         "catch-1-worker",
         "ppo",
         "rainbow",
+        "two-learners-measured",
         "counting-wait",
         "breakout-serial",
         "pong-1-worker",

@@ -51,6 +51,14 @@ def test_plot_prints_a_table_and_says_where_the_picture_is(
     assert (tmp_path / "learning_curves.png").exists()
 
 
+def test_plot_of_measurements_says_where_the_picture_is(tmp_path, capsys, monkeypatch) -> None:
+    measured = trained(tmp_path / "run", "env=catch", "log_norms=true")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(measured), "what=norms"]) == 0
+    assert "written: norms.png" in capsys.readouterr().out
+    assert (tmp_path / "norms.png").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -32,7 +32,7 @@ class Measurements:
         if self._norms is not None:
             self._values[self._norms.names] = []
         if self._interval:
-            self._values[COSINE,] = []
+            self._values[(COSINE,)] = []
         self.names = tuple(name for names in self._values for name in names)
 
     def get_state(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Measurements:
         Returns what the exchange does: the norm of the gradient, 0-d.
         """
         if self._interval and self._exchange.num_updates % self._interval == 0:
-            self._values[COSINE,].append(self._backward_measured(loss, half_loss()))
+            self._values[(COSINE,)].append(self._backward_measured(loss, half_loss()))
         else:
             loss.backward()  # type: ignore[no-untyped-call]
         if self._norms is None:

@@ -24,7 +24,7 @@ Values = NDArray[np.float64]
 
 NUM_POINTS = 200
 SCORE = "episode_return_raw_mean"
-_COLUMNS: dict[Axis, tuple[str, float]] = {
+COLUMNS: dict[Axis, tuple[str, float]] = {
     "steps": ("steps", 1.0),
     "frames": ("frames", 1.0),
     "minutes": ("training_seconds", 1 / 60),
@@ -74,22 +74,51 @@ def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
         ValueError: it is no run, or has no finished game in its ``metrics.csv`` yet.
     """
     config = read_config(run_dir)
-    column, unit = _COLUMNS[axis]
-    path = run_dir / "metrics.csv"
-    try:
-        with path.open(newline="") as file:
-            # A row that is just being written may lack its end.
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
-        points = [(float(row[column]) * unit, float(row[SCORE])) for row in rows]
-    except FileNotFoundError:
-        points = []
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    points = [(x, score) for x, score in points if math.isfinite(score)]
+    column, unit = COLUMNS[axis]
+    rows = read_rows(run_dir / "metrics.csv", column, SCORE)
+    points = [(row[column] * unit, row[SCORE]) for row in rows if math.isfinite(row[SCORE])]
     if not points:
         raise ValueError(f"{run_dir} has no finished game in its metrics.csv yet; let it train on")
     x, score = np.array(points).T
     return SavedCurve(run_dir, config, x, score)
+
+
+def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
+    """The rows of a table of metrics, none where there is no file; the run may be going on.
+
+    Raises:
+        ValueError: it cannot be read, or lacks a column of those ``needed``.
+    """
+    try:
+        with path.open(newline="") as file:
+            # A row that is just being written may lack its end.
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        for name in needed if rows else ():
+            rows[0][name]
+        return [{name: float(text) for name, text in row.items()} for row in rows]
+    except FileNotFoundError:
+        return []
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:
+    """For each config the options in which they differ, but for those named ``same``."""
+    options = [
+        {
+            option.key: format_value(option.default)
+            for option in list_options(config)
+            if option.key not in same
+        }
+        for config in configs
+    ]
+    keys = list(dict.fromkeys(key for each in options for key in each))
+    differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
+    return [
+        ", ".join(f"{key}={values[key]}" for key in differing if key in values)
+        or f"{config.env}, {config.algo}"
+        for config, values in zip(configs, options, strict=True)
+    ]
 
 
 def make_groups(curves: Sequence[SavedCurve]) -> list[Group]:
@@ -98,20 +127,11 @@ def make_groups(curves: Sequence[SavedCurve]) -> list[Group]:
     Raises:
         ValueError: the curves of a group have no stretch in common.
     """
-    options = [
-        {
-            option.key: format_value(option.default)
-            for option in list_options(curve.config)
-            if option.key not in _SAME
-        }
-        for curve in curves
-    ]
-    keys = list(dict.fromkeys(key for each in options for key in each))
-    differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
     members: dict[str, list[SavedCurve]] = {}
-    for curve, values in zip(curves, options, strict=True):
-        label = ", ".join(f"{key}={values[key]}" for key in differing if key in values)
-        members.setdefault(label or f"{curve.config.env}, {curve.config.algo}", []).append(curve)
+    for curve, label in zip(
+        curves, label_runs([curve.config for curve in curves], _SAME), strict=True
+    ):
+        members.setdefault(label, []).append(curve)
     return [_make_group(label, group) for label, group in members.items()]
 
 

@@ -41,10 +41,7 @@ class LearnerMetrics:
         if not metrics:
             return
         names, values = tuple(metrics), torch.stack(tuple(metrics.values()))
-        if names in self._totals:
-            self._totals[names] += values
-        else:
-            self._totals[names] = values
+        self._totals[names] = self._totals[names] + values if names in self._totals else values
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def take(self) -> dict[str, float]:
@@ -59,14 +56,20 @@ class LearnerMetrics:
         return {name: total / counts[name] for name, total in totals.items()}
 
     def get_state(self) -> dict[str, Any]:
-        return {
-            "totals": {names: total.cpu() for names, total in self._totals.items()},
-            "counts": dict(self._counts),
-        }
+        totals = {names: total.cpu() for names, total in self._totals.items()}
+        return {"totals": totals, "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        self._totals = {names: total.to(device) for names, total in state["totals"].items()}
-        self._counts = dict(state["counts"])
+        if "totals" not in state:  # an earlier version, with the same names always
+            totals, counts = (
+                {state["names"]: state["total"]},
+                {state["names"]: state["num_updates"]},
+            )
+        else:
+            totals, counts = state["totals"], state["counts"]
+        for names, total in totals.items():
+            if total is not None:
+                self._totals[names], self._counts[names] = total.to(device), counts[names]
 
 
 class Scores:

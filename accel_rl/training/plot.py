@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,22 +21,38 @@ from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW
 from accel_rl.training.output import check_output
 
-_COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
+COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
 _GRID = "#e3e3e3"
 _FEWEST_FOR_BAND = 3
 """runs; the interval of two is six times as wide as that of three, and hides everything"""
+
+
+_FILES = {
+    "scores": "learning_curves.png",
+    "norms": "norms.png",
+    "cosine": "gradient_cosine.png",
+    "learners": "learners.png",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
     """How saved runs are drawn."""
 
+    what: Literal["scores", "norms", "cosine", "learners"] = "scores"
+    """learning curves, averaged over seeds; or of single runs what they measured: norms with
+    learner.log_norms, the cosine with learner.gradient_cosine_interval, scores and losses of two
+    learners with learner.secondary_learner"""
     x: Axis = "steps"
     """what the curves stand over; minutes are those of training, evaluation left out"""
-    out: str = "learning_curves.png"
-    """PNG file to write"""
+    out: str | None = None
+    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, learners.png"""
     overwrite: bool = False
     """replace the file if it exists"""
+
+    @property
+    def path(self) -> Path:
+        return Path(_FILES[self.what] if self.out is None else self.out)
 
 
 def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
@@ -50,17 +66,21 @@ def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
             in the way.
         OSError: ``out`` could not be written.
     """
-    out = Path(options.out)
-    check_output(out, (".png",), overwrite=options.overwrite)
+    check_plot(run_dirs, options)
+    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs])
+    write_whole(options.path, _draw(groups, options.x))
+    return groups
+
+
+def check_plot(run_dirs: Sequence[Path], options: PlotOptions) -> None:
+    """Raises ValueError where no run is named, or one twice, or the file is in the way."""
+    check_output(options.path, (".png",), overwrite=options.overwrite)
     if not run_dirs:
         raise ValueError("no run is named; name run directories, as in runs/pong-a2c-*")
     resolved = [run_dir.resolve() for run_dir in run_dirs]
     for run_dir in run_dirs:
         if resolved.count(run_dir.resolve()) > 1:
             raise ValueError(f"{run_dir} is named twice")
-    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs])
-    write_whole(out, _draw(groups, options.x))
-    return groups
 
 
 def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
@@ -94,16 +114,26 @@ def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
     for number, env in enumerate(envs):
         axes = figure.add_subplot(1, len(envs), number + 1)
         for colour, group in enumerate(group for group in groups if group.env == env):
-            _draw_group(axes, group, _COLOURS[colour % len(_COLOURS)])
+            _draw_group(axes, group, COLOURS[colour % len(COLOURS)])
         axes.set_title(env)
-        axes.set_xlabel(axis)
         axes.set_ylabel(f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.set_xlim(left=0)
-        axes.grid(color=_GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["right", "top"]].set_visible(False)
+        style_axes(axes, axis)
         axes.legend(frameon=False, fontsize=8)
+    return to_png(figure)
+
+
+def style_axes(axes: Any, axis: Axis) -> None:
+    """How each panel looks; ``axis``: what it stands over."""
+    axes.set_xlabel(axis)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["right", "top"]].set_visible(False)
+
+
+def to_png(figure: Figure) -> memoryview:
+    """``figure`` as the bytes of a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getbuffer()

@@ -16,13 +16,17 @@ from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.play import PlayOptions, play
 from accel_rl.training.plot import PlotOptions, plot, scores_table
+from accel_rl.training.plot_measurements import plot_measurements
 from accel_rl.training.run import print_help
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 _USAGE = {
     "evaluate": ("RUN", "the score of a saved run, over whole games"),
     "play": ("RUN", "one game of a saved run as a film"),
-    "plot": ("RUN...", "learning curves of saved runs; those that differ in the seed are averaged"),
+    "plot": (
+        "RUN...",
+        "learning curves of saved runs, averaged over seeds; what=... draws more",
+    ),
 }
 
 
@@ -51,9 +55,11 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     given = split([each for each in arguments if not _names_run(each)])
     if name == "plot":
         plot_options, _ = override(PlotOptions(), given)
-        groups = plot(runs, plot_options)
-        console.print(scores_table(groups, plot_options.x))
-        print(f"written: {plot_options.out}")
+        if plot_options.what == "scores":
+            console.print(scores_table(plot(runs, plot_options), plot_options.x))
+        else:
+            plot_measurements(runs, plot_options)
+        print(f"written: {plot_options.path}")
         return
     if len(runs) != 1:
         raise ValueError(

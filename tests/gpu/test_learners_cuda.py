@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,11 +92,15 @@ def test_updates_on_the_gpu_equal_those_on_the_cpu(algorithm: str) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_measured", [False, True], ids=["", "measured"])
 @pytest.mark.parametrize("algorithm", CONFIGS)
-def test_updates_with_everything_on_the_gpu_do_not_wait_for_it(algorithm: str) -> None:
+def test_updates_with_everything_on_the_gpu_do_not_wait_for_it(
+    algorithm: str, is_measured: bool
+) -> None:
     config, device = CONFIGS[algorithm], torch.device("cuda")
     if isinstance(config, DQNConfig):
-        config = DQNConfig(**{**vars(config), "replay_device": "cuda"})
+        config = replace(config, replay_device="cuda")
+    config = replace(config, log_norms=is_measured, gradient_cosine_interval=int(is_measured))
     learner, exchange = make(config, device)
     rollouts = [batch(seed, device) for seed in range(6)]
     for each in rollouts[:4]:

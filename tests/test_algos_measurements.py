@@ -1,0 +1,255 @@
+"""Norms and gradient cosines of updates, against what NumPy makes of parameters and gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
+from accel_rl.algos.learner_config import LearnerConfig as Base
+from accel_rl.algos.measurements import Measurements
+from accel_rl.envs import EnvSpec
+from accel_rl.parallel import FlatParameters, Local, RMSProp
+
+T, B = 4, 6
+ENV = EnvSpec(
+    name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
+)
+SMALL_DQN = {"batch_size": 8, "min_steps": 48, "replay_size": 600}
+CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
+    "a2c": A2CConfig,
+    "ppo": lambda **options: PPOConfig(minibatch_size=12, **options),
+    "dqn": lambda **options: DQNConfig(**SMALL_DQN, **options),
+    "prioritized": lambda **options: DQNConfig(**SMALL_DQN, prioritized=True, **options),
+}
+
+
+def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
+    torch.manual_seed(0)
+    agent = make_agent(config, "auto", ENV, torch.device("cpu"))
+    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    return make_learner(config, agent, exchange, ENV, num_envs, T, seed=0), exchange
+
+
+def make_batch(seed: int = 0) -> RolloutTensors:
+    g = torch.Generator().manual_seed(seed)
+    return RolloutTensors(
+        observation=torch.randn(T + 1, B, 3, generator=g),
+        action=torch.randint(0, 2, (T, B), generator=g),
+        reward=torch.randn(T, B, generator=g),
+        terminated=torch.rand(T, B, generator=g) < 0.1,
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        valid=torch.ones(T, B, dtype=torch.bool),
+        final_observation=torch.empty(0),
+        final_step=torch.empty(0, dtype=torch.int64),
+        final_env=torch.empty(0, dtype=torch.int64),
+    )
+
+
+def some_envs(batch: RolloutTensors, envs: slice) -> RolloutTensors:
+    columns = {name: getattr(batch, name)[:, envs] for name in batch._fields if "final" not in name}
+    return batch._replace(**columns)
+
+
+def layers_of(exchange: Local, flat: torch.Tensor) -> dict[str, NDArray[np.float64]]:
+    """All numbers of each layer: of its weight and of its bias."""
+    layers: dict[str, list[Any]] = {}
+    for name, tensor in exchange.parameters.to_named(flat).items():
+        layers.setdefault(name.rsplit(".", 1)[0], []).append(tensor.double().numpy().ravel())
+    return {layer: np.concatenate(parts) for layer, parts in layers.items()}
+
+
+def expected_norms(kind: str, layers: dict[str, NDArray[np.float64]]) -> dict[str, float]:
+    norms = {f"{kind}/{layer}": np.sqrt((x**2).sum()) for layer, x in layers.items()}
+    return {kind: np.sqrt(sum((x**2).sum() for x in layers.values())), **norms}
+
+
+def test_norms_are_those_of_parameters_gradient_step_and_distance() -> None:
+    learner, exchange = make(A2CConfig(max_gradient_norm=0.1, log_norms=True))
+    free, free_exchange = make(A2CConfig(max_gradient_norm=None))  # its gradient stays unclipped
+    flat = exchange.parameters
+    initial = flat.parameter.clone()
+    learner.update(make_batch(0), progress=0.0)
+    before = flat.parameter.clone()
+    free_exchange.parameters.parameter.copy_(before)
+    found = learner.update(make_batch(1), progress=0.0)
+    free.update(make_batch(1), progress=0.0)
+    expected = {
+        **expected_norms("parameter_norm", layers_of(exchange, flat.parameter)),
+        **expected_norms("step_norm", layers_of(exchange, flat.parameter - before)),
+        **expected_norms("distance_norm", layers_of(exchange, flat.parameter - initial)),
+        **expected_norms("gradient_norm", layers_of(exchange, free_exchange.parameters.gradient)),
+        "clipped_gradient_norm": 0.1,
+    }
+    names = {"policy.0", "policy.2", "policy.4", "value.0", "value.2", "value.4"}
+    assert {name.partition("/")[2] for name in expected} - {""} == names
+    assert expected["gradient_norm"] > 0.1 and "gradient_norm" in found
+    assert expected.keys() == {name for name in found if "norm" in name}
+    assert set(found) <= set(learner.metric_names)
+    for name, value in expected.items():
+        assert found[name].item() == pytest.approx(value, rel=1e-4), name
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) -> None:
+    learner, exchange = make(CONFIGS[algo](log_norms=True))
+    norms, step = [], exchange.step
+
+    def recorded(lr: float) -> torch.Tensor:
+        before = exchange.parameters.parameter.double().numpy().copy()
+        result = step(lr)
+        moved = exchange.parameters.parameter.double().numpy() - before
+        norms.append(np.sqrt((moved**2).sum()))
+        return result
+
+    monkeypatch.setattr(exchange, "step", recorded)
+    batches = 3 if "dqn" in algo or "prio" in algo else 1  # 48 steps before learning
+    for seed in range(batches):
+        metrics = learner.update(make_batch(seed), progress=0.0)
+    assert len(norms) > 1 or algo == "a2c"
+    assert metrics["step_norm"].item() == pytest.approx(np.mean(norms), rel=1e-4)
+    assert learner.update(make_batch(9), 0.0)["step_norm"] != metrics["step_norm"]
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_measuring_changes_no_parameter(algo: str) -> None:
+    results = []
+    for options in ({}, {"log_norms": True, "gradient_cosine_interval": 2}):
+        learner, exchange = make(CONFIGS[algo](**options))
+        for seed in range(5):
+            metrics = learner.update(make_batch(seed), progress=0.1)
+        results.append(exchange.parameters.parameter.clone())
+    assert torch.equal(*results)
+    assert set(metrics) <= set(learner.metric_names)
+
+
+def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    a, b = one.double().numpy(), other.double().numpy()
+    return float((a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum()))
+
+
+def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all() -> None:
+    batch = make_batch()
+    batch.valid[2:, 1] = False
+    batch.valid[3:, 2] = False
+    gradients = []
+    for envs in (slice(None), slice(0, None, 2)):
+        part = some_envs(batch, envs)
+        learner, exchange = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
+        learner.update(part, progress=0.0)
+        gradients.append(exchange.parameters.gradient.clone())
+    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_scale=5.0))
+    found = learner.update(batch, progress=0.0)["gradient_cosine"].item()
+    assert 0.2 < cosine(*gradients) < 0.99
+    assert found == pytest.approx(cosine(*gradients), abs=1e-5)
+
+
+def twice(draw: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Draws half as many, and each of them twice in a row."""
+    return lambda num, g: tuple(x.repeat_interleave(2) for x in draw(num // 2, g))
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn", "prioritized"])
+def test_cosine_is_1_exactly_where_the_batch_is_its_half_twice(algo: str, monkeypatch) -> None:
+    found = {}
+    for doubled in (False, True):
+        learner, _ = make(CONFIGS[algo](gradient_cosine_interval=1))
+        if doubled and algo == "ppo":
+
+            def randperm(n: int, **_: Any) -> torch.Tensor:
+                return torch.arange(n) // 2 * 2
+
+            monkeypatch.setattr("torch.randperm", randperm)
+        elif doubled:
+            source = learner._priorities if algo == "prioritized" else learner.replay
+            name = "draw" if algo == "prioritized" else "draw_uniformly"
+            monkeypatch.setattr(source, name, twice(getattr(source, name)))
+        for seed in range(3):
+            metrics = learner.update(make_batch(seed), progress=0.0)
+        found[doubled] = metrics["gradient_cosine"].item()
+    assert found[True] == pytest.approx(1.0, abs=1e-5)
+    assert found[False] < 0.95
+
+
+class Two(nn.Module):
+    """Two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(2))
+
+
+def measured(interval: int) -> tuple[Measurements, torch.Tensor, Local]:
+    model = Two()
+    rule = RMSProp(decay=0.0, eps=1.0, initial=0.0)
+    exchange = Local(FlatParameters(model), rule, None)
+    config = Base(gradient_cosine_interval=interval, log_norms=True)
+    return Measurements(config, exchange), model.numbers, exchange
+
+
+def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
+    # Gradients (4, 0) and (0, 4) of the halves, (2, 2) of all: 8 / (4 * sqrt(8)) = 1 / sqrt(2).
+    measurements, numbers, exchange = measured(interval=1)
+    measurements.update((4 * numbers.sum()) / 2, lambda: 4 * numbers[0], lr=0.1)
+    assert exchange.parameters.gradient[:2].tolist() == [2, 2]
+    assert measurements.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
+
+
+def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
+    measurements, numbers, _ = measured(interval=1)
+    measurements.update(numbers.sum() * 0, lambda: numbers[0] * 0, lr=0.1)
+    found = measurements.take()
+    assert found["gradient_cosine"] == 0
+    assert all(value.isfinite() for value in found.values())
+
+
+def test_cosine_is_measured_every_so_many_updates() -> None:
+    measurements, numbers, _ = measured(interval=3)
+    halves, found = [], []
+    for update in range(7):
+
+        def half(update: int = update) -> torch.Tensor:
+            halves.append(update)
+            return numbers[0]
+
+        measurements.update(numbers.sum(), half, lr=0.1)
+        found.append("gradient_cosine" in measurements.take())
+    assert halves == [0, 3, 6]
+    assert found == [True, False, False, True, False, False, True]
+
+
+def test_what_the_model_itself_owns_is_the_layer_of_its_name() -> None:
+    measurements, _, _ = measured(interval=0)
+    assert "step_norm/model" in measurements.names
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_distance_is_from_the_initial_parameters_also_after_resuming(algo: str) -> None:
+    learner, exchange = make(CONFIGS[algo](log_norms=True))
+    for seed in range(4):
+        learner.update(make_batch(seed), progress=0.0)
+    other, other_exchange = make(CONFIGS[algo](log_norms=True))
+    other_exchange.load_state_dict(exchange.state_dict())
+    other._measurements._norms._initial.mul_(2)  # as if initial parameters were other ones by now
+    other.set_state(learner.get_state())
+    assert torch.equal(other._measurements._norms._initial, learner._measurements._norms._initial)
+
+
+@pytest.mark.parametrize(
+    ("algo", "options", "message"),
+    [
+        ("a2c", {"gradient_cosine_interval": -1}, "gradient_cosine_interval is -1; it must be at"),
+        ("ppo", {"minibatch_size": 1}, "but minibatch_size is 1; use a larger minibatch_size"),
+        ("dqn", {"batch_size": 1}, "gradient_cosine_interval=5 compares half .* batch_size is 1"),
+        ("dqn", {"secondary_batch_size": 1}, "but secondary_batch_size is 1"),
+    ],
+)
+def test_batch_without_halves_is_refused(algo: str, options: dict[str, Any], message: str) -> None:
+    config = {"a2c": A2CConfig, "ppo": PPOConfig, "dqn": DQNConfig}[algo]
+    with pytest.raises(ValueError, match=message):
+        config(**{"gradient_cosine_interval": 5, **options})

@@ -211,7 +211,7 @@ class PPO:
                     advantage = normalize(minibatch.advantage, minibatch.valid)
                     minibatch = minibatch._replace(advantage=advantage)
                 loss = ppo_loss(
-                    evaluate(self._agent, observation[index], config.precision),
+                    evaluate(self._agent, _rows(observation, index), config.precision),
                     minibatch,
                     clip_range,
                     config.clip_value,
@@ -231,6 +231,9 @@ class PPO:
         T, B = batch.action.shape
         config = self.config
         observation, action = batch.observation[:T].flatten(0, 1), batch.action.flatten()
+        if observation.ndim == 4:
+            # Images: as convolutions want them, once instead of once for every minibatch.
+            observation = observation.contiguous(memory_format=torch.channels_last)
         outputs = [
             evaluate(self._agent, part, config.precision)
             for part in torch.split(observation, config.minibatch_size)
@@ -247,3 +250,10 @@ class PPO:
             valid=batch.valid.flatten(),
         )
         return observation, steps
+
+
+def _rows(observation: Tensor, index: Tensor) -> Tensor:
+    """``observation[index]``, likewise channels last; so it takes half the time on the CPU."""
+    if observation.ndim != 4:
+        return observation[index]
+    return observation.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

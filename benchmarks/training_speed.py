@@ -16,7 +16,6 @@ fastest. Prints a table and writes OUT.json.
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,13 +25,18 @@ from typing import Any, Literal
 from interleave import Case, Result, measure
 from machine import describe_machine
 from options import parse
+from peers import find_peers
 from report import fastest, find, make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
 
 from accel_rl.topology import available_cpus, physical_cores
 
-PACKAGES = {"sb3_a3c": "stable_baselines3", "sb3_own": "stable_baselines3", "envpool": "envpool"}
+PACKAGES = {
+    "sb3_a3c": "stable_baselines3",
+    "sb3_own": "stable_baselines3",
+    "envpool": "envpool, torch",
+}
 PEERS = {"a2c": ("sb3_a3c",), "ppo": ("sb3_a3c", "sb3_own", "envpool")}
 STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
 RATIO_BARS = {("a2c", "sb3_a3c"): 3.4, ("ppo", "sb3_a3c"): 2.5, ("ppo", "sb3_own"): 3.0}
@@ -77,7 +81,8 @@ def main() -> None:
     progress = Console(stderr=True)
     cores = [list(core.cpus) for core in physical_cores(available_cpus())]
     machine = describe_machine(cores)
-    cases = make_cases(options, cores, find_peers(options, progress))
+    chosen = [peer for peer in PEERS[options.algo] if peer in options.peers]
+    cases = make_cases(options, cores, find_peers(PACKAGES, chosen, options.peer_python, progress))
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
 
     report = summarise(list(results.values()), machine, dataclasses.asdict(options))
@@ -88,22 +93,6 @@ def main() -> None:
     print(f"wrote {out}")
     if any(result.error for result in results.values()):
         raise SystemExit(1)
-
-
-def find_peers(options: Options, console: Console) -> dict[str, str]:
-    """The peers of the algorithm that are installed, and the interpreter of each."""
-    found = {}
-    for peer in PEERS[options.algo]:
-        if peer not in options.peers:
-            continue
-        for python in filter(None, (options.peer_python, sys.executable)):
-            command = [python, "-c", f"import torch, {PACKAGES[peer]}"]
-            if subprocess.run(command, capture_output=True).returncode == 0:
-                found[peer] = python
-                break
-        else:
-            console.print(f"{peer} is left out, since {PACKAGES[peer]} is not installed")
-    return found
 
 
 def make_cases(options: Options, cores: list[list[int]], peers: dict[str, str]) -> list[Case]:

@@ -115,15 +115,12 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     assert any("C++ peers (ale" in what for what in bars)
 
 
-def test_sampling_speed_peer_that_is_missing_is_noted(load: Any) -> None:
-    module = load("sampling_cases")
+def test_peer_that_is_missing_is_noted(load: Any) -> None:
     console = Console(record=True, width=200)
-    module.PACKAGES["ale"], known = "no_such_package", module.PACKAGES["ale"]
-    try:
-        assert module.find_peers(module.Options(peers=("ale",)), console) == {}
-    finally:
-        module.PACKAGES["ale"] = known
-    assert "ale is left out" in console.export_text()
+    packages = {"one": "no_such_package", "two": "json"}
+    found = load("peers").find_peers(packages, ("one", "two"), None, console)
+    assert found == {"two": sys.executable}
+    assert "one is left out" in console.export_text()
 
 
 def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:

@@ -46,19 +46,26 @@ def parts_allow(
     return [cores / (cores / steps + threads / samples) for steps, samples in rounds]
 
 
-def summarise(
-    results: Iterable[Result], machine: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
-    """The report. Cases that failed keep their row, with the error and without figures."""
-    rows = [
+def make_rows(results: Iterable[Result]) -> tuple[list[Row], list[Row]]:
+    """A row for each case, and those of them that have figures: with their steps a second."""
+    rows: list[Row] = [
         {"name": result.case.name, **result.case.row}
         | {"settings": result.settings, "rates": result.rates, "error": result.error}
         for result in results
     ]
     measured = [row for row in rows if row["rates"] and not row["error"]]
-    num_cores = len(machine["cores_used"])
     for row in measured:
         row["steps_per_second"] = spread(row["rates"])
+    return rows, measured
+
+
+def summarise(
+    results: Iterable[Result], machine: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The report. Cases that failed keep their row, with the error and without figures."""
+    rows, measured = make_rows(results)
+    num_cores = len(machine["cores_used"])
+    for row in measured:
         same = {"hyperthreads": row["hyperthreads"]}
         emulator = find(measured, part="emulator", cached_starts=True, **same)
         environment = find(measured, part="environment", envs_per_core=row["hyperthreads"], **same)

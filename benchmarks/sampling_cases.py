@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from interleave import Case
-from peers_sampling import PACKAGES
-from rich.console import Console
 
 FRAME_SKIP = 4
 NUM_ACTIONS = 4  # of a network measured alone: they cost nothing to speak of
@@ -78,26 +75,6 @@ def make_cases(
         maker = _Maker(options, threads, [core[:threads] for core in cores], interpreters)
         cases += [*maker.alone(), *maker.samplers(), *maker.inference(), *maker.peers()]
     return cases
-
-
-def find_peers(options: Options, console: Console) -> dict[str, str]:
-    """The interpreter of each peer asked for; those that none has are noted and left out.
-
-    Raises:
-        ValueError: a peer of that name is not known.
-    """
-    if unknown := set(options.peers) - set(PACKAGES):
-        raise ValueError(f"peers={sorted(unknown)} is not known; choose among {sorted(PACKAGES)}")
-    found = {}
-    for peer in options.peers:
-        for python in filter(None, (sys.executable, options.peer_python)):
-            command = [python, "-c", f"import {PACKAGES[peer]}"]
-            if subprocess.run(command, capture_output=True).returncode == 0:
-                found[peer] = python
-                break
-        else:
-            console.print(f"{peer} is left out, since it is not installed; see peer_python")
-    return found
 
 
 @dataclass(frozen=True)

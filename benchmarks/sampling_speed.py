@@ -23,9 +23,11 @@ from pathlib import Path
 from interleave import measure
 from machine import describe_machine
 from options import parse
+from peers import find_peers
+from peers_sampling import PACKAGES
 from report import draw, summarise, tabulate, write_json
 from rich.console import Console
-from sampling_cases import Options, find_peers, make_cases
+from sampling_cases import Options, make_cases
 
 from accel_rl.topology import available_cpus, physical_cores
 
@@ -37,7 +39,8 @@ def main() -> None:
     cores = [list(core.cpus) for core in physical_cores(available_cpus())]
     cores = cores[: options.num_cores or len(cores)]
     machine = describe_machine(cores)
-    cases = make_cases(options, cores, find_peers(options, progress))
+    peers = find_peers(PACKAGES, options.peers, options.peer_python, progress)
+    cases = make_cases(options, cores, peers)
     minutes = len(cases) * (options.rounds * (options.seconds + 0.5) + 4) / 60
     progress.print(f"{len(cases)} cases, {options.rounds} rounds: about {minutes:.0f} minutes")
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)

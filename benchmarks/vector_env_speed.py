@@ -25,7 +25,7 @@ from typing import Any
 from interleave import Case, Result, measure
 from machine import describe_machine
 from options import parse
-from report import ratio, ratio_cell, spread, write_json
+from report import make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
 
@@ -116,15 +116,9 @@ def summarise(
     results: list[Result], machine: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
     """One JSON object; ``of_reference`` is round by round, of the loop or sampler on the same."""
-    rows = [
-        {"name": result.case.name, **result.case.row}
-        | {"settings": result.settings, "rates": result.rates, "error": result.error}
-        for result in results
-    ]
-    measured = [row for row in rows if row["rates"] and not row["error"]]
+    rows, measured = make_rows(results)
     reference = {row["env"]: row for row in measured if row["part"] in REFERENCES}
     for row in measured:
-        row["steps_per_second"] = spread(row["rates"])
         if row["env"] in reference:
             row["of_reference"] = ratio(row["rates"], reference[row["env"]]["rates"])
     return {"machine": machine, "options": options, "rows": rows}

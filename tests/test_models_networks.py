@@ -66,6 +66,33 @@ def test_image_network_equals_slow_reference(spec: ImageSpec, with_gradient: boo
         np.testing.assert_allclose(output.value[n].item(), value, rtol=1e-3, atol=1e-4)
 
 
+@SPECS
+def test_images_with_channels_last_in_memory_give_the_same_numbers(spec: ImageSpec) -> None:
+    torch.manual_seed(0)
+    model = ImageNetwork(spec, (4, 84, 84), num_actions=3)
+    image = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = model(image)
+        output = model(image.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-6)
+
+
+@SPECS
+def test_gradients_in_bfloat16_are_those_in_float32_but_for_rounding(spec: ImageSpec) -> None:
+    torch.manual_seed(0)
+    model = ImageNetwork(spec, (4, 84, 84), num_actions=3)
+    image = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
+    gradients = []
+    for is_short in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_short):
+            output = model(image)
+        loss = output.value.float().sum() + output.logits.float()[:, 0].sum()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for full, short in zip(*gradients, strict=True):
+        assert short.dtype == torch.float32
+        assert (short - full).norm() < 0.03 * full.norm()
+
+
 @pytest.mark.parametrize(
     ("spec", "shape", "hidden_inputs"),
     [

@@ -218,7 +218,7 @@ class PPO:
             )
             for index in torch.split(order, minibatch_size):
                 minibatch = Minibatch(*(field[index] for field in whole))
-                totals += self._learn(observation[index], minibatch, lr, clip_range)
+                totals += self._learn(_rows(observation, index), minibatch, lr, clip_range)
                 num_updates += 1
         metrics = (*(totals / num_updates), masked_mean(whole.return_, whole.valid))
         return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
@@ -257,10 +257,15 @@ class PPO:
         T, B = batch.action.shape
         config = self.config
         observation, action = batch.observation[:T].flatten(0, 1), batch.action.flatten()
+        if observation.ndim == 4:
+            # Images: as convolutions want them, once instead of once for every minibatch.
+            observation = observation.contiguous(memory_format=torch.channels_last)
         outputs = [
             evaluate(self._agent, part, config.precision)
             for rows in self.behaviour.segments(T)
-            for part in torch.split(batch.observation[rows].flatten(0, 1), config.minibatch_size)
+            for part in torch.split(
+                observation[rows.start * B : rows.stop * B], config.minibatch_size
+            )
         ]
         value = torch.cat([output.value for output in outputs])
         log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)
@@ -274,3 +279,10 @@ class PPO:
             valid=batch.valid.flatten(),
         )
         return observation, steps
+
+
+def _rows(observation: Tensor, index: Tensor) -> Tensor:
+    """``observation[index]``, likewise channels last; so it takes half the time on the CPU."""
+    if observation.ndim != 4:
+        return observation[index]
+    return observation.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +150,8 @@ def make_convs(
         )
     convs: list[nn.Conv2d] = []
     for conv in spec.convs:
-        layer = (nn.Conv2d if convs else _PixelConv)(channels, *conv)
+        kind: type[nn.Conv2d] = _Conv if convs else _PixelConv
+        layer = kind(channels, *conv)
         convs.append(layer)
         channels = conv.channels
         nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
@@ -168,6 +169,49 @@ def apply_convs(convs: nn.Sequential, observation: Tensor) -> Tensor:
     return x
 
 
+class _Conv(nn.Conv2d):
+    """A convolution of feature maps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_short = x.dtype == torch.bfloat16 and x.device.type == "cpu"
+        if is_short and self.in_channels <= 16 and torch.is_grad_enabled():
+            parameters = self.weight, self.bias, self.stride, self.padding
+            output: Tensor = _ShortConv.apply(x, *parameters)  # type: ignore[no-untyped-call]
+            return output
+        return super().forward(x)
+
+
+class _ShortConv(torch.autograd.Function):
+    """On the CPU, in bfloat16 but for the gradient of the weights, which is computed in float32.
+
+    With 16 channels oneDNN takes longer for that gradient in bfloat16; with 32 it does not.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Tensor:
+        short = weight.to(x.dtype)
+        ctx.save_for_backward(x, weight, short)
+        ctx.settings = [weight.shape[0]], stride, padding, (1, 1), False, (0, 0), 1
+        return F.conv2d(x, short, bias.to(x.dtype), stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, short = ctx.saved_tensors
+        backward = torch.ops.aten.convolution_backward
+        x_gradient, _, _ = backward(gradient, x, short, *ctx.settings, (True, False, False))
+        _, weight_gradient, bias_gradient = backward(
+            gradient.float(), x.float(), weight, *ctx.settings, (False, True, True)
+        )
+        return x_gradient, weight_gradient, bias_gradient, None, None
+
+
 class _PixelConv(nn.Conv2d):
     """The first convolution: of images in 0 .. 255, as if they were divided by 255."""
 
@@ -177,7 +221,7 @@ class _PixelConv(nn.Conv2d):
         is_autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
         weight = self.weight * (1 / 255)
-        if device == "cpu" and not torch.is_grad_enabled():
+        if device == "cpu" and not torch.is_grad_enabled() and image.is_contiguous():
             # With so few channels the forward pass does not repay the change of memory format; the
             # backward pass, five times faster after it, does.
             weight = weight.contiguous()

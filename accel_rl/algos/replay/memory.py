@@ -123,9 +123,10 @@ class Replay:
         self.spec = spec
         self.device = device
         self.num_stored = 0
-        self._frames = torch.zeros(
-            (S, B, *spec.frame_shape), dtype=spec.observation_dtype, device=device
-        )
+        # One more, which stays blank, for what is older than an episode.
+        shape = (S * B + 1, *spec.frame_shape)
+        self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
+        self._frames = self._all_frames[:-1].view(S, B, *spec.frame_shape)
         self._fields = {
             name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
         }
@@ -181,20 +182,13 @@ class Replay:
 
     def gather(self, step: Tensor, env: Tensor) -> Transitions:
         """The transitions of these steps and environments, ``[N]`` int64 each."""
-        spec = self.spec
-        B, S, n, stack = spec.num_envs, spec.num_slots, spec.n_step, spec.frame_stack
-        offsets = torch.arange(1 - stack, n + 1, device=self.device)
-        index = (step.unsqueeze(1) + offsets) % S * B + env.unsqueeze(1)  # [N, stack + n]
-        rows = self._frames.view(S * B, -1).index_select(0, index.view(-1))
-        frames = rows.view(*index.shape, *spec.frame_shape)
-        here, there = index[:, stack - 1], index[:, -1]
         reward, discount, valid = self.window(step, env)
         return Transitions(
-            observation=self._stack(frames[:, :stack], here),
-            action=self._fields["action"].view(-1)[here],
+            observation=self._stacks(step, env),
+            action=self._fields["action"][step % self.spec.num_slots, env],
             reward=reward,
             discount=discount,
-            next_observation=self._stack(frames[:, n:], there),
+            next_observation=self._stacks(step + self.spec.n_step, env),
             valid=valid,
             step=step,
             env=env,
@@ -238,15 +232,17 @@ class Replay:
         self._next_observation.copy_(state["next_observation"])
         self.num_stored = state["num_stored"]
 
-    def _stack(self, frames: Tensor, index: Tensor) -> Tensor:
-        """Stacks ``[N, frame_stack, ...]`` with blanks before the episode's start."""
-        stack = self.spec.frame_stack
-        if stack == 1:
-            return frames.squeeze(1)
+    def _stacks(self, step: Tensor, env: Tensor) -> Tensor:
+        """Observations ``[N, ...]``, with blanks before the episode's start."""
+        spec = self.spec
+        B, S, stack = spec.num_envs, spec.num_slots, spec.frame_stack
         before = torch.arange(stack - 1, -1, -1, device=self.device)
-        age = self._fields["age"].view(-1)[index]
-        is_shown = before <= age.unsqueeze(1)  # [N, frame_stack]
-        return frames * is_shown.view(*is_shown.shape, *[1] * (frames.ndim - 2))
+        index = (step.unsqueeze(1) - before) % S * B + env.unsqueeze(1)  # [N, frame_stack]
+        if stack > 1:
+            age = self._fields["age"].view(-1)[index[:, -1:]]
+            index = index.where(before <= age, S * B)
+        rows = self._all_frames.view(S * B + 1, -1).index_select(0, index.view(-1))
+        return rows.view(len(step), *spec.observation_shape)
 
     def _cut_replaced(self, observation: Tensor) -> None:
         is_other = (observation != self._next_observation).view(len(observation), -1).any(1)

@@ -1,0 +1,253 @@
+"""How fast does every preset learn here, and where does its time go?
+
+    python benchmarks/learning_speed.py [key=value ...]
+
+Runs each preset by `python -m accel_rl`, and stops it after some seconds of learning. The figures
+are the run's own, from its metrics.csv: the first row in which it learned is left out, and the rest
+is taken together. Q-learners learn after ``min_steps``, from a replay of ``replay_size``; all else
+is as the preset has it. Beside the hours that 50 M steps would take stand those of Stooke and
+Abbeel 2018 (arXiv:1803.02811, table 2) on one GPU and five cores.
+Prints a table and writes OUT.json and OUT.png.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine
+from options import parse
+from report import Row, write_json
+from rich.console import Console
+from rich.table import Table
+
+from accel_rl.topology import available_cpus, physical_cores
+
+STEPS = 50_000_000
+PAPER_HOURS = {
+    "a2c": 3.8,
+    "ppo": 4.4,
+    "dqn batch_size=512": 8.3,
+    "rainbow": 14.1,  # its preset's batch is 512
+    "cat_dqn batch_size=2048": 10.7,
+}
+SHARES = {  # of this process, which add up to 1; simulators work beside it
+    "waiting": "waiting_for_simulators_share",
+    "inference": "inference_share",
+    "learning": "learning_share",
+    "other": "other_share",
+}
+BESIDE = {"simulating": "simulators_busy_share"}
+Q_LEARNERS = ("dqn", "double_dqn", "cat_dqn", "rainbow")
+START_TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    presets: tuple[str, ...] = (
+        "a2c",
+        "a2c num_envs=128",
+        "paac",
+        "ppo",
+        "ppo num_envs=64",
+        "dqn",
+        "dqn batch_size=512",
+        "double_dqn",
+        "double_dqn batch_size=512",
+        "cat_dqn",
+        "cat_dqn batch_size=2048",
+        "rainbow batch_size=32",
+        "rainbow",
+    )
+    """presets, each with further options of training after a blank"""
+    game: str = "breakout"
+    """Atari game"""
+    device: str = "auto"
+    """where the network is: auto, cpu or cuda"""
+    min_steps: int = 3_000
+    """steps before a Q-learner learns"""
+    replay_size: int = 100_000
+    """steps in a Q-learner's replay; 1,000,000, as in the presets, take 8.3 GB"""
+    log_interval: int = 1_024
+    """steps between two readings"""
+    seconds: float = 20.0
+    """of learning, for each; at least two readings"""
+    seed: int = 0
+    """of the runs"""
+    out: str = "benchmarks/results/learning_speed"
+    """where to write, without the ending"""
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    options = parse(Options, sys.argv[1:], __doc__)
+    progress = Console(stderr=True)
+    machine = describe_machine([list(core.cpus) for core in physical_cores(available_cpus())])
+    rows = []
+    for preset in options.presets:
+        progress.print(preset, highlight=False)
+        rows.append({"preset": preset, "paper_hours": PAPER_HOURS.get(preset)})
+        try:
+            rows[-1] |= summarise(run(options, preset))
+        except RunFailedError as error:
+            rows[-1]["error"] = str(error)
+            progress.print(f"[red]{preset} failed[/red]: {error}", highlight=False)
+    report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
+    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(report, Path(f"{out}.json"))
+    draw(report, Path(f"{out}.png"))
+    print(f"wrote {out}.json and {out}.png")
+    if any("error" in row for row in rows):
+        raise SystemExit(1)
+
+
+class RunFailedError(RuntimeError):
+    """A run ended or did not learn in time; the message holds the end of what it printed."""
+
+
+def command(options: Options, preset: str, run_dir: Path) -> list[str]:
+    """The run of ``preset``, a name and perhaps options after it."""
+    algo, *more = preset.split()
+    run = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
+    run += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
+    run += [f"total_steps={STEPS}", "evaluation_interval=0"]
+    run += [f"log_interval={options.log_interval}", "sampler.decorrelation_steps=0"]
+    if algo in Q_LEARNERS:
+        run += [f"min_steps={options.min_steps}", f"replay_size={options.replay_size}"]
+    return run
+
+
+def run(options: Options, preset: str) -> list[dict[str, float]]:
+    """The rows of metrics in which the run learned.
+
+    Raises:
+        RunFailedError: see there.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        run_dir = Path(folder) / "run"
+        process = subprocess.Popen(
+            command(options, preset, run_dir), stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_SECONDS + 10 * options.seconds
+            rows: list[dict[str, float]] = []
+            while len(rows) < 3 or _passed(rows, "training_seconds") < options.seconds:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    output.seek(0)
+                    words = output.read().decode(errors="replace")[-2000:]
+                    raise RunFailedError(words or f"no learning for {options.seconds:.0f} s")
+                time.sleep(0.2)
+                rows = _learning_rows(run_dir / "metrics.csv")
+            return rows
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _learning_rows(path: Path) -> list[dict[str, float]]:
+    if not path.exists():
+        return []
+    with path.open() as file:
+        lines = [line for line in file if line.endswith("\n")]  # the last may be half written
+    rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+    return [row for row in rows if row["updates_per_second"] > 0]
+
+
+def _passed(rows: list[dict[str, float]], name: str) -> float:
+    return rows[-1][name] - rows[0][name]
+
+
+def summarise(rows: list[dict[str, float]]) -> Row:
+    """What happened from the first of ``rows`` to the last; ``steps_per_second`` is a spread."""
+    seconds = [
+        after["training_seconds"] - before["training_seconds"] for before, after in pairwise(rows)
+    ]
+    total = sum(seconds)
+    speeds = [row["steps_per_second"] for row in rows[1:]]
+    steps_per_second = _passed(rows, "steps") / total
+    shares = {
+        name: sum(row[column] * each for row, each in zip(rows[1:], seconds, strict=True)) / total
+        for name, column in (SHARES | BESIDE).items()
+    }
+    return {
+        "seconds": total,
+        "steps_per_second": {"mean": steps_per_second, "low": min(speeds), "high": max(speeds)},
+        "updates_per_second": _passed(rows, "updates") / total,
+        "shares": shares,
+        "hours": STEPS / steps_per_second / 3600,
+    }
+
+
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """Prints a line for each preset."""
+    machine = report["machine"]
+    cores = f"{len(machine['cores_used'])} cores of {machine['cpu']}"
+    table = Table(title=f"Learning {report['options']['game']} on {cores}")
+    columns = (
+        "",
+        "steps/s",
+        "range",
+        "updates/s",
+        *SHARES,
+        *BESIDE,
+        "hours for 50 M",
+        "paper, 1 GPU",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if not column else "right")
+    for row in report["rows"]:
+        if "error" in row:
+            table.add_row(row["preset"], "failed")
+            continue
+        steps = row["steps_per_second"]
+        shown = [
+            row["preset"],
+            f"{steps['mean']:,.0f}",
+            f"{steps['low']:,.0f}-{steps['high']:,.0f}",
+        ]
+        shown += [f"{row['updates_per_second']:,.1f}"]
+        shown += [f"{share:.0%}" for share in row["shares"].values()]
+        table.add_row(*shown, f"{row['hours']:,.1f}", str(row["paper_hours"] or ""))
+    console.print(table)
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Milliseconds of a step as bars, and where they go."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for row in reversed(report["rows"]) if "error" not in row]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(rows)), layout="constrained")
+    left = [0.0] * len(rows)
+    for name in SHARES:
+        widths = [row["shares"][name] * 1e3 / row["steps_per_second"]["mean"] for row in rows]
+        axes.barh([row["preset"] for row in rows], widths, left=left, label=name)
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    axes.set_xlabel("milliseconds a step")
+    axes.set_title(f"{report['options']['game']}, {report['machine']['cpu']}")
+    axes.legend()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""One of our learners in training, put together from options as on its command line.
+
+A step includes what the training loop does but writing metrics.
+"""
+
+from __future__ import annotations
+
+import os
+
+from children import read_spec, serve
+
+
+def main() -> None:
+    """Measures the run that the specification's ``options``, a list of ``key=value``, stand for."""
+    spec = read_spec()
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
+    from accel_rl.training.command_line import parse_arguments
+    from accel_rl.training.parts import build
+    from accel_rl.training.torch_threads import learning_threads, sampling_threads
+
+    with sampling_threads():
+        config = parse_arguments(spec["options"])
+        parts = build(config)
+        parts.sampler.start()
+
+        def advance() -> int:
+            parts.sampler.collect(parts.server)
+            with learning_threads():
+                parts.learner.update(parts.server.finish(), 0.0)
+            parts.sampler.take_episodes()
+            return config.steps_per_iteration
+
+        serve(advance, {"options": spec["options"], "plan": parts.describe()})
+
+
+if __name__ == "__main__":
+    main()

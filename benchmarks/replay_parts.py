@@ -1,0 +1,237 @@
+"""One replay memory of Atari steps, filled and then sampled from or added to: ours or another's.
+
+Sampling: minibatches of 512 transitions, stacks of 4 frames as observation and next observation,
+and for a prioritised memory the write-back of 512 new priorities. Adding: steps that simulators
+have just taken, whatever the memory wants done with them. The frames are random bytes.
+
+Runs in any interpreter that has the peer; all but ours get along without accel_rl. Each is set up
+in the way that its documentation has for Atari and that takes the least memory:
+
+* Stable-Baselines3: `ReplayBuffer` with optimize_memory_usage, which keeps one stack a step
+  (`NStepReplayBuffer` for more steps). It has no priorities: it samples uniformly, writes none.
+* TorchRL: `TensorDictPrioritizedReplayBuffer` over `LazyTensorStorage`, both stacks a step; its
+  n-step returns are made before steps are added, so they cost nothing here.
+* cpprb: `PrioritizedReplayBuffer` with stack_compress and next_of, one frame a step; steps of one
+  environment, since a compressed stack must follow on the one before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from children import Advance, read_spec, serve
+
+MODULES = {
+    "accel_rl": "accel_rl.algos.replay",
+    "sb3": "stable_baselines3.common.buffers",
+    "torchrl": "torchrl.data",
+    "cpprb": "cpprb",
+}
+STACK, ALPHA, BETA, GAMMA = 4, 0.5, 0.4, 0.99
+
+
+class Memory(NamedTuple):
+    """``sample`` does one minibatch with its write-back; ``add`` stores some steps, how many it
+    returns."""
+
+    sample: Callable[[], object]
+    add: Callable[[], int]
+
+
+def main() -> None:
+    """Measures the memory that the specification names."""
+    spec = read_spec()
+    make = {"accel_rl": make_ours, "sb3": make_sb3, "torchrl": make_torchrl, "cpprb": make_cpprb}
+    if spec["part"] == "accel_rl":
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch
+    importlib.import_module(MODULES[spec["part"]])  # not to be counted
+    before = _resident_bytes()
+    memory = make[spec["part"]](spec)
+    stored = 0
+    while stored < spec["size"] + 8 * spec["num_envs"]:  # over the end, so that all are in use
+        stored += memory.add()
+    used = (_resident_bytes() - before) / spec["size"]
+    keys = ("size", "num_envs", "batch_size", "n_step", "malloc")
+    said = {key: spec[key] for key in keys} | {"bytes_a_transition": round(used)}
+    serve(memory.add if spec["operation"] == "add" else _sampling(memory, spec), said)
+
+
+def _sampling(memory: Memory, spec: dict[str, Any]) -> Advance:
+    def advance() -> int:
+        memory.sample()
+        return int(spec["batch_size"])
+
+    return advance
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def make_ours(spec: dict[str, Any]) -> Memory:
+    """`accel_rl.algos.replay`, as the Q-learners use it."""
+    import torch
+
+    from accel_rl.agents import RolloutTensors
+    from accel_rl.algos.q_learning import importance_weights
+    from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
+
+    torch.set_num_threads(spec["torch_threads"])
+    T, B, batch = spec["horizon"], spec["num_envs"], spec["batch_size"]
+    shape = (STACK, *spec["image"])
+    described = ReplaySpec(
+        size=spec["size"],
+        num_envs=B,
+        horizon=T,
+        observation_shape=shape,
+        observation_dtype=torch.uint8,
+        frame_stack=STACK,
+        n_step=spec["n_step"],
+        gamma=GAMMA,
+    )
+    replay = Replay(described, torch.device("cpu"))
+    priorities = Priorities(replay, ALPHA, 1.0)
+    generator = torch.Generator().manual_seed(spec["seed"])
+    observation = torch.randint(256, (T + 1, B, *shape), dtype=torch.uint8, generator=generator)
+    observation[0] = observation[T]  # every rollout begins where the one before ended
+    none = torch.zeros(T, B, dtype=torch.bool)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    rollout = RolloutTensors(
+        observation=observation,
+        action=torch.zeros(T, B, dtype=torch.int64),
+        reward=torch.zeros(T, B),
+        terminated=none,
+        truncated=none,
+        valid=~none,
+        final_observation=observation[:0, 0],
+        final_step=nothing,
+        final_env=nothing,
+    )
+    errors = torch.rand(batch, generator=generator)
+
+    def sample() -> object:
+        step, env, probability = priorities.draw(batch, generator)
+        weight = importance_weights(probability, BETA)
+        transitions = replay.gather(step, env)
+        priorities.update(step, env, errors)
+        return weight, transitions
+
+    def add() -> int:
+        replay.append(rollout)
+        priorities.follow()
+        return T * B
+
+    return Memory(sample, add)
+
+
+def make_sb3(spec: dict[str, Any]) -> Memory:
+    """Stable-Baselines3's, without priorities."""
+    import torch
+    from gymnasium import spaces
+    from stable_baselines3.common import buffers
+
+    torch.set_num_threads(spec["torch_threads"])
+    B = spec["num_envs"]
+    shape = (STACK, *spec["image"])
+    settings = {"device": "cpu", "n_envs": B, "handle_timeout_termination": False}
+    arguments = spec["size"], spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(4)
+    if spec["n_step"] == 1:
+        buffer = buffers.ReplayBuffer(*arguments, optimize_memory_usage=True, **settings)
+    else:  # it cannot save memory in that way
+        more = {"n_steps": spec["n_step"], "gamma": GAMMA}
+        buffer = buffers.NStepReplayBuffer(*arguments, **settings, **more)
+    rng = np.random.default_rng(spec["seed"])
+    observation = rng.integers(0, 256, (B, *shape), dtype=np.uint8)
+    action, reward, done = np.zeros((B, 1), np.int64), np.zeros(B), np.zeros(B, np.bool_)
+    infos: list[dict[str, Any]] = [{} for _ in range(B)]
+
+    def add() -> int:
+        buffer.add(observation, observation, action, reward, done, infos)
+        return B
+
+    return Memory(lambda: buffer.sample(spec["batch_size"]), add)
+
+
+def make_torchrl(spec: dict[str, Any]) -> Memory:
+    """TorchRL's, with priorities."""
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
+
+    torch.set_num_threads(spec["torch_threads"])
+    torch.manual_seed(spec["seed"])
+    B, batch = spec["num_envs"], spec["batch_size"]
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=ALPHA, beta=BETA, storage=LazyTensorStorage(spec["size"]), batch_size=batch
+    )
+    observation = torch.randint(256, (B, STACK, *spec["image"]), dtype=torch.uint8)
+    following = {"observation": observation, "reward": torch.zeros(B, 1)}
+    following["terminated"] = torch.zeros(B, 1, dtype=torch.bool)
+    action = torch.zeros(B, dtype=torch.int64)
+    steps = {"observation": observation, "action": action, "next": following}
+    data = TensorDict(steps, batch_size=[B])
+    errors = torch.rand(batch)
+
+    def sample() -> object:
+        transitions = buffer.sample()
+        transitions["td_error"] = errors
+        buffer.update_tensordict_priority(transitions)
+        return transitions
+
+    def add() -> int:
+        buffer.extend(data)
+        return B
+
+    return Memory(sample, add)
+
+
+def make_cpprb(spec: dict[str, Any]) -> Memory:
+    """cpprb's, with priorities."""
+    from cpprb import PrioritizedReplayBuffer
+
+    image, batch = tuple(spec["image"]), spec["batch_size"]
+    more = {}
+    if spec["n_step"] > 1:
+        more["Nstep"] = {"size": spec["n_step"], "rew": "rew", "gamma": GAMMA, "next": "next_obs"}
+    buffer = PrioritizedReplayBuffer(
+        spec["size"],
+        {
+            "obs": {"shape": (*image, STACK), "dtype": np.uint8},
+            "act": {"dtype": np.int64},
+            "rew": {},
+            "done": {},
+        },
+        next_of="obs",
+        stack_compress="obs",
+        alpha=ALPHA,
+        **more,
+    )
+    rng = np.random.default_rng(spec["seed"])
+    frames = rng.integers(0, 256, (*image, 64 + STACK + 1), dtype=np.uint8)
+    stacks = [np.ascontiguousarray(frames[..., i : i + STACK]) for i in range(65)]
+    errors = rng.random(batch)
+
+    def sample() -> object:
+        transitions = buffer.sample(batch, beta=BETA)
+        buffer.update_priorities(transitions["indexes"], errors)
+        return transitions
+
+    def add() -> int:
+        for here, there in pairwise(stacks):
+            buffer.add(obs=here, act=0, rew=0.0, next_obs=there, done=0.0)
+        buffer.on_episode_end()
+        return len(stacks) - 1
+
+    return Memory(sample, add)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,12 +37,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.flat import ALIGNMENT, FlatParameters
 from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
-
-CHUNK_ALIGNMENT = 64
-"""elements; so vector loops meet their ends at the same elements, however many chunks there are"""
 
 _MAGIC = b"accel_rl parameter store 1\n"
 _PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON
@@ -228,7 +225,7 @@ def _check_options(num_chunks: int, timeout_seconds: float) -> None:
 
 def _ranges(size: int, num_chunks: int) -> list[slice]:
     """Chunks of equal length, up to alignment; fewer where there is not enough for all."""
-    length = _round_up(-(-size // num_chunks), CHUNK_ALIGNMENT)
+    length = _round_up(-(-size // num_chunks), ALIGNMENT)
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]
 
 

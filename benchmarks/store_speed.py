@@ -133,7 +133,7 @@ def summarise(
                 child["push_lag_mean"] for children in result.numbers for child in children
             )
     measured = [row for row in rows if "step_ms" in row]
-    for row in find(measured, part="push", learners=1, work_ms=0.0, sync_period=0):
+    for row in find(measured, part="push", among_learners=None):
         for parts in find(measured, part="parts", rule=row["rule"]):
             row["of_parts"] = ratio(parts["rates"], row["rates"])
     return {"machine": machine, "options": options, "rows": rows}

@@ -273,17 +273,9 @@ def test_address_of_no_store_is_refused() -> None:
         ParameterStore.open("/dev/shm/x", zeros(16), Sum())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_chunks": 0}, "num_chunks is 0; it must be at least 1"),
-        ({"timeout_seconds": -1}, "timeout_seconds is -1; it must be at least 0"),
-    ],
-    ids=["chunks", "timeout"],
-)
-def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ParameterStore.create(zeros(16), Sum(), **options)
+def test_number_of_chunks_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_chunks is 0; it must be at least 1"):
+        ParameterStore.create(zeros(16), Sum(), num_chunks=0)
 
 
 def test_closed_store_takes_no_more_pushes_and_its_address_is_void() -> None:

@@ -129,9 +129,10 @@ class ParameterStore:
         ``timeout_seconds``: after so long without any lock coming free, a wait for them ends.
 
         Raises:
-            ValueError: there shall be less than one chunk, or no time to wait.
+            ValueError: ``num_chunks`` is below 1.
         """
-        _check_options(num_chunks, timeout_seconds)
+        if num_chunks < 1:
+            raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
         flat = parameters.parameter
         text = json.dumps(_describe(parameters, rule) | {"num_chunks": num_chunks}).encode()
         state = rule.make_state(flat)
@@ -156,7 +157,6 @@ class ParameterStore:
         Raises:
             ValueError: there is no store, or it is of something else; the message says of what.
         """
-        _check_options(1, timeout_seconds)
         file = _open_file(address)
         try:
             found = _read_header(file, address)
@@ -212,15 +212,6 @@ class ParameterStore:
     def close(self) -> None:
         """No lock can be taken any more, and the address is void. Twice is fine."""
         self._file.close()
-
-
-def _check_options(num_chunks: int, timeout_seconds: float) -> None:
-    for name, value, least in (
-        ("num_chunks", num_chunks, 1),
-        ("timeout_seconds", timeout_seconds, 0),
-    ):
-        if not value >= least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def _ranges(size: int, num_chunks: int) -> list[slice]:

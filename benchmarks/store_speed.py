@@ -129,9 +129,9 @@ def summarise(
                         for children, rate in zip(result.numbers, result.rates, strict=True)
                     ]
                 )
-            row["lag_mean"] = statistics.fmean(
-                child["push_lag_mean"] for children in result.numbers for child in children
-            )
+            children = [child for each in result.numbers for child in each]
+            lags = [child["push_lag_mean"] for child in children if "push_lag_mean" in child]
+            row["lag_mean"] = statistics.fmean(lags) if lags else 0.0
     measured = [row for row in rows if "step_ms" in row]
     for row in find(measured, part="push", among_learners=None):
         for parts in find(measured, part="parts", rule=row["rule"]):
@@ -189,6 +189,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     for name, points in lines.items():
         waits = [row["wait_ms"]["median"] for row in points]
         right.plot([row["learners"] for row in points], waits, marker="o", label=name)
+    right.set_xticks(report["options"]["learners"])
     right.set_xlabel("learners")
     right.set_ylabel("milliseconds a step waiting for locks")
     right.legend(fontsize="small")

@@ -137,7 +137,7 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
 
 def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "store"
-    sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[2]", "work_ms=[0]", "rounds=1")
+    sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
     done = run("store_speed.py", *sizes, "seconds=0.05", f"out={out}")
     assert done.returncode == 0, done.stderr
     assert "adam: push, chunks: 3 / its parts" in done.stdout

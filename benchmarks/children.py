@@ -2,7 +2,8 @@
 
 A child is a script of this folder run with one JSON argument, its specification. It prepares
 itself, prints one line of JSON that says what it uses, and then answers each number of seconds on
-its standard input with one line: the steps it took and the seconds they needed. It stays alive
+its standard input with one line: the steps it took, the seconds they needed, and what else it has
+counted. It stays alive
 between measurements, idle, so that many measurements can be interleaved without starting anything
 anew, and ends with its standard input. Standard library only: peers may run it with another
 interpreter.
@@ -34,13 +35,21 @@ class ChildError(RuntimeError):
     """A child ended or did not answer; the message holds the end of what it printed."""
 
 
-def serve(advance: Advance, settings: dict[str, Any]) -> None:
-    """The child's side: announces ``settings``, then measures ``advance`` when asked to."""
+def serve(
+    advance: Advance,
+    settings: dict[str, Any],
+    take_numbers: Callable[[], dict[str, float]] = dict,
+) -> None:
+    """The child's side: announces ``settings``, then measures ``advance`` when asked to.
+
+    ``take_numbers``: what else was counted since it was last called.
+    """
     _reply({"settings": settings})
     for line in sys.stdin:
         _run(advance, WARM_UP_SECONDS)
+        take_numbers()
         steps, seconds = _run(advance, float(line))
-        _reply({"steps": steps, "seconds": seconds})
+        _reply({"steps": steps, "seconds": seconds, "numbers": take_numbers()})
 
 
 def read_spec() -> dict[str, Any]:
@@ -93,6 +102,7 @@ class Child:
             env=environment,
         )
         self._buffer = b""
+        self.numbers: dict[str, float] = {}
 
     def wait_until_ready(self) -> dict[str, Any]:
         """What the child says of itself, once it is ready to measure."""
@@ -105,8 +115,9 @@ class Child:
             self._process.stdin.write(f"{seconds}\n".encode())
 
     def answer(self, seconds: float) -> float:
-        """Steps a second of the measurement asked for."""
+        """Steps a second of the measurement asked for; ``numbers`` has what else was counted."""
         result = self._read(10 * seconds + 60)
+        self.numbers = result.get("numbers", {})
         return float(result["steps"] / result["seconds"])
 
     def close(self) -> None:

@@ -30,11 +30,15 @@ class Case:
 
 @dataclass
 class Result:
-    """Steps a second of a case in each round, and what its first child said of its settings."""
+    """Steps a second of a case in each round, and what its first child said of its settings.
+
+    ``numbers[round][child]``: what else each child counted.
+    """
 
     case: Case
     settings: dict[str, Any] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
+    numbers: list[list[dict[str, float]]] = field(default_factory=list)
     error: str | None = None
 
 
@@ -89,6 +93,7 @@ def _ask(result: Result, children: list[Child], seconds: float) -> None:
     for child in children:
         child.ask(seconds)
     result.rates.append(sum([child.answer(seconds) for child in children]))
+    result.numbers.append([child.numbers for child in children])
     time.sleep(SETTLE_SECONDS)
 
 

@@ -133,8 +133,20 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
     assert all(row["of_reference"]["median"] > 0 for row in rows)
 
 
+def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
+    done = run("store_speed.py", *sizes, "seconds=0.05", f"out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "adam: push, chunks: 3 / its parts" in done.stdout
+    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
+    assert [row["part"] for row in rows] == ["local", "parts", "push", "push", "push"]
+    assert rows[2]["of_parts"]["median"] > 0 and rows[3]["wait_ms"]["median"] >= 0
+    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
-    "script", ["sampling_speed.py", "training_speed.py", "vector_env_speed.py"]
+    "script", ["sampling_speed.py", "training_speed.py", "vector_env_speed.py", "store_speed.py"]
 )
 def test_benchmark_unknown_option_names_it(script: str) -> None:
     done = run(script, "round=1")

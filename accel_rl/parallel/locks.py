@@ -35,6 +35,7 @@ class ChunkLocks:
     """
 
     def __init__(self, file: io.FileIO, holders: NDArray[np.int64], timeout_seconds: float) -> None:
+        assert timeout_seconds >= 0
         self._file = file
         self._holders = holders
         self._timeout_seconds = timeout_seconds

@@ -18,6 +18,7 @@ and the sums begin anew. With one learner this is Adam, whatever ``n``.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from accel_rl.parallel.exchange import State, clip_gradient_
@@ -58,7 +59,7 @@ class MultiStepAdam(StoreExchange):
         self._sync_period = sync_period
         self._adam = rule
         self._num_unsynced = 0
-        # Rows as in a block; the learner's parameters are in `parameters`, so there the step is.
+        # Rows as in a block: the parameters at the last visit, the moments now.
         self._local = flat.new_zeros(3, len(flat))
         self._sums = flat.new_zeros(3, len(flat))
         super().__init__(parameters, store, rule, max_gradient_norm)
@@ -92,17 +93,17 @@ class MultiStepAdam(StoreExchange):
 
     def _step_locally(self, lr: float) -> None:
         gradient = self.parameters.gradient
-        self._local[_PARAMETERS].zero_()  # Adam then leaves its step there
         for chunk in self._store.chunks:
-            step, mean, mean_square = self._local[:, chunk.elements]
+            sum_step = self._sums[_PARAMETERS, chunk.elements]
+            _, mean, mean_square = self._local[:, chunk.elements]
             state = {"mean": mean, "mean_square": mean_square}
             count = self._seen[chunk.index] + self._num_unsynced
-            self._adam.step_(step, gradient[chunk.elements], state, lr, count)
-        step = self._local[_PARAMETERS]
-        self.parameters.parameter.add_(step)
-        self._sums[_PARAMETERS].add_(step)
-        self._sums[_MEAN].mul_(self._adam.beta1).add_(gradient)
-        self._sums[_MEAN_SQUARE].mul_(self._adam.beta2).addcmul_(gradient, gradient)
+            # The step does not depend on what it is added to.
+            self._adam.step_(sum_step, gradient[chunk.elements], state, lr, count)
+        sum_step, sum_g, sum_square = self._sums
+        torch.add(self._local[_PARAMETERS], sum_step, out=self.parameters.parameter)
+        torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)
+        sum_square.mul_(self._adam.beta2).addcmul_(gradient, gradient)
 
     def _synchronize(self) -> None:
         self._push(self._add_sums, self._num_unsynced)
@@ -117,7 +118,7 @@ class MultiStepAdam(StoreExchange):
 
     def _adopt(self, chunk: Chunk, block: Tensor) -> None:
         super()._adopt(chunk, block)
-        self._local[_MEAN:, chunk.elements].copy_(block[_MEAN:], non_blocking=True)
+        self._local[:, chunk.elements].copy_(block, non_blocking=True)
 
     def _forget_steps(self) -> None:
         self._num_unsynced = 0

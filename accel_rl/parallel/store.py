@@ -37,12 +37,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.flat import ALIGNMENT, FlatParameters
 from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
-
-CHUNK_ALIGNMENT = 64
-"""elements; so vector loops meet their ends at the same elements, however many chunks there are"""
 
 _MAGIC = b"accel_rl parameter store 1\n"
 _PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON
@@ -132,9 +129,10 @@ class ParameterStore:
         ``timeout_seconds``: after so long without any lock coming free, a wait for them ends.
 
         Raises:
-            ValueError: there shall be less than one chunk, or no time to wait.
+            ValueError: ``num_chunks`` is below 1.
         """
-        _check_options(num_chunks, timeout_seconds)
+        if num_chunks < 1:
+            raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
         flat = parameters.parameter
         text = json.dumps(_describe(parameters, rule) | {"num_chunks": num_chunks}).encode()
         state = rule.make_state(flat)
@@ -159,7 +157,6 @@ class ParameterStore:
         Raises:
             ValueError: there is no store, or it is of something else; the message says of what.
         """
-        _check_options(1, timeout_seconds)
         file = _open_file(address)
         try:
             found = _read_header(file, address)
@@ -217,18 +214,9 @@ class ParameterStore:
         self._file.close()
 
 
-def _check_options(num_chunks: int, timeout_seconds: float) -> None:
-    for name, value, least in (
-        ("num_chunks", num_chunks, 1),
-        ("timeout_seconds", timeout_seconds, 0),
-    ):
-        if not value >= least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
-
-
 def _ranges(size: int, num_chunks: int) -> list[slice]:
     """Chunks of equal length, up to alignment; fewer where there is not enough for all."""
-    length = _round_up(-(-size // num_chunks), CHUNK_ALIGNMENT)
+    length = _round_up(-(-size // num_chunks), ALIGNMENT)
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]
 
 

@@ -121,10 +121,9 @@ class StoreExchange:
             ValueError: ``state`` is of another model or rule.
         """
         check_kinds(state, self._store.arrays)
-        flat = self.parameters.parameter
-        flats = {kind: torch.zeros_like(flat, device="cpu") for kind in self._store.arrays}
-        for kind, each in flats.items():
-            self.parameters.from_named_(each, state[kind])
+        flats, _ = self._store.read()
+        for kind, flat in flats.items():
+            self.parameters.from_named_(flat, state[kind])
         counts = state["counts"]
         self._store.write(flats, int(counts["num_updates"]))
         self.num_updates = int(counts.get(LEARNER_UPDATES, counts["num_updates"]))

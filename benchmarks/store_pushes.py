@@ -1,0 +1,102 @@
+"""A learner that does nothing but update parameters; the child of `store_speed`.
+
+``part``: ``local``, the rule alone; ``parts``, the rule between a copy of parameters and optimizer
+state from other memory and a copy of the parameters back; ``push``, into a parameter store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from children import read_spec, serve
+
+from accel_rl.models import make_model
+from accel_rl.parallel import (
+    Adam,
+    FlatParameters,
+    MultiStepAdam,
+    ParameterStore,
+    RMSProp,
+    StoreExchange,
+)
+from accel_rl.parallel.rules import Rule
+
+LR = 1e-4
+RULES: dict[str, Rule] = {
+    "rmsprop": RMSProp(decay=0.9, eps=1e-6, initial=0.0),
+    "adam": Adam(eps=1e-5),
+}
+
+
+def make_parameters() -> FlatParameters:
+    """Those of A3C-Net for 104 x 80 images and 4 actions, and a gradient."""
+    torch.manual_seed(0)
+    parameters = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
+    parameters.gradient.normal_()
+    return parameters
+
+
+def main() -> None:
+    """Prepares, and serves."""
+    spec = read_spec()
+    parameters, rule = make_parameters(), RULES[spec["rule"]]
+    settings = {"parameters": len(parameters.parameter), "torch_threads": torch.get_num_threads()}
+    if spec["part"] != "push":
+        serve(bare(parameters, rule, copies=spec["part"] == "parts"), settings)
+        return
+    store = ParameterStore.open(spec["address"], parameters, rule)
+    exchange = StoreExchange(parameters, store, rule, None)
+    if spec["sync_period"]:
+        assert isinstance(rule, Adam)
+        exchange = MultiStepAdam(parameters, store, rule, None, spec["sync_period"])
+
+    def advance() -> int:
+        work(spec["work_ms"] / 1000)
+        exchange.step(LR)
+        return 1
+
+    def take_numbers() -> dict[str, float]:  # there is no lag where there was no push
+        return {key: value for key, value in exchange.take_metrics().items() if value == value}
+
+    serve(advance, settings, take_numbers)
+
+
+def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], int]:
+    """The gradient's norm and the rule, on the learner's memory; with ``copies`` also in and out,
+    as much as a push has to."""
+    flat, gradient = parameters.parameter, parameters.gradient
+    state = rule.make_state(flat)
+    elsewhere: dict[str, Any] = {name: each.clone() for name, each in state.items()}
+    central = flat.clone()
+    count = 0
+
+    def advance() -> int:
+        nonlocal count
+        count += 1
+        torch.linalg.vector_norm(gradient)
+        if copies:
+            flat.copy_(central)
+            for name, each in state.items():
+                each.copy_(elsewhere[name])
+        rule.step_(flat, gradient, state, LR, count)
+        if copies:
+            central.copy_(flat)
+        return 1
+
+    return advance
+
+
+def work(seconds: float) -> None:
+    """What a gradient would cost: so long on a core."""
+    end = time.thread_time() + seconds
+    square = torch.ones(128, 128)
+    while time.thread_time() < end:
+        torch.mm(square, square)
+
+
+if __name__ == "__main__":
+    main()

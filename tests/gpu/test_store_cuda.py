@@ -1,0 +1,94 @@
+"""Learners on a GPU that share a parameter store: the same as a learner alone."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from accel_rl.parallel import (
+    Adam,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    RMSProp,
+    StoreExchange,
+)
+from accel_rl.parallel.rules import Rule
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+ADAM = Adam(eps=1e-5)
+RULES = {"rmsprop": RMSProp(decay=0.9, eps=1e-6, initial=0.0), "adam": ADAM}
+
+
+def model() -> FlatParameters:
+    torch.manual_seed(0)
+    return FlatParameters(nn.Linear(300, 211).cuda())
+
+
+def push_alike(*exchanges: Local | StoreExchange) -> None:
+    for seed in range(5):
+        torch.manual_seed(seed)
+        gradient = torch.randn_like(exchanges[0].parameters.gradient)
+        for exchange in exchanges:
+            exchange.parameters.gradient.copy_(gradient)
+            exchange.step(lr=0.01)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_one_learner_on_the_gpu_equals_the_local_rule(rule: Rule) -> None:
+    parameters = model()
+    with contextlib.closing(ParameterStore.create(parameters, rule)) as store:
+        exchange, local = StoreExchange(parameters, store, rule, 0.5), Local(model(), rule, 0.5)
+        push_alike(exchange, local)
+        found, expected = exchange.parameters.parameter, local.parameters.parameter
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+        central = store.read()[0]["parameters"]
+        assert torch.equal(central, found.cpu())  # in sync with what was written
+
+
+def test_learners_on_cpu_and_gpu_share_a_store() -> None:
+    parameters = model()
+    with contextlib.closing(ParameterStore.create(parameters, ADAM)) as store:
+        torch.manual_seed(1)
+        on_cpu = StoreExchange(FlatParameters(nn.Linear(300, 211)), store, ADAM, None)
+        on_gpu = StoreExchange(parameters, store, ADAM, None)
+        assert torch.equal(on_cpu.parameters.parameter, on_gpu.parameters.parameter.cpu())
+        on_cpu.parameters.gradient.normal_()
+        on_cpu.step(lr=0.01)
+        on_gpu.pull()
+        assert torch.equal(on_cpu.parameters.parameter, on_gpu.parameters.parameter.cpu())
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_multi_step_adam_of_one_learner_on_the_gpu_equals_adam(period: int) -> None:
+    parameters = model()
+    with contextlib.closing(ParameterStore.create(parameters, ADAM)) as store:
+        exchange = MultiStepAdam(parameters, store, ADAM, None, period)
+        local = Local(model(), ADAM, None)
+        push_alike(exchange, local)
+        found, expected = exchange.parameters.parameter, local.parameters.parameter
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters = model()
+    with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
+        exchange = StoreExchange(parameters, store, ADAM, 0.5)
+        push_alike(exchange)
+        waits = []
+        wait = exchange._wait_for_device
+        monkeypatch.setattr(exchange, "_wait_for_device", lambda: (waits.append(1), wait()))
+        torch.cuda.set_sync_debug_mode("error")  # of any other wait
+        try:
+            exchange.step(lr=0.01)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert len(waits) == 1 + 3

@@ -1,0 +1,289 @@
+"""The parameter store and its exchange in one process: arithmetic, files, refusals, numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from store_learners import Sum, push, zeros
+from torch import nn
+
+from accel_rl.parallel import Adam, FlatParameters, Local, ParameterStore, RMSProp, StoreExchange
+from accel_rl.parallel.rules import Rule
+
+RMSPROP = RMSProp(decay=0.9, eps=1e-6, initial=1.0)
+ADAM = Adam(eps=1e-5)
+
+
+def model(dtype: torch.dtype = torch.float32, inputs: int = 30) -> FlatParameters:
+    torch.manual_seed(0)
+    return FlatParameters(nn.Linear(inputs, 21).to(dtype))
+
+
+@contextlib.contextmanager
+def shared(
+    rule: Rule, num_chunks: int = 3, max_norm: float | None = None, **options: Any
+) -> Iterator[StoreExchange]:
+    parameters = model(**options)
+    with contextlib.closing(ParameterStore.create(parameters, rule, num_chunks)) as store:
+        yield StoreExchange(parameters, store, rule, max_norm)
+
+
+def step(exchange: Any, seed: int) -> torch.Tensor:
+    gradient = exchange.parameters.gradient
+    generator = torch.Generator().manual_seed(seed)
+    gradient.copy_(torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype))
+    return exchange.step(lr=0.01)
+
+
+def assert_same(state: Any, other: Any) -> None:
+    assert state.keys() == other.keys()
+    for kind in state.keys() - {"counts"}:
+        for name, tensor in state[kind].items():
+            assert torch.equal(tensor, other[kind][name]), (kind, name)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("num_chunks", [1, 3, 7])
+@pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
+def test_one_learner_equals_the_local_rule_to_the_bit(
+    rule: Rule, num_chunks: int, dtype: torch.dtype
+) -> None:
+    local = Local(model(dtype), rule, 0.5)
+    with shared(rule, num_chunks, 0.5, dtype=dtype) as exchange:
+        for seed in range(5):
+            norm, expected = step(exchange, seed), step(local, seed)
+            assert torch.equal(norm, expected)
+            assert torch.equal(exchange.parameters.parameter, local.parameters.parameter)
+        assert_same(exchange.state_dict(), local.state_dict())
+        assert exchange.num_updates == 5
+
+
+def test_large_vectors_equal_the_local_rule_to_the_bit() -> None:
+    local = Local(model(inputs=10_000), RMSPROP, None)
+    with shared(RMSPROP, inputs=10_000) as exchange:
+        for seed in range(2):
+            step(exchange, seed), step(local, seed)
+        assert torch.equal(exchange.parameters.parameter, local.parameters.parameter)
+
+
+@pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
+def test_two_learners_in_turn_equal_the_slow_version_with_one_count(rule: Rule) -> None:
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(6, 20))
+    with contextlib.closing(ParameterStore.create(wide(20), rule)) as store:
+        exchanges = [StoreExchange(wide(20), store, rule, None) for _ in range(2)]
+        for turn, gradient in zip((0, 0, 1, 0, 1, 1), gradients, strict=True):
+            exchanges[turn].parameters.gradient[:20] = torch.from_numpy(gradient)
+            exchanges[turn].step(lr=0.01)
+        found = exchanges[1].parameters.parameter[:20].numpy()
+        assert exchanges[0].num_updates == 3
+    expected = np.zeros(20)
+    for i in range(20):
+        mean, square = 0.0, 1.0 if rule is RMSPROP else 0.0
+        for t in range(1, 7):  # the store's count, whoever pushes
+            g = gradients[t - 1, i]
+            if rule is RMSPROP:
+                square = 0.9 * square + 0.1 * g * g
+                expected[i] -= 0.01 * g / math.sqrt(square + 1e-6)
+            else:
+                mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
+                rate = 0.01 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+                expected[i] -= rate * mean / (math.sqrt(square) + 1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def wide(size: int) -> FlatParameters:
+    """Zeros, float64."""
+    linear = nn.Linear(size, 1, bias=False).double()
+    nn.init.zeros_(linear.weight)
+    return FlatParameters(linear)
+
+
+def test_gradient_is_clipped_as_a_whole_before_the_chunks() -> None:
+    with contextlib.closing(ParameterStore.create(zeros(64), Sum(), 4)) as store:
+        exchange = StoreExchange(zeros(64), store, Sum(), 2.0)
+        exchange.parameters.gradient[:] = 1.0  # norm 8
+        assert exchange.step(lr=0.0).item() == 8
+        torch.testing.assert_close(exchange.parameters.parameter, torch.full((64,), 0.25))
+
+
+def test_pull_takes_what_others_pushed() -> None:
+    with contextlib.closing(ParameterStore.create(zeros(64), Sum())) as store:
+        one, other = (StoreExchange(zeros(64), store, Sum(), None) for _ in range(2))
+        push(one, 3)
+        assert other.parameters.parameter.unique().tolist() == [0]
+        other.pull()
+        assert other.parameters.parameter.unique().tolist() == [3]
+        assert other.num_updates == 0
+
+
+def test_push_that_fails_in_the_middle_changes_nothing_of_its_chunk() -> None:
+    class Failing(Sum):
+        def step_(self, parameter: torch.Tensor, *rest: Any) -> None:
+            parameter.fill_(99)
+            raise RuntimeError("in the middle")
+
+    with contextlib.closing(ParameterStore.create(zeros(64), Sum())) as store:
+        exchange = StoreExchange(zeros(64), store, Sum(), None)
+        with pytest.raises(RuntimeError, match="in the middle"):
+            push(StoreExchange(zeros(64), store, Failing(), None), 1)
+        push(exchange, 1)
+        assert exchange.parameters.parameter.unique().tolist() == [1]
+
+
+# ---- chunks, locks, numbers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "num_chunks", "lengths"),
+    [(96, 3, [32, 32, 32]), (80, 3, [32, 32, 16]), (16, 3, [16]), (80, 4, [32, 32, 16])],
+)
+def test_chunks_cover_the_vector_at_cache_lines(
+    size: int, num_chunks: int, lengths: list[int]
+) -> None:
+    with contextlib.closing(ParameterStore.create(zeros(size), Sum(), num_chunks)) as store:
+        ends = [0, *(chunk.elements.stop for chunk in store.chunks)]
+        assert [chunk.elements.start for chunk in store.chunks] == ends[:-1]
+        assert np.diff(ends).tolist() == lengths and ends[-1] == size
+        addresses = [slot.data_ptr() for chunk in store.chunks for slot in chunk.slots]
+        assert all(address % 64 == 0 for address in addresses)
+
+
+def test_two_opens_in_one_process_exclude_each_other() -> None:
+    with (
+        contextlib.closing(ParameterStore.create(zeros(48), Sum())) as store,
+        contextlib.closing(ParameterStore.open(store.address, zeros(48), Sum(), 0.05)) as other,
+    ):
+        visited = []
+
+        def visit_inside(chunk: Any) -> None:
+            if chunk.index == 1:
+                with pytest.raises(TimeoutError, match=r"chunk 1 of the .* another thread of this"):
+                    other.visit(lambda each: visited.append(each.index))
+
+        waited = store.visit(visit_inside)
+    assert visited == [0, 2]  # what was free did not wait
+    assert waited == 0
+
+
+def test_lag_counts_updates_of_others_since_the_last_read() -> None:
+    with contextlib.closing(ParameterStore.create(zeros(48), Sum())) as store:
+        one, other = (StoreExchange(zeros(48), store, Sum(), None) for _ in range(2))
+        assert math.isnan(one.take_metrics()["push_lag_mean"])
+        for exchange in (one, other, other, one):
+            push(exchange, 1)
+        metrics = one.take_metrics()
+        # three chunks each: first nobody else, then two by the other
+        assert [metrics[f"push_lag_{kind}"] for kind in ("min", "mean", "max")] == [0, 1, 2]
+        assert metrics["push_seconds"] > 0 and metrics["lock_wait_seconds"] == 0
+        other.pull()
+        push(other, 1)
+        assert other.take_metrics()["push_lag_max"] == 1  # of its first push; the pull saw the rest
+        assert math.isnan(one.take_metrics()["push_lag_max"])
+
+
+# ---- saved state ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loads_shared", [False, True], ids=["by_local", "by_shared"])
+@pytest.mark.parametrize("saves_shared", [False, True], ids=["of_local", "of_shared"])
+def test_state_of_one_exchange_loaded_by_another_gives_the_same_next_step(
+    saves_shared: bool, loads_shared: bool
+) -> None:
+    with shared(ADAM) as first, shared(ADAM, num_chunks=7) as second:
+        saver = first if saves_shared else Local(model(), ADAM, None)
+        loader = second if loads_shared else Local(model(), ADAM, None)
+        for seed in range(3):
+            step(saver, seed)
+        step(loader, 99)
+        loader.load_state_dict(saver.state_dict())
+        assert loader.num_updates == 3
+        step(saver, 4), step(loader, 4)
+        assert_same(saver.state_dict(), loader.state_dict())
+        loaded = loader.parameters.to_named(loader.parameters.parameter)
+        assert torch.equal(loaded["weight"], saver.state_dict()["parameters"]["weight"])
+
+
+def test_saved_counts_are_of_all_learners_and_of_this_one() -> None:
+    with contextlib.closing(ParameterStore.create(zeros(48), Sum())) as store:
+        one, other = (StoreExchange(zeros(48), store, Sum(), None) for _ in range(2))
+        for exchange in (one, other, other):
+            push(exchange, 1)
+        saved = one.state_dict()
+        assert {name: int(n) for name, n in saved["counts"].items()} == {
+            "num_updates": 3,
+            "learner_updates": 1,
+        }
+        assert saved["parameters"]["weight"].unique().tolist() == [3]  # the store's, not its own
+        other.load_state_dict(saved)
+        assert other.num_updates == 1
+        assert [chunk.num_updates for chunk in store.chunks] == [3, 3, 3]
+
+
+def test_state_of_another_rule_is_refused() -> None:
+    with shared(RMSPROP) as exchange, pytest.raises(ValueError, match="needs counts, mean_square"):
+        exchange.load_state_dict(Local(model(), ADAM, None).state_dict())
+
+
+# ---- strangers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rule", "message"),
+    [
+        (model(), ADAM, r"other rule than this learner: RMSProp\(.*, here Adam\("),
+        (model(torch.float64), RMSPROP, "other dtype than this learner: float32, here float64"),
+        (model(inputs=31), RMSPROP, "other parameters than this learner; start all learners"),
+    ],
+    ids=["rule", "dtype", "parameters"],
+)
+def test_store_of_something_else_is_refused(
+    parameters: FlatParameters, rule: Rule, message: str
+) -> None:
+    with contextlib.closing(ParameterStore.create(model(), RMSPROP)) as store:
+        with pytest.raises(ValueError, match=message):
+            ParameterStore.open(store.address, parameters, rule)
+
+
+def test_address_of_no_store_is_refused() -> None:
+    read, write = os.pipe()
+    memory = os.memfd_create("other")
+    os.truncate(memory, 10_000)
+    try:
+        for number in (read, memory):
+            address = f"/proc/{os.getpid()}/fd/{number}"
+            with pytest.raises(ValueError, match=rf"{address} is no parameter store"):
+                ParameterStore.open(address, zeros(16), Sum())
+    finally:
+        for number in (read, write, memory):
+            os.close(number)
+    with pytest.raises(ValueError, match=rf"no parameter store at {address} .*No such file"):
+        ParameterStore.open(address, zeros(16), Sum())
+    with pytest.raises(ValueError, match="'/dev/shm/x' is no address of a parameter store"):
+        ParameterStore.open("/dev/shm/x", zeros(16), Sum())
+
+
+def test_number_of_chunks_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_chunks is 0; it must be at least 1"):
+        ParameterStore.create(zeros(16), Sum(), num_chunks=0)
+
+
+def test_closed_store_takes_no_more_pushes_and_its_address_is_void() -> None:
+    store = ParameterStore.create(zeros(16), Sum())
+    exchange = StoreExchange(zeros(16), store, Sum(), None)
+    store.close()
+    store.close()
+    with pytest.raises(ValueError, match="closed file"):
+        push(exchange, 1)
+    with pytest.raises(ValueError, match="no parameter store at"):
+        ParameterStore.open(store.address, zeros(16), Sum())

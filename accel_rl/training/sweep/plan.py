@@ -155,8 +155,12 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
     learner = config.learner
     if isinstance(learner, DQNConfig):
         enough = (config.sampler.horizon + learner.n_step + 64) * config.sampler.num_envs
+        size = min(learner.replay_size, enough)
         learner = dataclasses.replace(
-            learner, replay_device="auto", replay_size=min(learner.replay_size, enough)
+            learner,
+            replay_device="auto",
+            replay_size=size,
+            min_steps=min(learner.min_steps, size),
         )
     return dataclasses.replace(config, device="cpu", learner=learner)
 

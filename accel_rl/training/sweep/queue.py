@@ -33,7 +33,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass
 class Job:
-    """A run of the sweep and how it stands. ``output``: what it prints. ``error``: why it failed."""
+    """A run of the sweep and how it stands. ``output``: all it prints. ``error``: its failure."""
 
     run: PlannedRun
     run_dir: Path

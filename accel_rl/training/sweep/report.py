@@ -83,7 +83,7 @@ def read_score(job: Job) -> Score | None:
     last = _last_row(job.run_dir / "metrics.csv")
     value, source = last["episode_return_raw_mean"], f"last {EPISODE_WINDOW} games"
     evaluations = job.run_dir / "evaluation.csv"
-    if evaluations.exists():
+    if evaluations.exists() and evaluations.stat().st_size:
         value, source = _last_row(evaluations)["episode_return_raw_mean"], "last evaluation"
     if not math.isfinite(value):
         return None

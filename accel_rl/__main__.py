@@ -1,6 +1,6 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play`` and ``plot`` are the same as the other scripts there.
+``python -m accel_rl evaluate``, ``play``, ``plot`` and ``sweep`` are the same as the other scripts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from accel_rl.training.tools import run_tool
 
             return run_tool(given[0], given[1:])
+        if given and given[0] == "sweep":
+            from accel_rl.training.sweep.command import sweep
+
+            return sweep(given[1:])
         from accel_rl.training.run import run
 
         return run(given)

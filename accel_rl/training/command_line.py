@@ -48,6 +48,7 @@ python launch/train.py [key=value ...]     one training run
 torchrun launch/train.py [key=value ...]   the same
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
+python -m accel_rl sweep ...               many runs, for each combination of options (has --help)
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows that preset's values."""

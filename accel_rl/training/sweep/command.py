@@ -1,0 +1,148 @@
+"""``sweep`` from the command line: what it is given, what it says, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from accel_rl.training.command_line import help_entry, wants_help
+from accel_rl.training.options import format_value, list_options
+from accel_rl.training.run import print_help
+from accel_rl.training.run_directory import hold
+from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.sweep.display import SweepDisplay
+from accel_rl.training.sweep.plan import (
+    PlannedRun,
+    SweepOptions,
+    check_runs,
+    plan_runs,
+    read_options,
+    read_plan,
+    write_plan,
+)
+from accel_rl.training.sweep.queue import Job, make_jobs, work_off
+from accel_rl.training.sweep.report import NAMES, Panel, format_estimate, write_report
+from accel_rl.training.sweep.slots import slots_here
+
+USAGE = """\
+python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
+                                      a run for each combination of what is listed
+python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
+python -m accel_rl sweep ...          the same, where accel_rl is installed
+
+Every option of training may be given, with one value or several; `python launch/train.py --help`
+lists them. Options of the sweep itself, with their defaults"""
+
+
+def sweep(arguments: Sequence[str]) -> int:
+    """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
+    console = Console()
+    try:
+        if wants_help(arguments):
+            return print_help(_help(console.width))
+        if sys.platform != "linux":
+            raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
+        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        sys.path.append(os.getcwd())
+        with StopRequest():
+            options, axes = read_options(arguments)
+            runs = plan_runs(axes) if options.resume is None else read_plan(Path(options.resume))
+            return _sweep(options, runs, console)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as interrupted:
+        print(f"stopped by {interrupted.signal.name} before a run began", file=sys.stderr)
+        return 128 + interrupted.signal
+
+
+def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> int:
+    number, total = options.part_of
+    mine = runs[number - 1 :: total]
+    if not mine:
+        raise ValueError(f"part={options.part} has no run: there are {len(runs)} in all")
+    slots = slots_here(options, [run.config for run in mine])
+    check_runs(mine)
+    sweep_dir = _directory(options, runs)
+    # Apart for each part, which also keeps two sweeps from doing the same one.
+    output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with hold(output_dir):
+        jobs = make_jobs(runs, sweep_dir, output_dir)
+        here = [job for job in jobs if job.run in mine]
+        display = SweepDisplay(console, here)
+        with closing(display), StopRequest(display.close) as stop:
+            display.say(
+                f"sweep directory: {sweep_dir}\n{len(here)} runs, {len(slots)} at a time; "
+                f"finished before: {sum(job.state == 'finished' for job in here)}"
+            )
+            stop.hold()
+            work_off(here, slots, stop, display.tell, display.look)
+        # Of the other parts too, as far as they have come.
+        panels = write_report(sweep_dir, jobs)
+    return _conclude(sweep_dir, here, panels, console, stop)
+
+
+def _directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
+    """The sweep's directory: that of ``resume``, a new one, or one that another part has made."""
+    if options.resume is not None:
+        return Path(options.resume)
+    if options.sweep_dir is None:
+        path = Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    else:
+        path = Path(options.sweep_dir)
+    path.mkdir(parents=True, exist_ok=True)
+    names = os.listdir(path)
+    if "sweep.yaml" in names and options.part_of[1] > 1 and read_plan(path) == runs:
+        return path
+    if names:
+        raise ValueError(
+            f"sweep_dir={path} is not empty; choose another, or go on with resume={path}"
+        )
+    write_plan(path, runs)
+    return path
+
+
+def _conclude(
+    sweep_dir: Path, jobs: list[Job], panels: list[Panel], console: Console, stop: StopRequest
+) -> int:
+    for panel in panels:
+        console.print(_table(panel))
+    print(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * bool(panels))
+    failed = [job for job in jobs if job.state == "failed"]
+    for job in failed:
+        print(f"failed: {job.run.name}: {job.error}\n(details: {job.output})", file=sys.stderr)
+    if failed or stop.received is not None:
+        print(f"go on with resume={sweep_dir}")
+    if stop.received is not None:
+        print(f"stopped by {stop.received.name}", file=sys.stderr)
+        return 128 + stop.received
+    return 1 if failed else 0
+
+
+def _table(panel: Panel) -> RenderableType:
+    table = Table(box=box.SIMPLE, title=panel.title, title_justify="left")
+    table.add_column("configuration", overflow="fold")
+    for name in ("runs", *NAMES.values()):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, estimates in panel.estimates.items():
+        # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
+        values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
+        table.add_row(label, str(panel.num_runs[label]), *values)
+    return table
+
+
+def _help(width: int) -> str:
+    lines = USAGE.splitlines()
+    for option in list_options(SweepOptions()):
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += help_entry(head, option.doc, width)
+    return "\n".join(lines)

@@ -1,0 +1,207 @@
+"""Which runs a sweep consists of: the product of its lists, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from accel_rl.algos import DQNConfig
+from accel_rl.config import TrainConfig
+from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.command_line import override, parse_arguments, split
+from accel_rl.training.files import write_whole
+from accel_rl.training.parts import build, pick_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """How a sweep is run."""
+
+    slots: int | None = None
+    """runs at a time, each with an equal share of the cores and GPUs; none: one for each GPU, and
+    one where there is none"""
+    cpus: tuple[int, ...] = ()
+    """CPUs that all runs together may use; empty: all that this process may use"""
+    part: str = "1/1"
+    """which of the runs to do here: 1/4, 2/4, 3/4, 4/4 on four machines"""
+    sweep_dir: str | None = None
+    """directory for what the sweep leaves behind; none: sweeps/<time>"""
+    resume: str | None = None
+    """directory of a sweep to go on with: what is finished is not run again, and what is not goes
+    on from its last checkpoint"""
+
+    def __post_init__(self) -> None:
+        if self.slots is not None and self.slots < 1:
+            raise ValueError(f"slots is {self.slots}; it must be at least 1")
+        number, total = self.part_of
+        if not 1 <= number <= total:
+            raise ValueError(f"part={self.part} is not one of 1/{total} to {total}/{total}")
+
+    @property
+    def part_of(self) -> tuple[int, int]:
+        """``part`` as two numbers."""
+        number, _, total = self.part.partition("/")
+        if not (number.isdecimal() and total.isdecimal() and int(total)):
+            raise ValueError(f"part={self.part} is not of the form 1/4")
+        return int(number), int(total)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: ``name`` is unique in the sweep, ``label`` the same for runs that differ in
+    environment and seed alone.
+    """
+
+    name: str
+    label: str
+    arguments: tuple[str, ...]
+    config: TrainConfig
+
+
+def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]]:
+    """The sweep's own options, and those of its runs.
+
+    Raises:
+        ValueError: an option of the sweep is not valid, or given with ``resume`` in vain.
+    """
+    given = split(arguments)
+    own = {field.name for field in dataclasses.fields(SweepOptions)}
+    options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
+    axes = {key: text for key, text in given.items() if key not in own}
+    if options.resume is not None:
+        for key in [*axes, *("sweep_dir" for _ in range(options.sweep_dir is not None))]:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with resume={options.resume}, which has its "
+                "own; leave it out"
+            )
+    elif not axes:
+        raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
+    if "run_dir" in axes:
+        raise ValueError(
+            f"run_dir={axes['run_dir']} cannot be given to a sweep, whose runs lie in its own "
+            "directory; use sweep_dir=PATH for that"
+        )
+    return options, axes
+
+
+def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
+    """A run for each combination of the values that ``axes`` lists with commas between them.
+
+    Raises:
+        ValueError: an option is not valid in one of them; the message names the run.
+    """
+    lists = {key: text.split(",") for key, text in axes.items()}
+    for key, values in lists.items():
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{key}={axes[key]} lists {value} twice")
+    runs: dict[str, PlannedRun] = {}
+    for combination in product(*lists.values()):
+        chosen = dict(zip(lists, combination, strict=True))
+        arguments = tuple(f"{key}={value}" for key, value in chosen.items())
+        try:
+            config = parse_arguments(arguments)
+        except ValueError as error:
+            raise ValueError(f"run {' '.join(arguments)}: {error}") from error
+        varied = {
+            key.rpartition(".")[2]: value
+            for key, value in chosen.items()
+            if len(lists[key]) > 1 and key not in ("algo", "env", "seed")
+        }
+        name = "-".join([config.env, config.algo, str(config.seed)])
+        name += "".join(f"-{key}-{value}" for key, value in varied.items())
+        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+        if name in runs:
+            raise ValueError(
+                f"runs {' '.join(runs[name].arguments)} and {' '.join(arguments)} "
+                f"would both be called {name}; write their options in another way"
+            )
+        label = ", ".join([config.algo, *(f"{key}={value}" for key, value in varied.items())])
+        runs[name] = PlannedRun(name, label, arguments, config)
+    return list(runs.values())
+
+
+def check_runs(runs: Sequence[PlannedRun]) -> None:
+    """Builds the parts of runs, and gives them up, so that none is refused when its turn comes.
+
+    Each environment and each other set of options is built once, not all their combinations. No
+    process is started and no GPU is used; a replay is made small.
+
+    Raises:
+        ValueError: a run cannot be had here; the message names it.
+    """
+    checked: set[object] = set()
+    for run in runs:
+        config = dataclasses.replace(run.config, seed=0)
+        keys = {(config.env, config.atari), dataclasses.replace(config, env="")}
+        if keys <= checked:
+            continue
+        checked |= keys
+        try:
+            pick_device(config.device)
+            parts = build(_on_cpu(config))
+        except ValueError as error:
+            raise ValueError(f"run {' '.join(run.arguments)}: {error}") from error
+        parts.server.close()
+        parts.sampler.close()
+
+
+def _on_cpu(config: TrainConfig) -> TrainConfig:
+    learner = config.learner
+    if isinstance(learner, DQNConfig):
+        enough = (config.sampler.horizon + learner.n_step + 64) * config.sampler.num_envs
+        size = min(learner.replay_size, enough)
+        learner = dataclasses.replace(
+            learner,
+            replay_device="auto",
+            replay_size=size,
+            min_steps=min(learner.min_steps, size),
+        )
+    return dataclasses.replace(config, device="cpu", learner=learner)
+
+
+def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
+    """``sweep.yaml``: what `read_plan` reads."""
+    axes: dict[str, list[str]] = {}
+    for run in runs:
+        for argument in run.arguments:
+            key, _, value = argument.partition("=")
+            if value not in axes.setdefault(key, []):
+                axes[key].append(value)
+    tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
+    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode())
+
+
+def read_plan(sweep_dir: Path) -> list[PlannedRun]:
+    """The runs of the sweep in ``sweep_dir``.
+
+    Raises:
+        ValueError: it holds no sweep of this version.
+    """
+    path = sweep_dir / "sweep.yaml"
+    if not path.is_file():
+        raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
+    try:
+        tree = OmegaConf.load(path)
+        assert isinstance(tree, DictConfig)
+        axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
+        names = [str(name) for name in tree["runs"]]
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    runs = plan_runs(axes)
+    if [run.name for run in runs] != names:
+        raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
+    return runs
+
+
+def is_finished(run: PlannedRun, run_dir: Path) -> bool:
+    """Whether ``run_dir`` has the checkpoint that a run writes at its end."""
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        return False
+    return int(checkpoints[-1].stem.removeprefix("steps_")) >= run.config.planned_steps

@@ -1,0 +1,172 @@
+"""The queue of a sweep: as many runs at a time as there are slots, each a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Literal
+
+import accel_rl
+from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.stopping import StopRequest
+from accel_rl.training.sweep.plan import PlannedRun, is_finished
+from accel_rl.training.sweep.slots import Slot
+
+State = Literal["waiting", "running", "finished", "failed", "stopped"]
+
+STOP_SECONDS = 120.0
+"""for runs to save and end when the sweep is stopped; then they are killed"""
+_LOOK_SECONDS = 0.25
+
+_PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class Job:
+    """A run of the sweep and how it stands. ``output``: all it prints. ``error``: its failure."""
+
+    run: PlannedRun
+    run_dir: Path
+    output: Path
+    state: State = "waiting"
+    error: str = ""
+
+
+def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> list[Job]:
+    """Jobs of ``runs``; those that an earlier sweep has finished are."""
+    jobs = []
+    for run in runs:
+        run_dir = sweep_dir / "runs" / run.name
+        job = Job(run, run_dir, output_dir / f"{run.name}.txt")
+        if is_finished(run, run_dir):
+            job.state = "finished"
+        jobs.append(job)
+    return jobs
+
+
+def work_off(
+    jobs: Sequence[Job],
+    slots: Sequence[Slot],
+    stop: StopRequest,
+    tell: Callable[[Job], None],
+    look: Callable[[], None],
+) -> None:
+    """Runs all jobs that wait, and returns when no process is left.
+
+    ``tell`` hears of each job whose state has changed, ``look`` is called a few times a second.
+    After the first signal no run is begun and all that are running are asked to stop, which saves
+    them; those that have not ended `STOP_SECONDS` later are killed.
+
+    Raises:
+        OSError: a run could not be started; the others were killed.
+    """
+    waiting = deque(job for job in jobs if job.state == "waiting")
+    free = deque(slots)
+    running: list[tuple[Job, Slot, _Process]] = []
+    asked_at: float | None = None
+    try:
+        while running or (waiting and stop.received is None):
+            while waiting and free and stop.received is None:
+                job, slot = waiting.popleft(), free.popleft()
+                running.append((job, slot, _Process(job, slot)))
+                job.state = "running"
+                tell(job)
+            for each in [each for each in running if each[2].has_ended()]:
+                job, slot, process = each
+                running.remove(each)
+                free.append(slot)
+                process.close()
+                job.state, job.error = process.outcome(was_asked=asked_at is not None)
+                tell(job)
+            if stop.received is not None and asked_at is None:
+                asked_at = monotonic()
+                for _, _, process in running:
+                    process.ask_to_stop()
+            if asked_at is not None and monotonic() - asked_at > STOP_SECONDS:
+                return  # `finally` kills
+            look()
+            sleep(_LOOK_SECONDS)
+    finally:
+        for job, _, process in running:
+            process.kill()
+            job.state = "failed"
+            job.error = f"killed: it has not ended within {STOP_SECONDS:g} s of being stopped"
+            tell(job)
+
+
+class _Process:
+    """The process of a job, in a session of its own: Ctrl-C in the terminal reaches the sweep
+    alone, which asks each run once.
+    """
+
+    def __init__(self, job: Job, slot: Slot) -> None:
+        arguments = [f"resume={job.run_dir}"]
+        if not list_checkpoints(job.run_dir):
+            # What an earlier attempt has left has nothing to go on from, and is in the way.
+            shutil.rmtree(job.run_dir, ignore_errors=True)
+            arguments = [*job.run.arguments, f"run_dir={job.run_dir}"]
+        environment = dict(os.environ)
+        path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+        if slot.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+        cpus = ",".join(map(str, slot.cpus))
+        child = [sys.executable, "-P", "-m", "accel_rl.training.sweep.child"]
+        self._output = job.output
+        life_read, self._life = os.pipe()
+        try:
+            with job.output.open("wb") as file:
+                self._process = subprocess.Popen(
+                    [*child, str(life_read), cpus, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=[life_read],
+                    start_new_session=True,
+                )
+        except OSError:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(life_read)
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def ask_to_stop(self) -> None:
+        if not self.has_ended():
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it at once; its own workers end with it."""
+        if not self.has_ended():
+            self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        self._process.wait()
+        os.close(self._life)
+
+    def outcome(self, was_asked: bool) -> tuple[State, str]:
+        """The state of the job of a process that has ended, and why it failed."""
+        code = self._process.returncode
+        if code == 0:
+            return "finished", ""
+        if was_asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            return "stopped", ""
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        said = self._output.read_text(errors="replace").strip()
+        _, is_told, message = f"\n{said}".rpartition("\nerror: ")
+        message = message if is_told else said[-300:]
+        return "failed", " ".join([f"{how}:", *message.split()]) if message else how

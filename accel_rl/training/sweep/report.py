@@ -1,0 +1,247 @@
+"""What a sweep ends in: a score for each run, and one table and one figure of their aggregates.
+
+The form is that of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811), human-normalised mean and
+median over games, with the interquartile mean and the intervals of Agarwal et al. 2021
+(arXiv:2108.13264) beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from accel_rl.training.files import write_whole
+from accel_rl.training.human_scores import human_normalized
+from accel_rl.training.metrics import EPISODE_WINDOW
+from accel_rl.training.sweep.aggregate import NUM_RESAMPLES, Estimate, aggregate
+from accel_rl.training.sweep.queue import Job
+
+NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
+_COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
+
+
+@dataclass(frozen=True)
+class Score:
+    """A finished run's: that of its last evaluation, else of its last 100 games.
+
+    ``steps`` and ``training_seconds``: what it took, evaluations left out.
+    """
+
+    label: str
+    env: str
+    seed: int
+    value: float
+    source: str
+    steps: int
+    training_seconds: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Aggregates of one kind of score: over all games where each has a human's score, else of one
+    environment. ``estimates``: by label, then statistic. ``num_runs``: by label.
+    """
+
+    title: str
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    num_runs: Mapping[str, int]
+
+
+def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
+    """Writes ``results.csv``, ``results.md`` and ``results.png``; returns what is in the table.
+
+    Runs that have not finished, or have finished no game, count nowhere and are named as such.
+
+    Raises:
+        OSError: one could not be written.
+    """
+    scores = {job.run.name: read_score(job) for job in jobs if job.state == "finished"}
+    scored = [score for score in scores.values() if score is not None]
+    panels = make_panels(scored)
+    write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode())
+    write_whole(sweep_dir / "results.md", _markdown(sweep_dir.name, jobs, scored, panels).encode())
+    if panels:
+        write_whole(sweep_dir / "results.png", _draw(panels))
+    return panels
+
+
+def read_score(job: Job) -> Score | None:
+    """The score of a finished run; None if it has finished no game.
+
+    Raises:
+        ValueError: its files cannot be read.
+    """
+    config = job.run.config
+    last = _last_row(job.run_dir / "metrics.csv")
+    value, source = last["episode_return_raw_mean"], f"last {EPISODE_WINDOW} games"
+    evaluations = job.run_dir / "evaluation.csv"
+    if evaluations.exists() and evaluations.stat().st_size:
+        value, source = _last_row(evaluations)["episode_return_raw_mean"], "last evaluation"
+    if not math.isfinite(value):
+        return None
+    cost = int(last["steps"]), last["training_seconds"]
+    return Score(job.run.label, config.env, config.seed, value, source, *cost)
+
+
+def _last_row(path: Path) -> dict[str, float]:
+    try:
+        with path.open(newline="") as file:
+            *_, row = csv.DictReader(file)
+        return {name: float(text) for name, text in row.items()}
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def make_panels(scores: Sequence[Score]) -> list[Panel]:
+    """One panel of human-normalised scores if every environment has a human's; else one for each
+    environment, of raw scores.
+    """
+    envs = list(dict.fromkeys(score.env for score in scores))
+    if envs and all(human_normalized(env, 0.0) is not None for env in envs):
+        games = f"{len(envs)} games" if len(envs) > 1 else envs[0]
+        return [_panel(f"human-normalised score, {games}", scores, is_normalized=True)]
+    return [
+        _panel(f"score, {env}", [score for score in scores if score.env == env], False)
+        for env in envs
+    ]
+
+
+def _panel(title: str, scores: Sequence[Score], is_normalized: bool) -> Panel:
+    by_label: dict[str, dict[str, list[float]]] = {}
+    for score in scores:
+        normalized = human_normalized(score.env, score.value) if is_normalized else score.value
+        assert normalized is not None
+        by_label.setdefault(score.label, {}).setdefault(score.env, []).append(normalized)
+    return Panel(
+        title,
+        {
+            label: aggregate([np.array(values) for values in games.values()])
+            for label, games in by_label.items()
+        },
+        {label: sum(map(len, games.values())) for label, games in by_label.items()},
+    )
+
+
+def _csv(jobs: Sequence[Job], scores: Mapping[str, Score | None]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = "run configuration env seed state score human_normalized score_of steps training_seconds"
+    writer.writerow([*head.split(), "error"])
+    for job in jobs:
+        config = job.run.config
+        row: list[object] = [job.run.name, job.run.label, config.env, config.seed, job.state]
+        score = scores.get(job.run.name)
+        if score is None:
+            row += [""] * 5
+        else:
+            normalized = human_normalized(score.env, score.value)
+            row += [f"{score.value:.10g}", "" if normalized is None else f"{normalized:.6g}"]
+            row += [score.source, score.steps, f"{score.training_seconds:.1f}"]
+        writer.writerow([*row, job.error])
+    return text.getvalue()
+
+
+def format_estimate(estimate: Estimate) -> str:
+    """``0.52 [0.40, 0.61]``; without the interval where there is none."""
+    if math.isnan(estimate.low):
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _markdown(
+    name: str, jobs: Sequence[Job], scores: Sequence[Score], panels: Sequence[Panel]
+) -> str:
+    states = [job.state for job in jobs]
+    lines = [f"# Sweep {name}", "", f"{states.count('finished')} of {len(jobs)} runs finished."]
+    for panel in panels:
+        lines += ["", f"## {panel.title[0].upper()}{panel.title[1:]}", ""]
+        lines += _table(
+            ["configuration", "runs", *NAMES.values()],
+            [
+                [label, str(panel.num_runs[label]), *(format_estimate(each[key]) for key in NAMES)]
+                for label, each in panel.estimates.items()
+            ],
+        )
+    if panels:
+        lines += [
+            "",
+            "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
+            "mean. In brackets: 95 % interval, stratified bootstrap over the runs of each game, "
+            f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scores))}.",
+            "",
+            "## Mean score of each game",
+            "",
+        ]
+        labels = list(dict.fromkeys(score.label for score in scores))
+        lines += _table(
+            ["env", *labels],
+            [
+                [env, *(_mean(scores, env, label) for label in labels)]
+                for env in dict.fromkeys(score.env for score in scores)
+            ],
+        )
+    missing = [job for job in jobs if job.state != "finished"]
+    if missing:
+        lines += ["", "## Not finished", ""]
+        lines += [
+            f"- {job.run.name}: {job.state}{', ' * bool(job.error)}{job.error}" for job in missing
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _sources(scores: Sequence[Score]) -> list[str]:
+    return sorted({f"mean of its {score.source}" for score in scores})
+
+
+def _mean(scores: Sequence[Score], env: str, label: str) -> str:
+    values = [each.value for each in scores if (each.env, each.label) == (env, label)]
+    return f"{np.mean(values):,.2f}" if values else "none"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _draw(panels: Sequence[Panel]) -> memoryview:
+    """A row for each panel: each configuration's statistics as points with their intervals."""
+    most = max(len(panel.estimates) for panel in panels)
+    size = (10.0, len(panels) * (1.2 + 0.4 * most))
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    for row, panel in enumerate(panels):
+        for column, (key, name) in enumerate(NAMES.items()):
+            axes = figure.add_subplot(len(panels), len(NAMES), row * len(NAMES) + column + 1)
+            for place, estimates in enumerate(panel.estimates.values()):
+                each = estimates[key]
+                if not math.isnan(each.low):
+                    axes.plot(
+                        [each.low, each.high],
+                        [place, place],
+                        color=_COLOUR,
+                        linewidth=6,
+                        alpha=0.35,
+                        solid_capstyle="butt",
+                    )
+                axes.plot(
+                    [each.value], [place], "|", color=_COLOUR, markersize=14, markeredgewidth=2.5
+                )
+            axes.set_yticks(range(len(panel.estimates)))
+            axes.set_yticklabels(list(panel.estimates) if column == 0 else [])
+            axes.set_ylim(len(panel.estimates) - 0.5, -0.5)
+            axes.set_title(name)
+            axes.grid(axis="x", color=_GRID, linewidth=0.8)
+            axes.set_axisbelow(True)
+            axes.spines[["right", "top"]].set_visible(False)
+            axes.set_xlabel(panel.title if column == 1 else "")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getbuffer()

@@ -1,0 +1,54 @@
+"""Where the runs of a sweep go: each slot has a share of the cores and of the GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from accel_rl.config import TrainConfig
+from accel_rl.topology import Machine, plan_cores, read_machine
+from accel_rl.training.sweep.plan import SweepOptions
+
+
+@dataclass(frozen=True)
+class Slot:
+    """``cpus``: the mask of its run. ``gpus``: for CUDA_VISIBLE_DEVICES; empty: none is there."""
+
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+
+def make_slots(options: SweepOptions, gpus: Sequence[str], machine: Machine) -> list[Slot]:
+    """Equal shares of ``machine``, in order, for ``slots`` runs at a time.
+
+    Slots beyond the number of cores or GPUs share them. Of more cores than the quota pays for, the
+    first are taken, so that the runs do not plan for what they cannot have together.
+
+    Raises:
+        ValueError: ``cpus`` names one that cannot be had.
+    """
+    num_slots = options.slots or max(1, len(gpus))
+    cpus: Sequence[int] | None = options.cpus or None
+    if cpus is None and machine.quota is not None and machine.quota < len(machine.cores):
+        cpus = [cpu for core in machine.cores[: max(1, int(machine.quota))] for cpu in core.cpus]
+    slots = []
+    for rank in range(num_slots):
+        plan = plan_cores(rank=rank, num_ranks=num_slots, cpus=cpus, machine=machine)
+        first = rank * len(gpus) // num_slots
+        end = (rank + 1) * len(gpus) // num_slots
+        slots.append(Slot(plan.server_cpus, tuple(gpus[first : max(end, first + 1)])))
+    return slots
+
+
+def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Slot]:
+    """Shares of this machine, of its GPUs too unless all runs are told device=cpu."""
+    gpus: list[str] = []
+    if any(config.device != "cpu" for config in configs):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = [str(number) for number in range(torch.cuda.device_count())]
+        if visible and gpus:
+            gpus = visible.split(",")[: len(gpus)]
+    return make_slots(options, gpus, read_machine())

@@ -1,0 +1,89 @@
+"""Aggregates over games and seeds, against the definitions written out slowly."""
+
+import itertools
+import statistics as slow
+
+import numpy as np
+import pytest
+
+from accel_rl.training.sweep.aggregate import aggregate, interquartile_mean, statistics
+
+
+def slow_iqm(scores: list[float]) -> float:
+    """The mean of what is left when a quarter of the scores is taken off either end."""
+    rest = sorted(scores)
+    for _ in range(len(scores) // 4):
+        rest = rest[1:-1]
+    return sum(rest) / len(rest)
+
+
+def slow_statistics(games: list[list[float]]) -> dict[str, float]:
+    means = [sum(game) / len(game) for game in games]
+    return {
+        "iqm": slow_iqm([score for game in games for score in game]),
+        "mean": sum(means) / len(means),
+        "median": slow.median(means),
+    }
+
+
+def games_of(shape: list[int], seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=runs) ** 3 for runs in shape]
+
+
+def test_iqm_by_hand() -> None:
+    # of 1 .. 8 the middle half is 3, 4, 5, 6: 4.5; of five scores one is taken off either end
+    assert interquartile_mean(np.array([[8.0, 1, 7, 2, 6, 3, 5, 4]])).tolist() == [4.5]
+    assert interquartile_mean(np.array([[100.0, 1, 2, 3, -50]])).tolist() == [2.0]
+    assert interquartile_mean(np.array([[1.0, 3]])).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("shape", [[1], [3], [2, 2], [3, 3, 3], [5, 1, 4], [3] * 49], ids=str)
+def test_point_estimates_equal_the_definitions(shape: list[int]) -> None:
+    games = games_of(shape)
+    found = aggregate(games)
+    expected = slow_statistics([game.tolist() for game in games])
+    assert {name: each.value for name, each in found.items()} == pytest.approx(expected)
+
+
+def test_statistics_of_each_draw_equal_the_definitions() -> None:
+    rng = np.random.default_rng(1)
+    draws = [rng.normal(size=(20, runs)) for runs in (3, 5, 2)]
+    found = statistics(draws)
+    for draw in range(20):
+        expected = slow_statistics([game[draw].tolist() for game in draws])
+        assert {name: values[draw] for name, values in found.items()} == pytest.approx(expected)
+
+
+def test_interval_is_that_of_all_possible_resamples() -> None:
+    """Two games of three and two runs: 27 x 4 equally likely draws, each game's its own."""
+    games = [[0.0, 1.0, 10.0], [100.0, 140.0]]
+    everything = [
+        slow_statistics([list(a), list(b)])
+        for a in itertools.product(games[0], repeat=3)
+        for b in itertools.product(games[1], repeat=2)
+    ]
+    found = aggregate([np.array(game) for game in games])
+    for name, estimate in found.items():
+        exact = sorted(each[name] for each in everything)
+        assert min(abs(estimate.low - value) for value in exact) < 1e-9
+        # The share of draws at or below each end, within 4 standard errors of 2,000 draws.
+        below = np.mean([value <= estimate.low + 1e-9 for value in exact])
+        within = np.mean([value <= estimate.high + 1e-9 for value in exact])
+        tolerance = 4 * np.sqrt(0.025 * 0.975 / 2_000)
+        assert below > 0.025 - tolerance and within > 0.975 - tolerance
+        strictly_below = np.mean([value < estimate.low - 1e-9 for value in exact])
+        strictly_within = np.mean([value < estimate.high - 1e-9 for value in exact])
+        assert strictly_below < 0.025 + tolerance and strictly_within < 0.975 + tolerance
+
+
+def test_games_are_resampled_apart() -> None:
+    """Each game's runs are alike, the games far apart: nothing can vary."""
+    found = aggregate([np.array([1.0, 1.0]), np.array([50.0, 50.0])])
+    assert all((each.low, each.high) == (each.value, each.value) for each in found.values())
+
+
+def test_interval_of_single_runs_is_unknown_and_draws_are_seeded() -> None:
+    assert all(np.isnan(each.low) for each in aggregate(games_of([1, 1, 1])).values())
+    games = games_of([4, 4])
+    assert aggregate(games) == aggregate(games) != aggregate(games, seed=1)

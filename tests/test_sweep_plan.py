@@ -1,0 +1,161 @@
+"""Which runs a sweep consists of, what is refused, and where they go."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from accel_rl.__main__ import main
+from accel_rl.topology import Core, Machine
+from accel_rl.training.sweep.plan import (
+    SweepOptions,
+    check_runs,
+    plan_runs,
+    read_options,
+    read_plan,
+    write_plan,
+)
+from accel_rl.training.sweep.slots import Slot, make_slots
+
+MACHINE = Machine(tuple(Core((2 * i, 2 * i + 1)) for i in range(4)))
+
+
+def names(**axes: str) -> list[str]:
+    return [run.name for run in plan_runs(axes)]
+
+
+def test_runs_are_the_product_of_the_lists_in_order() -> None:
+    runs = plan_runs({"algo": "a2c,ppo", "env": "pong,breakout", "seed": "0,1", "gamma": "0.9"})
+    assert [run.name for run in runs] == [
+        *("pong-a2c-0", "pong-a2c-1", "breakout-a2c-0", "breakout-a2c-1"),
+        *("pong-ppo-0", "pong-ppo-1", "breakout-ppo-0", "breakout-ppo-1"),
+    ]
+    assert runs[-1].arguments == ("algo=ppo", "env=breakout", "seed=1", "gamma=0.9")
+    assert runs[-1].config.learner.gamma == 0.9
+    assert {run.label for run in runs} == {"a2c", "ppo"}
+
+
+def test_other_options_that_vary_are_part_of_name_and_label() -> None:
+    runs = plan_runs({"env": "catch", "learner.lr": "1e-3,3e-3", "total_steps": "1e6"})
+    assert [run.name for run in runs] == ["catch-a2c-0-lr-1e-3", "catch-a2c-0-lr-3e-3"]
+    assert [run.label for run in runs] == ["a2c, lr=1e-3", "a2c, lr=3e-3"]
+
+
+def test_names_can_be_those_of_folders() -> None:
+    assert names(env="ALE/Pong-v5") == ["ALE-Pong-v5-a2c-0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
+        (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
+        (["seed=0,"], "run seed=: seed= is not valid; it must be: integer"),
+        (["env=catch", "slot=2"], "run env=catch slot=2: unknown option slot"),
+        (["algo=a2c,ppo", "epochs=3"], "run algo=a2c epochs=3: unknown option epochs"),
+        (
+            ["algo=ppo", "env=catch", "num_envs=8,7"],
+            "run algo=ppo env=catch num_envs=7: num_envs=7",
+        ),
+        (["env=pongg,pong"], "run env=pongg: "),
+        (["env=catch", "model=a3c"], "run env=catch model=a3c: "),
+        (
+            ["env=catch", "device=cuda"],
+            "run env=catch device=cuda: device=cuda, but torch finds no",
+        ),
+        (["slots=0", "seed=1"], "slots is 0; it must be at least 1"),
+        (["part=3/2", "seed=1"], "part=3/2 is not one of 1/2 to 2/2"),
+        (["part=half", "seed=1"], "part=half is not of the form 1/4"),
+        (["part=3/3", "seed=1,2"], "part=3/3 has no run: there are 2 in all"),
+        (["cpus=4095", "env=catch"], "cpus=[4095] names CPUs 4095, which cannot be had"),
+        (["run_dir=x", "seed=1"], "run_dir=x cannot be given to a sweep"),
+        (["resume=x", "seed=1"], "seed=1 cannot be given with resume=x"),
+        (["resume=x", "sweep_dir=y"], "sweep_dir=y cannot be given with resume=x"),
+        (["resume=absent"], "absent holds no sweep: there is no sweep.yaml in it"),
+        (["--slots=2"], "'--slots=2': options are written without dashes: slots=2"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_refused_with_one_message_before_anything_starts(
+    arguments: list[str], message: str, tmp_path, monkeypatch, capsys
+) -> None:
+    if "device=cuda" in arguments:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *arguments]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {message}")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_is_in_use_is_refused(tmp_path, capsys) -> None:
+    (tmp_path / "note.txt").touch()
+    assert main(["sweep", "env=catch", f"sweep_dir={tmp_path}"]) == 1
+    assert "is not empty; choose another, or go on with resume=" in capsys.readouterr().err
+
+
+def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
+    sizes = []
+    monkeypatch.setattr(
+        "accel_rl.algos.replay.memory.check_free_memory",
+        lambda nbytes, size, device: sizes.append(nbytes),
+    )
+    check_runs(plan_runs({"algo": "dqn,rainbow", "env": "catch", "seed": "0,1"}))
+    assert len(sizes) == 2 and max(sizes) < 1e7
+
+
+def test_plan_that_is_written_is_the_one_that_is_read(tmp_path) -> None:
+    runs = plan_runs({"algo": "a2c,ppo", "seed": "0,1", "total_steps": "1e6", "serial": "true"})
+    write_plan(tmp_path, runs)
+    assert read_plan(tmp_path) == runs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("]", "sweep.yaml cannot be read"),
+        ("a: 1", "sweep.yaml cannot be read"),
+        ("{options: {env: [catch]}, runs: [other]}", "sweep.yaml is of another version"),
+    ],
+)
+def test_plan_that_cannot_be_read_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_plan(tmp_path)
+
+
+def test_options_of_the_sweep_are_told_from_those_of_its_runs() -> None:
+    options, axes = read_options(["slots=3", "cpus=0,1", "part=2/4", "env=pong,catch"])
+    assert options == SweepOptions(slots=3, cpus=(0, 1), part="2/4")
+    assert axes == {"env": "pong,catch"}
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "expected"),
+    [
+        ({}, "", [Slot(tuple(range(8)), ())]),
+        ({}, "01", [Slot((0, 1, 2, 3), ("0",)), Slot((4, 5, 6, 7), ("1",))]),
+        ({"slots": 2}, "", [Slot((0, 1, 2, 3), ()), Slot((4, 5, 6, 7), ())]),
+        ({"slots": 1}, "01", [Slot(tuple(range(8)), ("0", "1"))]),
+        ({"slots": 4}, "01", [Slot((2 * i, 2 * i + 1), (str(i // 2),)) for i in range(4)]),
+        ({"slots": 2, "cpus": (2, 3, 7)}, "", [Slot((2, 3), ()), Slot((7,), ())]),
+    ],
+    ids=str,
+)
+def test_slots_share_cores_and_gpus_in_order(options: dict, gpus: str, expected: list) -> None:
+    assert make_slots(SweepOptions(**options), list(gpus), MACHINE) == expected
+
+
+def test_slots_share_no_more_cores_than_the_quota_pays_for() -> None:
+    slots = make_slots(SweepOptions(slots=2), [], MACHINE._replace(quota=2.5))
+    assert slots == [Slot((0, 1), ()), Slot((2, 3), ())]
+
+
+def test_plan_is_yaml_for_people(tmp_path) -> None:
+    write_plan(tmp_path, plan_runs({"env": "catch", "seed": "0,1"}))
+    tree = OmegaConf.to_container(OmegaConf.load(tmp_path / "sweep.yaml"))
+    assert tree == {
+        "options": {"env": ["catch"], "seed": ["0", "1"]},
+        "runs": ["catch-a2c-0", "catch-a2c-1"],
+    }

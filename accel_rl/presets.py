@@ -14,6 +14,7 @@ from math import ceil, exp, log
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
+from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
 
 _SAMPLER = SamplerConfig(
@@ -71,6 +72,15 @@ def a2c_baselines() -> TrainConfig:
     )
 
 
+def a3c() -> TrainConfig:
+    """A3C as in Stooke and Abbeel 2018 (arXiv:1803.02811): A2C's learners without waiting
+
+    Each of ``learners`` has 16 simulators of its own and A2C's settings as they are; RMSProp's
+    running mean is shared like the parameters. The paper's has 3 learners.
+    """
+    return replace(a2c(), algo="a3c", parallel=ParallelConfig(sync="store"))
+
+
 def paac(num_envs: int = 32) -> TrainConfig:
     """PAAC (Clemente et al. 2017, arXiv:1705.04862): A2C in which all environments wait for all
 
@@ -123,6 +133,22 @@ def ppo(num_envs: int = 8) -> TrainConfig:
     )
 
 
+def appo() -> TrainConfig:
+    """APPO as in Stooke and Abbeel 2018 (arXiv:1803.02811): PPO's learners without waiting
+
+    Each of ``learners`` has 8 simulators of its own. A quarter of PPO's learning rate and no
+    schedule, gradient norm 0.5, Adam in up to 4 local steps between two exchanges with the store
+    (appendix B), whose parameters are taken over every 64 steps while sampling. The paper's has 8
+    learners.
+    """
+    return replace(
+        ppo(),
+        algo="appo",
+        parallel=ParallelConfig(sync="store", sync_period=4, pull_steps=64),
+        learner=PPOConfig(lr=2.5e-4, lr_schedule="constant", max_gradient_norm=0.5),
+    )
+
+
 def ppo_baselines() -> TrainConfig:
     """PPO with the numbers of OpenAI's baselines, for comparison with its published curves
 
@@ -163,6 +189,16 @@ def dqn(batch_size: int = 32) -> TrainConfig:
     logarithms. 50 M steps is the length of the paper's Q-learning runs.
     """
     return _q_learning("dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size)))
+
+
+def async_dqn(batch_size: int = 512) -> TrainConfig:
+    """DQN of learners without waiting, as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+
+    Each of ``learners`` has simulators, batches and a share of the replay of its own; epsilon, the
+    target network's updates and the beginning of learning count the steps of all of them. The
+    paper's has up to 4 learners with batches of 512.
+    """
+    return replace(dqn(batch_size), algo="async_dqn", parallel=ParallelConfig(sync="store"))
 
 
 def double_dqn(batch_size: int = 32) -> TrainConfig:
@@ -226,10 +262,13 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
     for preset in (
         a2c,
         a2c_baselines,
+        a3c,
         paac,
         ppo,
+        appo,
         ppo_baselines,
         dqn,
+        async_dqn,
         double_dqn,
         cat_dqn,
         rainbow,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from accel_rl.__main__ import main
+from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
 from accel_rl.training.command_line import help_text, parse_arguments, resolve_key
 from accel_rl.training.options import Option, list_options
@@ -191,10 +192,40 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
     )
 
 
-def test_several_learners_are_refused(capfd, monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([]) == 1
-    assert "several learners are not supported yet" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "message"),
+    [
+        (["gpus=2"], None, "gpus=2, but torch finds 0 here; use gpus=0"),
+        (["learners=0"], None, "learners is 0; it must be at least 1"),
+        (["gpus=0", "device=cuda"], None, "gpus=0 contradicts device=cuda; leave out one"),
+        (
+            ["learners=3"],
+            None,
+            "num_envs=16 does not divide among 3 learners of 2 groups each",
+        ),
+        (
+            ["algo=ppo", "learners=3", "num_envs=6", "horizon=512"],
+            None,
+            "minibatch_size=512 does not divide among 3 learners; use minibatch_size=510",
+        ),
+        (["learners=2"], "4", "learners=2, but the launcher has started 4; leave it out"),
+        (["sync_period=2"], None, "sync_period=2 needs Adam as the update rule"),
+        (["on_learner_failure=continue"], None, "on_learner_failure=continue needs sync=store"),
+        ([], "two", "WORLD_SIZE=two, LOCAL_RANK=0, LOCAL_WORLD_SIZE=two: each must be a number"),
+    ],
+)
+def test_learners_that_cannot_be_had_are_refused(
+    arguments, ranks, message, capfd, monkeypatch
+) -> None:
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    if ranks is not None:
+        monkeypatch.setenv("WORLD_SIZE", ranks)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
+        monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks: Team(ranks))
+    assert main(["env=catch", *arguments]) == 1
+    assert message in capfd.readouterr().err
 
 
 def test_used_run_directory_is_refused(capfd, tmp_path) -> None:

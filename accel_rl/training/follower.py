@@ -77,8 +77,12 @@ class Follower:
             self._report()
 
     def save(self, *, alone: bool = False) -> None:
-        """The last part, unless the first learner saves ``alone``."""
-        if not alone and self.steps > self._saved_steps:
+        """The last part, unless the first learner saves ``alone``.
+
+        Where learners do not go in step, this one cannot tell whether the first one needs it.
+        """
+        is_apart = self._exchange.num_sharing == 1
+        if not alone and (is_apart or self.steps > self._saved_steps):
             self._save(self.steps)
 
     def _report(self) -> None:

@@ -44,7 +44,7 @@ class Status:
     @property
     def seconds_left(self) -> float:
         """At the present speed."""
-        return (self.planned_steps - self.steps) / max(self.steps_per_second, 1e-9)
+        return max(0, self.planned_steps - self.steps) / max(self.steps_per_second, 1e-9)
 
 
 class Progress(Protocol):

@@ -14,8 +14,9 @@ from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
+from accel_rl.training.devices import pick_device
 from accel_rl.training.files import write_whole
-from accel_rl.training.parts import build, pick_device
+from accel_rl.training.parts import build
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,3 +134,15 @@ def test_parameter_with_gaps_is_refused() -> None:
     model.weight.data = torch.zeros(2, 4)[:, ::2]
     with pytest.raises(ValueError, match="parameter weight has gaps"):
         FlatParameters(model)
+
+
+def test_layers_are_the_modules_with_their_own_parameters_in_the_flat_tensor() -> None:
+    model = make_image_model()
+    flat = FlatParameters(model)
+    layers = flat.layers()
+    assert list(layers) == ["convs.0", "convs.1", "hidden", "policy", "value"]
+    for name, stretch in layers.items():
+        flat.parameter.zero_()
+        flat.parameter[stretch] = 1.0
+        for other, p in model.named_parameters():
+            assert (p == float(other.rsplit(".", 1)[0] == name)).all(), (name, other)

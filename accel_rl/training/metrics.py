@@ -60,16 +60,13 @@ class LearnerMetrics:
         return {"totals": totals, "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        if "totals" not in state:  # an earlier version, with the same names always
-            totals, counts = (
-                {state["names"]: state["total"]},
-                {state["names"]: state["num_updates"]},
-            )
-        else:
-            totals, counts = state["totals"], state["counts"]
-        for names, total in totals.items():
+        if "totals" not in state:  # an earlier version's, with the same names always
+            names = state["names"]
+            state = {"totals": {names: state["total"]}, "counts": {names: state["num_updates"]}}
+        for names, total in state["totals"].items():
             if total is not None:
-                self._totals[names], self._counts[names] = total.to(device), counts[names]
+                self._totals[names] = total.to(device)
+                self._counts[names] = state["counts"][names]
 
 
 class Scores:

@@ -25,7 +25,7 @@ from accel_rl.training.plot import COLOURS, PlotOptions, check_plot, style_axes,
 from accel_rl.training.saved_run import read_config
 
 _NEEDED = {
-    "norms": (f"{KINDS[0]}", "norms", "learner.log_norms=true"),
+    "norms": (KINDS[0], "norms", "learner.log_norms=true"),
     "cosine": (COSINE, "gradient cosine", "learner.gradient_cosine_interval=100"),
     "learners": (f"{PREFIX}loss", "second learner", "learner.secondary_learner=true"),
 }

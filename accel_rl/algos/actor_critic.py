@@ -45,10 +45,12 @@ class ActorCriticConfig(LearnerConfig):
 
 
 def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> PolicyValue:
-    """Logits ``[N, A]`` and values ``[N]``, float32, computed in ``precision``."""
+    """Logits ``[N, A]`` and values ``[N]``, computed in ``precision``; float32 if that is less."""
     kind = observation.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
         output = agent.evaluate(observation)
+    if precision == "float32":
+        return output
     return PolicyValue(output.logits.float(), output.value.float())
 
 

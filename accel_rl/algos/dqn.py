@@ -241,7 +241,7 @@ class DQN:
         kind, is_short = observation.device.type, self.config.precision == "bfloat16"
         with torch.autocast(kind, torch.bfloat16, enabled=is_short):
             output: Tensor = model(observation)
-        return output.float()
+        return output.float() if is_short else output
 
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial

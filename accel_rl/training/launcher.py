@@ -136,17 +136,18 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0 or self._deadline is not None:
             return
-        is_first_failure, self._has_failed = not self._has_failed, True
-        how = f"ended with exit code {learner.returncode}"
-        if learner.returncode < 0:
-            how = f"was killed by {signal.Signals(-learner.returncode).name}"
+        what_now = "the others are stopped"
         if self._goes_on and rank != 0:
             self._store.set(f"{LOST}/{rank}", "1")
-            _say(f"learner {rank} (pid {learner.pid}) {how}; the others go on without it")
-            self._has_failed = False
-        elif is_first_failure:
-            _say(f"learner {rank} (pid {learner.pid}) {how}; the others are stopped")
+            what_now = "the others go on without it"
+        else:
+            self._has_failed = True
             self._stop(signal.SIGTERM)
+        if learner.returncode != 1:  # then it has said why itself
+            how = f"ended with exit code {learner.returncode}"
+            if learner.returncode < 0:
+                how = f"was killed by {signal.Signals(-learner.returncode).name}"
+            _say(f"learner {rank} (pid {learner.pid}) {how}; {what_now}")
 
     def _stop(self, number: int) -> None:
         """Asks all to end; asked again, kills them."""

@@ -1,0 +1,176 @@
+"""Updates of learners that share them, each with its part of the same batches.
+
+Run by `test_parallel_all_reduce.py`, once alone and in several processes, with torchrun's
+variables: ``python learners_in_step.py OUT``. All in float64, so that nothing but the order of sums
+differs.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.algos import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig
+from accel_rl.algos.replay import ReplaySpec
+from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.models.q_value import QModel
+from accel_rl.parallel import (
+    AllReduce,
+    Exchange,
+    FlatParameters,
+    Local,
+    Team,
+    meet_by_store,
+    read_ranks,
+)
+
+T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
+
+
+class Network(PolicyValueModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3, 7)
+        self.heads = nn.Linear(7, NUM_ACTIONS + 1)
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        heads = self.heads(self.hidden(observation).tanh())
+        return PolicyValue(heads[:, :-1], heads[:, -1])
+
+
+class QNetwork(QModel):
+    def __init__(self, num_atoms: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, NUM_ACTIONS * num_atoms)
+        self._num_atoms = num_atoms
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.layer(observation).tanh().view(-1, NUM_ACTIONS, self._num_atoms)
+
+
+def rollouts(rank: int, size: int) -> list[RolloutTensors]:
+    """Three of ``[T, B]``, cut to the columns of one learner; their masks are very uneven."""
+    g = torch.Generator().manual_seed(0)
+    own = slice(rank * B // size, (rank + 1) * B // size)
+    found = []
+    for _ in range(3):
+        valid = torch.rand(T, B, generator=g) < torch.linspace(0.2, 1.0, B)
+        truncated = torch.rand(T, B, generator=g) < 0.2
+        terminated = (torch.rand(T, B, generator=g) < 0.2) & ~truncated
+        observation = torch.randn(T + 1, B, 3, generator=g, dtype=torch.float64)
+        final = torch.randn(T, B, 3, generator=g, dtype=torch.float64)[:, own]
+        step, env = truncated[:, own].nonzero(as_tuple=True)
+        action = torch.randint(NUM_ACTIONS, (T, B), generator=g)
+        reward = torch.randn(T, B, generator=g, dtype=torch.float64)
+        fields = (action, reward, terminated, truncated, valid)
+        cut = (field[:, own].contiguous() for field in (observation, *fields))
+        found.append(RolloutTensors(*cut, final[step, env], step, env))
+    return found
+
+
+def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    config = A2CConfig(normalize_advantage=True, max_gradient_norm=0.05, lr=0.01)
+    model = Network().double()
+    learner = A2C(CategoricalAgent(model), config, exchange_of(model, config))
+    return train(learner, rollouts(rank, size))
+
+
+def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    # One minibatch an epoch: which steps a smaller one has depends on each learner's shuffling.
+    config = PPOConfig(
+        normalize_advantage=True, max_gradient_norm=0.05, minibatch_size=T * B, clip_value=True
+    )
+    model = Network().double()
+    learner = PPO(CategoricalAgent(model), config, exchange_of(model, config), seed=rank)
+    return train(learner, rollouts(rank, size))
+
+
+def dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    return q_learning(rank, size, exchange_of, num_atoms=1, double=True, max_gradient_norm=0.05)
+
+
+def cat_dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    return q_learning(rank, size, exchange_of, num_atoms=NUM_ATOMS, optimizer="adam", n_step=2)
+
+
+def q_learning(
+    rank: int, size: int, exchange_of: Callable[..., Exchange], num_atoms: int, **options: object
+) -> Tensor:
+    config = DQNConfig(
+        batch_size=16,
+        min_steps=T * B * 2,
+        replay_size=T * B * 4,
+        target_update_steps=T * B,
+        prioritized=True,
+        num_atoms=num_atoms,
+        **options,  # type: ignore[arg-type]
+    )
+    model = QNetwork(num_atoms).double()
+    support = None if num_atoms == 1 else torch.linspace(-10, 10, num_atoms, dtype=torch.float64)
+    agent = EpsilonGreedyAgent(model, support, torch.tensor([0.5]))
+    spec = ReplaySpec(
+        size=T * B * 4 // size,
+        num_envs=B // size,
+        horizon=T,
+        observation_shape=(3,),
+        observation_dtype=torch.float64,
+        n_step=config.n_step,
+    )
+    exchange = exchange_of(model, config)
+    learner = DQN(agent, config, exchange, spec, seed=0, num_learners=size)
+    g = torch.Generator().manual_seed(1)
+
+    def draw(num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Two draws of each environment, the same whoever has it, at very uneven probabilities."""
+        step = torch.randint(learner.replay.low, learner.replay.high, (2, B), generator=g)
+        probability = torch.rand(2, B, generator=g, dtype=torch.float64) ** 3 + 1e-4
+        own = slice(rank * B // size, (rank + 1) * B // size)
+        env = torch.arange(B // size).expand(2, -1)
+        drawn = (step[:, own].reshape(-1), env.reshape(-1), probability[:, own].reshape(-1))
+        assert len(drawn[0]) == num
+        return drawn
+
+    learner._priorities.draw = draw  # type: ignore[union-attr,method-assign]
+    updated = train(learner, rollouts(rank, size) * 2)
+    assert exchange.num_updates > 20
+    return updated
+
+
+def train(learner: A2C | PPO | DQN, batches: list[RolloutTensors]) -> Tensor:
+    for number, batch in enumerate(batches):
+        learner.update(batch, progress=0.1 * number)
+    return learner._exchange.parameters.parameter.clone()
+
+
+CASES = (a2c, ppo, dqn, cat_dqn)
+
+
+def run(rank: int, size: int) -> dict[str, Tensor]:
+    """The parameters that each case ends with."""
+    kind = Local if size == 1 else AllReduce
+
+    def exchange_of(model: nn.Module, config: A2CConfig | PPOConfig | DQNConfig) -> Exchange:
+        return kind(FlatParameters(model), config.rule, config.max_gradient_norm)
+
+    found = {}
+    for case in CASES:
+        torch.manual_seed(0)
+        found[case.__name__] = case(rank, size, exchange_of)
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    team: Team = meet_by_store(read_ranks(os.environ), 60.0)
+    team.open_group(60.0)
+    found = run(team.ranks.rank, team.ranks.size)
+    torch.save(found, Path(sys.argv[1]) / f"{team.ranks.size}_{team.ranks.rank}.pt")
+    team.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Learners in step: their updates are those of one learner with the whole batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from learners_in_step import run
+from torch.distributed import TCPStore
+
+from accel_rl.parallel import Ranks, Team, rank_seed, read_ranks
+from accel_rl.parallel.team import STORE_VARIABLE
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
+    size: int, tmp_path: Path
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    script = Path(__file__).with_name("learners_in_step.py")
+    learners = []
+    for rank in range(size):
+        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+        learners.append(subprocess.Popen([sys.executable, script, tmp_path], env=environment))
+    assert [learner.wait(timeout=100) for learner in learners] == [0] * size
+    expected = run(0, 1)
+    for rank in range(size):
+        found = torch.load(tmp_path / f"{size}_{rank}.pt")
+        first = torch.load(tmp_path / f"{size}_0.pt")
+        for name, parameter in found.items():
+            assert torch.equal(parameter, first[name]), f"{name}: learner {rank} has others"
+            torch.testing.assert_close(parameter, expected[name], rtol=1e-9, atol=1e-12)
+
+
+def test_ranks_are_read_from_torchruns_variables() -> None:
+    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert read_ranks(told) == Ranks(3, 4, 1, 2)
+    assert read_ranks({}) == read_ranks({"WORLD_SIZE": "1", "RANK": "0"}) == Ranks()
+    with pytest.raises(ValueError, match="ranks must be below sizes"):
+        read_ranks(told | {"RANK": "4"})
+
+
+def test_seeds_of_learners_differ_and_the_first_ones_is_the_runs() -> None:
+    seeds = [rank_seed(seed, rank) for seed in range(50) for rank in range(50)]
+    assert len(set(seeds)) == 2_500
+    assert rank_seed(7, 0) == 7 and 0 <= min(seeds) and max(seeds) < 2**63
+
+
+def test_a_team_of_one_waits_for_nobody() -> None:
+    team = Team(Ranks())
+    team.meet("start")
+    assert team.share("config", {"a": 1}) == {"a": 1}
+    assert team.largest(3) == 3 and team.read(waits=True) == {}

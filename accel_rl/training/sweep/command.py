@@ -39,7 +39,9 @@ python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
 python -m accel_rl sweep ...          the same, where accel_rl is installed
 
 Every option of training may be given, with one value or several; `python launch/train.py --help`
-lists them. Options of the sweep itself, with their defaults"""
+lists them. env=atari49 is the 49 games of Stooke and Abbeel 2018, Table 1.
+
+Options of the sweep itself, with their defaults"""
 
 
 def sweep(arguments: Sequence[str]) -> int:

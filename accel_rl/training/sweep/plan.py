@@ -15,6 +15,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.files import write_whole
+from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.parts import build, pick_device
 
 
@@ -92,10 +93,14 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
 def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
     """A run for each combination of the values that ``axes`` lists with commas between them.
 
+    ``env=atari49`` is the 49 games of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
+
     Raises:
         ValueError: an option is not valid in one of them; the message names the run.
     """
     lists = {key: text.split(",") for key, text in axes.items()}
+    if lists.get("env") == ["atari49"]:
+        lists["env"] = list(ATARI_49)
     for key, values in lists.items():
         for value in values:
             if values.count(value) > 1:

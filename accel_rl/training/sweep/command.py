@@ -133,12 +133,12 @@ def _conclude(
 def _table(panel: Panel) -> RenderableType:
     table = Table(box=box.SIMPLE, title=panel.title, title_justify="left")
     table.add_column("configuration", overflow="fold")
-    for name in ("runs", *NAMES.values()):
+    for name in ("games", "runs", *NAMES.values()):
         table.add_column(name, justify="right", no_wrap=True)
     for label, estimates in panel.estimates.items():
         # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
         values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
-        table.add_row(label, str(panel.num_runs[label]), *values)
+        table.add_row(label, *map(str, panel.counts[label]), *values)
     return table
 
 

@@ -216,16 +216,15 @@ def markdown() -> str:
     lines: list[str] = []
     for names in same.values():
         notes = NOTES[names[0]]
-        lines += ["### " + ", ".join(f"`{name}`" for name in names), "", f"From {notes.source}:"]
-        lines.append("")
+        lines += ["### " + ", ".join(f"`{name}`" for name in names), ""]
+        lines += [f"Settings of {notes.source}. Where it leaves them:", ""]
         for deviation in notes.deviations:
             lines += textwrap.wrap(deviation, 118, initial_indent="- ", subsequent_indent="  ")
         if notes.comparisons:
             lines += ["", "Published, and the command for it:", ""]
-            for published, command in notes.comparisons:
-                lines += [f"- {published}:", "", "    ```text", f"    python launch/{command}"]
-                lines += ["    ```", ""]
-        lines += [""] * bool(lines[-1])
+        for published, command in notes.comparisons:
+            lines += [f"- {published}:", f"  `python launch/{command}`"]
+        lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 

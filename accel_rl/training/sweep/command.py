@@ -72,8 +72,9 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     if not mine:
         raise ValueError(f"part={options.part} has no run: there are {len(runs)} in all")
     slots = slots_here(options, [run.config for run in mine])
+    console.print(f"checking {len(mine)} runs", highlight=False)  # seconds, with many games
     check_runs(mine)
-    sweep_dir = _directory(options, runs)
+    sweep_dir = make_directory(options, runs)
     # Apart for each part, which also keeps two sweeps from doing the same one.
     output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -93,8 +94,12 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     return _conclude(sweep_dir, here, panels, console, stop)
 
 
-def _directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
-    """The sweep's directory: that of ``resume``, a new one, or one that another part has made."""
+def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
+    """The sweep's directory: that of ``resume``, a new one, or one that another part has made.
+
+    Raises:
+        ValueError: it holds something else.
+    """
     if options.resume is not None:
         return Path(options.resume)
     if options.sweep_dir is None:

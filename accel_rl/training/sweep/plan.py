@@ -74,13 +74,14 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
-    if options.resume is not None:
-        for key in [*axes, *("sweep_dir" for _ in range(options.sweep_dir is not None))]:
-            raise ValueError(
-                f"{key}={given[key]} cannot be given with resume={options.resume}, which has its "
-                "own; leave it out"
-            )
-    elif not axes:
+    of_new_sweeps = [*axes, *(["sweep_dir"] if options.sweep_dir is not None else [])]
+    if options.resume is not None and of_new_sweeps:
+        key = of_new_sweeps[0]
+        raise ValueError(
+            f"{key}={given[key]} cannot be given with resume={options.resume}, which has its own; "
+            "leave it out"
+        )
+    if options.resume is None and not axes:
         raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
     if "run_dir" in axes:
         raise ValueError(

@@ -136,7 +136,10 @@ def test_killed_sweep_leaves_no_run_behind(tmp_path) -> None:
     assert len(children) > 2  # the runs and their workers
     process.kill()
     process.communicate()
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    left = psutil.wait_procs(children, timeout=5)[1]
+    for each in left:
+        each.kill()
+    assert not left
 
 
 def test_run_that_does_not_stop_in_time_is_killed_and_named(tmp_path, monkeypatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -29,7 +28,6 @@ STOP_SECONDS = 600.0
 _LOOK_SECONDS = 0.25
 
 _PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
@@ -107,8 +105,9 @@ def work_off(
     finally:
         for job, _, process in running:
             process.kill()
-            job.state = "failed"
-            job.error = f"killed: it has not ended within {STOP_SECONDS:g} s of being stopped"
+            job.state, job.error = "failed", "killed: the sweep has failed"
+            if asked_at is not None:
+                job.error = f"killed: it has not ended within {STOP_SECONDS:g} s of being stopped"
             tell(job)
 
 

@@ -18,6 +18,7 @@ SHORTER = {
     "launch/train.py": RUN,
     "accel_rl": RUN,  # python -m accel_rl
     "launch/evaluate.py": ["num_steps=320"],
+    "launch/sweep.py": [*RUN, "algo=a2c"],
     "benchmarks/sampling_speed.py": [
         "rounds=1",
         "seconds=0.2",

@@ -18,7 +18,7 @@ LINKS = ("algos", "samplers")
 # A part may import from its own layer and the ones after it.
 LAYERS = (
     ("launch", "benchmarks", "examples"),
-    ("__main__", "config", "presets", "training"),
+    ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
     ("rollout", "topology"),

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from accel_rl.__main__ import main
 from accel_rl.topology import Core, Machine
+from accel_rl.training.sweep.command import make_directory
 from accel_rl.training.sweep.plan import (
     SweepOptions,
     check_runs,
@@ -15,7 +16,7 @@ from accel_rl.training.sweep.plan import (
     read_plan,
     write_plan,
 )
-from accel_rl.training.sweep.slots import Slot, make_slots
+from accel_rl.training.sweep.slots import Slot, make_slots, slots_here
 
 MACHINE = Machine(tuple(Core((2 * i, 2 * i + 1)) for i in range(4)))
 
@@ -95,6 +96,17 @@ def test_folder_that_is_in_use_is_refused(tmp_path, capsys) -> None:
     assert "is not empty; choose another, or go on with resume=" in capsys.readouterr().err
 
 
+def test_parts_share_a_folder_if_they_are_parts_of_the_same_sweep(tmp_path) -> None:
+    folder = tmp_path / "sweep"
+    runs, others = (plan_runs({"env": "catch", "seed": seeds}) for seeds in ("0,1", "0,2"))
+    part = SweepOptions(part="2/2", sweep_dir=str(folder))
+    assert make_directory(part, runs) == make_directory(part, runs) == folder
+    assert read_plan(folder) == runs
+    for options, given in ((part, others), (SweepOptions(sweep_dir=str(folder)), runs)):
+        with pytest.raises(ValueError, match="is not empty; choose another, or go on with resume"):
+            make_directory(options, given)
+
+
 def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
     sizes = []
     monkeypatch.setattr(
@@ -145,6 +157,22 @@ def test_options_of_the_sweep_are_told_from_those_of_its_runs() -> None:
 )
 def test_slots_share_cores_and_gpus_in_order(options: dict, gpus: str, expected: list) -> None:
     assert make_slots(SweepOptions(**options), list(gpus), MACHINE) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "expected"),
+    [(None, "auto", ["0", "1"]), ("3,5", "auto", ["3", "5"]), ("3,5", "cpu", [])],
+)
+def test_gpus_are_those_that_this_process_may_use_if_a_run_wants_one(
+    visible: str | None, device: str, expected: list[str], monkeypatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    (run,) = plan_runs({"env": "catch", "device": device})
+    slots = slots_here(SweepOptions(), [run.config])
+    assert [gpu for slot in slots for gpu in slot.gpus] == expected
 
 
 def test_slots_share_no_more_cores_than_the_quota_pays_for() -> None:

@@ -63,7 +63,7 @@ def test_report_of_games_is_human_normalised_and_its_form_that_of_the_paper(tmp_
     assert math.isnan(panel.estimates["ppo"]["iqm"].low)
     text = (tmp_path / "results.md").read_text()
     assert "5 of 8 runs finished." in text
-    assert "| a2c | 4 | 0.75 [" in text and "| ppo | 1 | 0.00 | 0.00 | 0.00 |" in text
+    assert "| a2c | 2 | 4 | 0.75 [" in text and "| ppo | 1 | 1 | 0.00 | 0.00 | 0.00 |" in text
     assert "| breakout | 44.90 | 1.70 |" in text and "| pong | -11.88 | none |" in text
     assert "- pong-ppo-1: failed, exit code 1: no room" in text
     rows = results(tmp_path)

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.preset_notes import NOTES
 from accel_rl.presets import PRESETS
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 from accel_rl.training.saved_run import read_config
@@ -48,10 +49,11 @@ python launch/train.py [key=value ...]     one training run
 torchrun launch/train.py [key=value ...]   the same
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
-python -m accel_rl sweep ...               many runs, for each combination of options (has --help)
+python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
-written as 3e6. `algo=NAME --help` shows that preset's values."""
+written as 3e6. `algo=NAME --help` shows that preset's values, where it leaves its paper, and the
+commands for the published comparisons."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
@@ -134,6 +136,8 @@ def help_text(arguments: Sequence[str], width: int) -> str:
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
     for name, preset in PRESETS.items():
         lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
+    if "algo" in given:
+        lines += _help_notes(algo, width)
     lines += ["", f"Options, with their defaults under algo={algo}"]
     group = ""
     docs = field_docs(TrainConfig)
@@ -144,6 +148,26 @@ def help_text(arguments: Sequence[str], width: int) -> str:
         head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
         lines += help_entry(head, option.doc, width)
     return "\n".join(lines)
+
+
+def _help_notes(algo: str, width: int) -> list[str]:
+    """Lines of ``--help`` about what a preset is, leaves out, and can be compared with."""
+    notes = NOTES[algo]
+    about = inspect.getdoc(PRESETS[algo]) or ""
+    about = about.partition("\n\nRaises:")[0]
+    lines = ["", f"algo={algo}", *(f"  {line}".rstrip() for line in about.splitlines())]
+    lines += ["", f"Where it leaves {notes.source}"]
+    for deviation in notes.deviations:
+        lines += textwrap.wrap(
+            deviation, max(width, 40), initial_indent="  - ", subsequent_indent="    "
+        )
+    if notes.comparisons:
+        lines += ["", "What has been published, and the command for it"]
+    for published, command in notes.comparisons:
+        wrapped = textwrap.wrap(published, max(width, 40) - 2)
+        lines += textwrap.indent("\n".join(wrapped), "  ").splitlines()
+        lines.append(f"      python launch/{command}")
+    return lines
 
 
 def help_entry(head: str, doc: str, width: int) -> list[str]:

@@ -68,6 +68,14 @@ _RANDOM_AND_HUMAN = {
 }
 
 
+_NOT_AMONG_49 = (
+    *("berzerk", "defender", "hero", "phoenix"),
+    *("skiing", "solaris", "surround", "yars_revenge"),
+)
+ATARI_49 = tuple(game for game in _RANDOM_AND_HUMAN if game not in _NOT_AMONG_49)
+"""the games of Table 1 in Stooke and Abbeel 2018, as the code published with it lists them"""
+
+
 def human_normalized(game: str, score: float) -> float | None:
     """``(score - random) / (human - random)``: 0 is random play, 1 is a human's.
 

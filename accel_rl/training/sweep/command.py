@@ -39,7 +39,9 @@ python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
 python -m accel_rl sweep ...          the same, where accel_rl is installed
 
 Every option of training may be given, with one value or several; `python launch/train.py --help`
-lists them. Options of the sweep itself, with their defaults"""
+lists them. env=atari49 is the 49 games of Stooke and Abbeel 2018, Table 1.
+
+Options of the sweep itself, with their defaults"""
 
 
 def sweep(arguments: Sequence[str]) -> int:
@@ -70,8 +72,9 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     if not mine:
         raise ValueError(f"part={options.part} has no run: there are {len(runs)} in all")
     slots = slots_here(options, [run.config for run in mine])
+    console.print(f"checking {len(mine)} runs", highlight=False)  # seconds, with many games
     check_runs(mine)
-    sweep_dir = _directory(options, runs)
+    sweep_dir = make_directory(options, runs)
     # Apart for each part, which also keeps two sweeps from doing the same one.
     output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -91,8 +94,12 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     return _conclude(sweep_dir, here, panels, console, stop)
 
 
-def _directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
-    """The sweep's directory: that of ``resume``, a new one, or one that another part has made."""
+def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
+    """The sweep's directory: that of ``resume``, a new one, or one that another part has made.
+
+    Raises:
+        ValueError: it holds something else.
+    """
     if options.resume is not None:
         return Path(options.resume)
     if options.sweep_dir is None:
@@ -131,12 +138,12 @@ def _conclude(
 def _table(panel: Panel) -> RenderableType:
     table = Table(box=box.SIMPLE, title=panel.title, title_justify="left")
     table.add_column("configuration", overflow="fold")
-    for name in ("runs", *NAMES.values()):
+    for name in ("games", "runs", *NAMES.values()):
         table.add_column(name, justify="right", no_wrap=True)
     for label, estimates in panel.estimates.items():
         # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
         values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
-        table.add_row(label, str(panel.num_runs[label]), *values)
+        table.add_row(label, *map(str, panel.counts[label]), *values)
     return table
 
 

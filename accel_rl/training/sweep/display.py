@@ -108,7 +108,7 @@ def seconds_left(jobs: Sequence[Job], running: dict[str, Standing]) -> float:
     steps = sum(
         job.run.config.planned_steps - running.get(job.run.name, Standing()).steps
         for job in jobs
-        if job.state in ("waiting", "running")
+        if job.state == "waiting" or _runs(job)
     )
     # Those without a row yet shall count like the others.
     return steps / (sum(known) / len(known) * len(running))
@@ -120,7 +120,7 @@ def table(
     """All jobs in a bar, and those that run in a row each."""
     states = [job.state for job in jobs]
     numbers = [f"{states.count('finished')} of {len(jobs)} runs finished"]
-    for state in ("failed", "stopped", "running", "waiting"):
+    for state in ("failed", "stopped", "stopping", "running", "waiting"):
         if number := states.count(state):
             numbers.append(f"{number} {state}")
     head = Table.grid(expand=True, padding=(0, 1))
@@ -156,4 +156,4 @@ def _number(value: float, digits: int = 2) -> str:
 
 
 def _runs(job: Job) -> bool:
-    return job.state == "running"
+    return job.state in ("running", "stopping")

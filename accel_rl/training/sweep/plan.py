@@ -16,6 +16,7 @@ from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
 from accel_rl.training.files import write_whole
+from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.parts import build
 
 
@@ -74,13 +75,14 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
-    if options.resume is not None:
-        for key in [*axes, *("sweep_dir" for _ in range(options.sweep_dir is not None))]:
-            raise ValueError(
-                f"{key}={given[key]} cannot be given with resume={options.resume}, which has its "
-                "own; leave it out"
-            )
-    elif not axes:
+    of_new_sweeps = [*axes, *(["sweep_dir"] if options.sweep_dir is not None else [])]
+    if options.resume is not None and of_new_sweeps:
+        key = of_new_sweeps[0]
+        raise ValueError(
+            f"{key}={given[key]} cannot be given with resume={options.resume}, which has its own; "
+            "leave it out"
+        )
+    if options.resume is None and not axes:
         raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
     if "run_dir" in axes:
         raise ValueError(
@@ -93,10 +95,14 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
 def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
     """A run for each combination of the values that ``axes`` lists with commas between them.
 
+    ``env=atari49`` is the 49 games of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
+
     Raises:
         ValueError: an option is not valid in one of them; the message names the run.
     """
     lists = {key: text.split(",") for key, text in axes.items()}
+    if lists.get("env") == ["atari49"]:
+        lists["env"] = list(ATARI_49)
     for key, values in lists.items():
         for value in values:
             if values.count(value) > 1:

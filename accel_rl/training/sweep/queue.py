@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -17,18 +16,18 @@ from typing import Literal
 
 import accel_rl
 from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.sweep.plan import PlannedRun, is_finished
 from accel_rl.training.sweep.slots import Slot
 
-State = Literal["waiting", "running", "finished", "failed", "stopped"]
+State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
-STOP_SECONDS = 120.0
+STOP_SECONDS = 600.0
 """for runs to save and end when the sweep is stopped; then they are killed"""
 _LOOK_SECONDS = 0.25
 
 _PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
@@ -77,9 +76,14 @@ def work_off(
     try:
         while running or (waiting and stop.received is None):
             while waiting and free and stop.received is None:
-                job, slot = waiting.popleft(), free.popleft()
-                running.append((job, slot, _Process(job, slot)))
-                job.state = "running"
+                job = waiting.popleft()
+                try:
+                    process = _Process(job, free[0])
+                except ValueError as error:
+                    job.state, job.error = "failed", str(error)
+                else:
+                    job.state = "running"
+                    running.append((job, free.popleft(), process))
                 tell(job)
             for each in [each for each in running if each[2].has_ended()]:
                 job, slot, process = each
@@ -90,8 +94,10 @@ def work_off(
                 tell(job)
             if stop.received is not None and asked_at is None:
                 asked_at = monotonic()
-                for _, _, process in running:
+                for job, _, process in running:
                     process.ask_to_stop()
+                    job.state = "stopping"
+                    tell(job)
             if asked_at is not None and monotonic() - asked_at > STOP_SECONDS:
                 return  # `finally` kills
             look()
@@ -99,21 +105,27 @@ def work_off(
     finally:
         for job, _, process in running:
             process.kill()
-            job.state = "failed"
-            job.error = f"killed: it has not ended within {STOP_SECONDS:g} s of being stopped"
+            job.state, job.error = "failed", "killed: the sweep has failed"
+            if asked_at is not None:
+                job.error = f"killed: it has not ended within {STOP_SECONDS:g} s of being stopped"
             tell(job)
 
 
 class _Process:
     """The process of a job, in a session of its own: Ctrl-C in the terminal reaches the sweep
     alone, which asks each run once.
+
+    Raises:
+        ValueError: another process trains in its directory.
     """
 
     def __init__(self, job: Job, slot: Slot) -> None:
         arguments = [f"resume={job.run_dir}"]
         if not list_checkpoints(job.run_dir):
-            # What an earlier attempt has left has nothing to go on from, and is in the way.
-            shutil.rmtree(job.run_dir, ignore_errors=True)
+            if job.run_dir.exists():
+                # What an earlier attempt has left gives nothing to go on from, and is in the way.
+                with hold(job.run_dir):
+                    shutil.rmtree(job.run_dir)
             arguments = [*job.run.arguments, f"run_dir={job.run_dir}"]
         environment = dict(os.environ)
         path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]

@@ -47,12 +47,12 @@ class Score:
 @dataclass(frozen=True)
 class Panel:
     """Aggregates of one kind of score: over all games where each has a human's score, else of one
-    environment. ``estimates``: by label, then statistic. ``num_runs``: by label.
+    environment. ``estimates``: by label, then statistic; ``counts``: games and runs, by label.
     """
 
     title: str
     estimates: Mapping[str, Mapping[str, Estimate]]
-    num_runs: Mapping[str, int]
+    counts: Mapping[str, tuple[int, int]]
 
 
 def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
@@ -126,7 +126,7 @@ def _panel(title: str, scores: Sequence[Score], is_normalized: bool) -> Panel:
             label: aggregate([np.array(values) for values in games.values()])
             for label, games in by_label.items()
         },
-        {label: sum(map(len, games.values())) for label, games in by_label.items()},
+        {label: (len(games), sum(map(len, games.values()))) for label, games in by_label.items()},
     )
 
 
@@ -164,9 +164,10 @@ def _markdown(
     for panel in panels:
         lines += ["", f"## {panel.title[0].upper()}{panel.title[1:]}", ""]
         lines += _table(
-            ["configuration", "runs", *NAMES.values()],
+            ["configuration", "games", "runs", *NAMES.values()],
             [
-                [label, str(panel.num_runs[label]), *(format_estimate(each[key]) for key in NAMES)]
+                [label, *map(str, panel.counts[label])]
+                + [format_estimate(each[key]) for key in NAMES]
                 for label, each in panel.estimates.items()
             ],
         )

@@ -1,0 +1,232 @@
+"""Where each preset leaves its paper, and the commands for the published results to compare with.
+
+`--help` of a preset shows its notes; ``python -m accel_rl.preset_notes`` prints all of them as they
+stand in ``docs/algorithms.md``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Comparison(NamedTuple):
+    """A published result, and what to run for it; ``command`` comes after ``python launch/``."""
+
+    published: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    """``source``: whose settings they are, and what the deviations are from."""
+
+    source: str
+    deviations: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+_STOOKE = "Stooke and Abbeel 2018 (arXiv:1803.02811) and the code published with it"
+_BASELINES = "OpenAI's baselines"
+
+_COUNTS = (
+    "Steps are counted over all environments, and so are intervals and schedules; there each "
+    "learner counts its own."
+)
+_LIMIT = (
+    "A game that the limit of 27,000 steps cuts off is bootstrapped from its final observation; "
+    "there the limit is the game's end. learner.time_limit_terminal=true gives that."
+)
+_EXACT = "Logarithms of probabilities are exact, without a small number added inside."
+_DECORRELATED = (
+    "Start states are decorrelated by up to 2,000 random steps; there they are not. "
+    "sampler.decorrelation_steps=0 gives that."
+)
+_ACTOR_CRITIC = (_COUNTS, _LIMIT, _EXACT)
+_OF_BASELINES = (
+    _LIMIT,
+    _DECORRELATED,
+    "A game starts with NOOP, FIRE and UP and then 0 to 30 no-ops, and a lost life with the same "
+    "three; there with 1 to 30 no-ops and FIRE.",
+)
+_Q_LEARNING = (
+    _COUNTS + " The size of the replay is that of all environments together, too.",
+    "Steps whose return would cross the limit of 27,000 steps are not learned from; there the "
+    "limit is the game's end.",
+    "Steps are drawn from the replay with replacement; there without.",
+    "Updates are counted from steps, so that the training intensity is kept with any batch size; "
+    "there the batch must divide.",
+    "Epsilon falls from the first step on; there it stays at 1 until learning begins, and then "
+    "jumps to the same line.",
+    "An evaluation plays the games that it has begun to their end; there those that have not ended "
+    "after 125,000 steps are left out.",
+)
+_CATEGORICAL = (
+    "Predicted probabilities are not clipped from below before the logarithm; there at 1e-6, which "
+    "takes the gradient of what lies below."
+)
+
+
+def _table_1(scores: str, steps: int, options: str, remark: str = "") -> Comparison:
+    average, median = scores.split()
+    return Comparison(
+        f"Table 1, human-normalised over 49 games after {steps} M steps: average {average}, median "
+        f"{median}{remark}",
+        f"sweep.py {options} env=atari49 seed=0,1",
+    )
+
+
+def _table_2(hours: str, options: str, remark: str = "") -> Comparison:
+    return Comparison(
+        f"Table 2: {hours} hours for 50 M steps on one P100 and 5 cores{remark}",
+        f"train.py {options} env=breakout total_steps=50e6",
+    )
+
+
+NOTES: dict[str, Notes] = {
+    "a2c": Notes(
+        _STOOKE,
+        (
+            *_ACTOR_CRITIC,
+            "The square-root rule of the learning rate holds at any number of simulators. The "
+            "paper states 3e-3 at 512, where the rule gives 3.96e-3: set learner.lr for that.",
+            "The learning rate is the paper's, 7e-4 at 16 simulators; the examples in the code "
+            "have 2.5e-4 at 64.",
+        ),
+        (
+            _table_1("2.5 0.65", 25, "algo=a2c"),
+            _table_1("8.0 0.48", 25, "algo=a2c num_envs=128"),
+            _table_2("3.8", "algo=a2c num_envs=128", " (128 simulators are our choice)"),
+        ),
+    ),
+    "a2c_baselines": Notes(
+        _BASELINES,
+        _OF_BASELINES,
+        (
+            Comparison(
+                "their curves, mean of six: Pong 18.5, Breakout 275 after 10 M steps",
+                "sweep.py algo=a2c_baselines env=pong,breakout seed=0,1,2",
+            ),
+        ),
+    ),
+    "paac": Notes(
+        "Clemente et al. 2017 (arXiv:1705.04862), in the code that its authors published",
+        (
+            "A game is cut off after 27,000 steps and bootstrapped from its final observation; "
+            "there it has no limit.",
+            _EXACT,
+            _DECORRELATED,
+            "Settings are the code's where it differs from the paper: gradient norm 3 (paper: 40), "
+            "entropy 0.02 (0.01), 80 M steps (115 M).",
+            "Images are reduced by areas; there by picking pixels.",
+            "A game starts with 0 to 30 no-ops; there an action is then repeated four times to "
+            "fill the stack.",
+            "Initial biases are 0; there they are drawn as the weights are.",
+        ),
+        (
+            Comparison(
+                "Table 1, best of three, mean of 30 games: Breakout 470, Pong 20.6, Seaquest 1754",
+                "sweep.py algo=paac env=breakout,pong,seaquest seed=0,1,2 total_steps=115e6 "
+                "schedule_steps=115e6",
+            ),
+            Comparison(
+                "the same with the larger network: Breakout 565, Pong 20.9, Seaquest 1755",
+                "sweep.py algo=paac model=nature env=breakout,pong,seaquest seed=0,1,2 "
+                "total_steps=115e6 schedule_steps=115e6",
+            ),
+        ),
+    ),
+    "ppo": Notes(
+        _STOOKE,
+        (
+            *_ACTOR_CRITIC,
+            "A rollout that minibatches do not divide is refused; there the rest is dropped.",
+        ),
+        (
+            _table_1("2.8 1.2", 25, "algo=ppo"),
+            _table_1("9.8 0.97", 25, "algo=ppo num_envs=128"),
+            _table_2("4.4", "algo=ppo num_envs=128", " (128 simulators are our choice)"),
+        ),
+    ),
+    "ppo_baselines": Notes(
+        _BASELINES,
+        _OF_BASELINES,
+        (
+            Comparison(
+                "their curves, mean of six: Pong 20.7, Breakout 239.9 after 10 M steps",
+                "sweep.py algo=ppo_baselines env=pong,breakout seed=0,1,2",
+            ),
+        ),
+    ),
+    "dqn": Notes(
+        _STOOKE,
+        (
+            *_Q_LEARNING,
+            "Between and beyond batch sizes 32, 512 and 1,024 the learning rate is interpolated; "
+            "the paper has no others.",
+        ),
+        (
+            _table_1("2.4 0.96", 50, "algo=dqn", " (from van Hasselt et al. 2016)"),
+            _table_1("9.8 1.4", 50, "algo=dqn batch_size=512"),
+            _table_2("8.3", "algo=dqn batch_size=512"),
+        ),
+    ),
+    "double_dqn": Notes(
+        _STOOKE,
+        (
+            *_Q_LEARNING,
+            "All but the target is as in dqn, not as in van Hasselt et al. 2016 "
+            "(arXiv:1509.06461).",
+        ),
+        (),
+    ),
+    "cat_dqn": Notes(
+        _STOOKE,
+        (*_Q_LEARNING, _CATEGORICAL),
+        (
+            _table_1("25.5 2.1", 50, "algo=cat_dqn", " (from Bellemare et al. 2017)"),
+            _table_1("22.1 2.9", 50, "algo=cat_dqn batch_size=2048"),
+            _table_2("10.7", "algo=cat_dqn batch_size=2048"),
+        ),
+    ),
+    "rainbow": Notes(
+        _STOOKE,
+        (
+            *_Q_LEARNING,
+            _CATEGORICAL,
+            "Draws by priority are stratified; there they are not.",
+            "Of Rainbow itself (Hessel et al. 2018, arXiv:1710.02298) noisy layers are left out, "
+            "as in the paper.",
+        ),
+        (
+            _table_1("22.4 2.5", 50, "algo=rainbow"),
+            _table_2("14.1", "algo=rainbow"),
+        ),
+    ),
+}
+NOTES["eps_rainbow"] = NOTES["rainbow"]
+
+
+def markdown() -> str:
+    """All notes, for the page on algorithms."""
+    same: dict[int, list[str]] = {}
+    for name, notes in NOTES.items():
+        same.setdefault(id(notes), []).append(name)
+    lines: list[str] = []
+    for names in same.values():
+        notes = NOTES[names[0]]
+        lines += ["### " + ", ".join(f"`{name}`" for name in names), ""]
+        lines += [f"Settings of {notes.source}. Where it leaves them:", ""]
+        for deviation in notes.deviations:
+            lines += textwrap.wrap(deviation, 118, initial_indent="- ", subsequent_indent="  ")
+        if notes.comparisons:
+            lines += ["", "Published, and the command for it:", ""]
+        for published, command in notes.comparisons:
+            lines += [f"- {published}:", f"  `python launch/{command}`"]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

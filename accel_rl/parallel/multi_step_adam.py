@@ -25,9 +25,7 @@ from accel_rl.parallel.exchange import State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
-from accel_rl.parallel.store_exchange import StoreExchange
-
-_PARAMETERS, _MEAN, _MEAN_SQUARE = range(3)  # rows of a block, in the order of Adam's state
+from accel_rl.parallel.store_exchange import Block, StoreExchange
 
 
 class MultiStepAdam(StoreExchange):
@@ -59,7 +57,7 @@ class MultiStepAdam(StoreExchange):
         self._sync_period = sync_period
         self._adam = rule
         self._num_unsynced = 0
-        # Rows as in a block: the parameters at the last visit, the moments now.
+        # Rows as in a slot: the parameters at the last visit, the moments now.
         self._local = flat.new_zeros(3, len(flat))
         self._sums = flat.new_zeros(3, len(flat))
         super().__init__(parameters, store, rule, max_gradient_norm)
@@ -94,14 +92,14 @@ class MultiStepAdam(StoreExchange):
     def _step_locally(self, lr: float) -> None:
         gradient = self.parameters.gradient
         for chunk in self._store.chunks:
-            sum_step = self._sums[_PARAMETERS, chunk.elements]
+            sum_step = self._sums[0, chunk.elements]
             _, mean, mean_square = self._local[:, chunk.elements]
             state = {"mean": mean, "mean_square": mean_square}
             count = self._seen[chunk.index] + self._num_unsynced
             # The step does not depend on what it is added to.
             self._adam.step_(sum_step, gradient[chunk.elements], state, lr, count)
         sum_step, sum_g, sum_square = self._sums
-        torch.add(self._local[_PARAMETERS], sum_step, out=self.parameters.parameter)
+        torch.add(self._local[0], sum_step, out=self.parameters.parameter)
         torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)
         sum_square.mul_(self._adam.beta2).addcmul_(gradient, gradient)
 
@@ -109,16 +107,16 @@ class MultiStepAdam(StoreExchange):
         self._push(self._add_sums, self._num_unsynced)
         self._forget_steps()
 
-    def _add_sums(self, chunk: Chunk, block: Tensor) -> None:
+    def _add_sums(self, chunk: Chunk, block: Block) -> None:
         beta1, beta2, n = self._adam.beta1, self._adam.beta2, self._num_unsynced
-        sums = self._sums[:, chunk.elements]
-        block[_PARAMETERS].add_(sums[_PARAMETERS])
-        block[_MEAN].mul_(beta1**n).add_(sums[_MEAN], alpha=1 - beta1)
-        block[_MEAN_SQUARE].mul_(beta2**n).add_(sums[_MEAN_SQUARE], alpha=1 - beta2)
+        sum_step, sum_g, sum_square = self._sums[:, chunk.elements]
+        block.parameters.add_(sum_step)
+        block.state["mean"].mul_(beta1**n).add_(sum_g, alpha=1 - beta1)
+        block.state["mean_square"].mul_(beta2**n).add_(sum_square, alpha=1 - beta2)
 
-    def _adopt(self, chunk: Chunk, block: Tensor) -> None:
-        super()._adopt(chunk, block)
-        self._local[:, chunk.elements].copy_(block, non_blocking=True)
+    def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
+        super()._adopt(chunk, whole)
+        self._local[:, chunk.elements].copy_(whole, non_blocking=True)
 
     def _forget_steps(self) -> None:
         self._num_unsynced = 0

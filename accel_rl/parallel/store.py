@@ -51,7 +51,7 @@ _WORDS = 8  # of int64: a cache line
 class Chunk:
     """A chunk in shared memory, to be used under its lock alone.
 
-    ``elements``: where it lies in the flat vectors, ``n`` of them. ``slots``: ``[2, K, n]``.
+    ``elements``: where it lies in the flat vectors, ``n`` of them. ``slots``: two, ``[K, n]`` each.
     """
 
     def __init__(
@@ -59,26 +59,21 @@ class Chunk:
     ) -> None:
         self.index = index
         self.elements = elements
-        self.slots = slots
+        self.slots = slots.unbind()
         self._words = words
 
     @property
-    def current(self) -> Tensor:
-        """The valid slot ``[K, n]``; never written."""
-        return self.slots[int(self._words[_VERSION]) % 2]
-
-    @property
-    def idle(self) -> Tensor:
-        """The other slot ``[K, n]``, to be written whole before `flip`."""
-        return self.slots[1 - int(self._words[_VERSION]) % 2]
+    def valid(self) -> int:
+        """The slot that holds the chunk, 0 or 1; the other is to be written whole before `flip`."""
+        return int(self._words[_VERSION]) % 2
 
     @property
     def num_updates(self) -> int:
         """How many steps of the rule the valid slot has had."""
-        return int(self._words[_UPDATES + int(self._words[_VERSION]) % 2])
+        return int(self._words[_UPDATES + self.valid])
 
     def flip(self, num_updates: int) -> None:
-        """Make the idle slot the valid one."""
+        """Make the other slot the valid one."""
         version = int(self._words[_VERSION]) + 1
         self._words[_UPDATES + version % 2] = num_updates
         self._words[_VERSION] = version
@@ -180,11 +175,11 @@ class ParameterStore:
     def read(self) -> tuple[dict[str, Tensor], int]:
         """Copies of all arrays, flat ``[P]``, and the updates that they have had (the most that a
         chunk has). Each chunk is whole; chunks may be from different moments."""
-        flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots.dtype)
+        flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots[0].dtype)
         counts = []
 
         def copy(chunk: Chunk) -> None:
-            flats[:, chunk.elements].copy_(chunk.current)
+            flats[:, chunk.elements].copy_(chunk.slots[chunk.valid])
             counts.append(chunk.num_updates)
 
         self.visit(copy)
@@ -194,7 +189,7 @@ class ParameterStore:
         """Overwrite all arrays, ``[P]`` each."""
 
         def copy(chunk: Chunk) -> None:
-            for row, name in zip(chunk.idle, self.arrays, strict=True):
+            for row, name in zip(chunk.slots[1 - chunk.valid], self.arrays, strict=True):
                 row.copy_(flats[name][chunk.elements])
             chunk.flip(num_updates)
 

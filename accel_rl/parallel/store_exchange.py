@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,19 @@ from accel_rl.parallel.rules import Rule
 from accel_rl.parallel.store import Chunk, ParameterStore
 
 LEARNER_UPDATES = "learner_updates"
+
+
+class Block(NamedTuple):
+    """Where a chunk is changed, on the learner's device: a slot itself, or a copy on the GPU."""
+
+    whole: Tensor  # [K, n], of which the others are views
+    parameters: Tensor  # [n]
+    state: dict[str, Tensor]  # [n] each
+
+    @classmethod
+    def of(cls, whole: Tensor, names: Iterable[str]) -> Block:
+        parameters, *state = whole
+        return cls(whole, parameters, dict(zip(names, state, strict=True)))
 
 
 class StoreExchange:
@@ -51,12 +65,13 @@ class StoreExchange:
         self._rule = rule
         self._max_gradient_norm = max_gradient_norm
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
-        self._staging: Tensor | None = None
-        flat = parameters.parameter
-        if flat.is_cuda:
+        self._device = parameters.parameter.device
+        if self._device.type == "cuda":
             store.pin()
-            largest = max(chunk.current.numel() for chunk in store.chunks)
-            self._staging = torch.empty(largest, dtype=flat.dtype, device=flat.device)
+        # Views, made once: of the learner's vectors by chunk, of blocks by chunk and slot.
+        self._parameters = [parameters.parameter[chunk.elements] for chunk in store.chunks]
+        self._gradients = [parameters.gradient[chunk.elements] for chunk in store.chunks]
+        self._blocks = [self._make_blocks(chunk) for chunk in store.chunks]
         self._measured = _Measured()
         self.pull()
 
@@ -79,7 +94,7 @@ class StoreExchange:
         """Take the store's parameters as they are now."""
 
         def copy(chunk: Chunk) -> None:
-            self._adopt(chunk, chunk.current)
+            self._adopt(chunk, chunk.slots[chunk.valid])
             self._wait_for_device()
             self._seen[chunk.index] = chunk.num_updates
 
@@ -129,38 +144,42 @@ class StoreExchange:
         self.num_updates = int(counts.get(LEARNER_UPDATES, counts["num_updates"]))
         self.pull()
 
-    def _apply_rule(self, chunk: Chunk, block: Tensor, lr: float) -> None:
-        gradient = self.parameters.gradient[chunk.elements]
-        state = dict(zip(self._store.arrays[1:], block[1:], strict=True))
-        self._rule.step_(block[0], gradient, state, lr, chunk.num_updates + 1)
+    def _make_blocks(self, chunk: Chunk) -> tuple[Block, Block]:
+        """Where to change the chunk so that it comes into slot 0, and into slot 1."""
+        names = self._store.arrays[1:]
+        if self._device.type == "cpu":
+            first, second = (Block.of(slot, names) for slot in chunk.slots)
+            return first, second
+        staging = Block.of(torch.empty_like(chunk.slots[0], device=self._device), names)
+        return staging, staging
 
-    def _adopt(self, chunk: Chunk, block: Tensor) -> None:
-        """Make the learner's copy of ``chunk`` that of ``block`` ``[K, n]``."""
-        self.parameters.parameter[chunk.elements].copy_(block[0], non_blocking=True)
+    def _apply_rule(self, chunk: Chunk, block: Block, lr: float) -> None:
+        gradient = self._gradients[chunk.index]
+        self._rule.step_(block.parameters, gradient, block.state, lr, chunk.num_updates + 1)
 
-    def _push(self, change_: Callable[[Chunk, Tensor], None], num_updates: int) -> None:
+    def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
+        """Make the learner's copy of ``chunk`` that of ``whole`` ``[K, n]``."""
+        self._parameters[chunk.index].copy_(whole[0], non_blocking=True)
+
+    def _push(self, change_: Callable[[Chunk, Block], None], num_updates: int) -> None:
         """Under each chunk's lock: read the valid slot, ``change_`` it, write the other and flip.
 
-        ``change_(chunk, block)`` has ``block`` ``[K, n]`` on the learner's device. ``num_updates``:
-        how many steps of the rule that is.
+        ``num_updates``: how many steps of the rule ``change_(chunk, block)`` is.
         """
         began = time.perf_counter()
 
         def push(chunk: Chunk) -> None:
             lag = chunk.num_updates - self._seen[chunk.index]
-            current, idle = chunk.current, chunk.idle
-            if self._staging is None:
-                block = idle  # on the CPU the change is made where it shall lie
-            else:
-                block = self._staging[: current.numel()].view_as(current)
-            block.copy_(current, non_blocking=True)
+            valid = chunk.valid
+            block = self._blocks[chunk.index][1 - valid]
+            block.whole.copy_(chunk.slots[valid], non_blocking=True)
             change_(chunk, block)
-            if self._staging is not None:
-                idle.copy_(block, non_blocking=True)
-            self._adopt(chunk, block)
+            if self._device.type == "cuda":
+                chunk.slots[1 - valid].copy_(block.whole, non_blocking=True)
+            self._adopt(chunk, block.whole)
             self._wait_for_device()
-            chunk.flip(chunk.num_updates + num_updates)
-            self._seen[chunk.index] = chunk.num_updates
+            self._seen[chunk.index] = chunk.num_updates + num_updates
+            chunk.flip(self._seen[chunk.index])
             self._measured.add_lag(lag)
 
         self._visit(push)
@@ -172,8 +191,8 @@ class StoreExchange:
 
     def _wait_for_device(self) -> None:
         """Wait for what this learner's device was given to do."""
-        if self._staging is not None:
-            torch.cuda.current_stream(self._staging.device).synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
 
 @dataclass

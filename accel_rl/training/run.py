@@ -13,6 +13,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
+from accel_rl.training.devices import has_own_gpu
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
@@ -62,7 +63,8 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         console = Console(stderr=True, force_terminal=False)
     shared: TrainConfig = team.share("config", config)
     try:
-        team.open_group(shared.parallel.learner_timeout_seconds)
+        nccl = has_own_gpu(shared, ranks)
+        team.open_group(shared.parallel.learner_timeout_seconds, nccl=nccl)
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         if ranks.is_first:

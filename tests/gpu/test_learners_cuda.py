@@ -12,7 +12,10 @@ from torch import nn
 
 from accel_rl.parallel import Adam, AllReduce, FlatParameters, Local
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
@@ -23,7 +26,7 @@ def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
             torch.manual_seed(0)
             flat = FlatParameters(nn.Linear(300, 20).cuda())
             exchange = kind(flat, Adam(eps=1e-5), 0.5)
-            for seed in range(5):
+            for _ in range(5):
                 flat.gradient.copy_(torch.randn(len(flat.gradient)))
                 exchange.step(1e-3, torch.tensor(7.0, device="cuda"))
             found.append(flat.parameter.cpu())

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs import make_env_factory
+from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
@@ -41,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         config = parse_arguments(arguments)
         check_learners(config, ranks)
         if config.num_learners > 1:
+            probe_spec(make_env_factory(config.env, config.atari))  # one message, not one of each
             goes_on = config.parallel.on_learner_failure == "continue"
             return launch(arguments, config.num_learners, goes_on=goes_on)
         return _train(config, console, Team(ranks))

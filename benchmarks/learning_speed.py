@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import signal
 import subprocess
 import sys
 import tempfile
@@ -153,7 +152,7 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
                 rows = learning_rows(run_dir / "metrics.csv")
             return rows
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # it saves and ends
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

@@ -120,7 +120,7 @@ def make_ours(spec: dict[str, Any]) -> Memory:
 
     def sample() -> object:
         step, env, probability = priorities.draw(batch, generator)
-        weight = importance_weights(probability, BETA)
+        weight = importance_weights(probability, probability.min(), BETA)
         transitions = replay.gather(step, env)
         priorities.update(step, env, errors)
         return weight, transitions

@@ -100,9 +100,9 @@ def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) ->
     learner, exchange = make(CONFIGS[algo](log_norms=True))
     norms, step = [], exchange.step
 
-    def recorded(lr: float) -> torch.Tensor:
+    def recorded(lr: float, weight: torch.Tensor) -> torch.Tensor:
         before = exchange.parameters.parameter.double().numpy().copy()
-        result = step(lr)
+        result = step(lr, weight)
         moved = exchange.parameters.parameter.double().numpy() - before
         norms.append(np.sqrt((moved**2).sum()))
         return result

@@ -43,7 +43,11 @@ class Measurements:
             self._norms.set_state(state)
 
     def update(
-        self, loss: Tensor, half_loss: Callable[[], Tensor], lr: float, weight: Tensor
+        self,
+        loss: Tensor,
+        half_loss: Callable[[], Tensor],
+        lr: float,
+        weight: Tensor | None = None,
     ) -> Tensor:
         """``loss.backward()`` into the zeroed flat gradient, then ``exchange.step(lr, weight)``.
 

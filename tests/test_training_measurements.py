@@ -24,7 +24,13 @@ RUNS = {
     ),
     "dqn": (
         *("num_envs=4", "total_steps=1200", "log_interval=200", "gradient_cosine_interval=3"),
-        *("min_steps=200", "replay_size=1000", "evaluation_interval=400", "evaluation_episodes=2"),
+        *(
+            "min_steps=200",
+            "replay_size=1000",
+            "evaluation_interval=400",
+            "evaluation_steps=2",
+            "evaluation_envs=2",
+        ),
         *("secondary_learner=true", "secondary_batch_size=100", "secondary_lr=1e-3"),
     ),
 }

@@ -45,7 +45,8 @@ class Follower:
         self._learner_metrics = LearnerMetrics()
         self._log = Interval(config.log_interval, self.steps)
         self._checkpoint = Interval(config.checkpoint_interval, self.steps)
-        self._reported_steps = self._saved_steps = self.steps
+        self._reported_steps = self.steps
+        self._saved_steps = -1 if saved is None else self.steps
 
     def begin(self, times: SamplerTimes) -> None:
         """Nothing: the first learner has the clock."""

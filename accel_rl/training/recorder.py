@@ -67,7 +67,6 @@ class Recorder:
         if saved is not None:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
-        self._own_updates = self.updates
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores()
@@ -80,7 +79,8 @@ class Recorder:
         self._metric_names = metric_names
         self._exchange = exchange
         self._team = team
-        self._others = Others(team, exchange)
+        self._own_updates = exchange.num_updates
+        self._others = Others(team, exchange, self.updates - self._own_updates)
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)

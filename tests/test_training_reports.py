@@ -27,7 +27,7 @@ def report(num_updates: int) -> Report:
 
 def test_part_of_a_learner_in_step_is_waited_for() -> None:
     others, second = make_others(num_sharing=2)
-    with pytest.raises(TeamError, match="learner 1 has not answered within 0.05 s"):
+    with pytest.raises(TeamError, match="learner 1 has not answered within"):
         others.await_parts(1000)
     second.arrive(part_name(1000))
     others.await_parts(1000)

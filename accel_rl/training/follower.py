@@ -71,8 +71,8 @@ class Follower:
         if self._checkpoint.is_due(steps):
             self._save(steps // self._config.checkpoint_interval * self._config.checkpoint_interval)
 
-    def finish(self, steps: int) -> None:
-        """The last report and part of a checkpoint, when all learners together took ``steps``."""
+    def finish(self, steps: int, *, alone: bool = False) -> None:
+        """The last report, when all learners together took ``steps``."""
         self.steps = steps
         if steps > self._reported_steps:
             self._report()

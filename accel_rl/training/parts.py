@@ -191,7 +191,8 @@ def _make_sampler(
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     sampler = ParallelSampler(factory, share, seed, list(config.cpus) or None, on_gpu, seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":
-        os.sched_setaffinity(0, sampler.plan.server_cpus)
+        # All of it: a GPU's server has one core of that, too little for evaluations.
+        os.sched_setaffinity(0, set().union(sampler.plan.server_cpus, *sampler.plan.worker_cpus))
     return sampler
 
 

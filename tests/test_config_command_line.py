@@ -210,6 +210,16 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
         ),
         (["learners=2"], "4", "learners=2, but the launcher has started 4; leave it out"),
         (["sync_period=2"], None, "sync_period=2 needs Adam as the update rule"),
+        (
+            ["algo=ppo", "sync_period=2"],
+            None,
+            "parallel.sync_period=2 has no effect, because parallel.sync is all_reduce",
+        ),
+        (
+            ["algo=a3c", "pull_steps=5"],
+            None,
+            "parallel.pull_steps=5 has no effect, because rollouts have sampler.horizon=5 steps",
+        ),
         (["on_learner_failure=continue"], None, "on_learner_failure=continue needs sync=store"),
         ([], "two", "WORLD_SIZE=two, LOCAL_RANK=0, LOCAL_WORLD_SIZE=two: each must be a number"),
     ],

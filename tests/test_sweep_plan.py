@@ -53,7 +53,10 @@ def test_names_can_be_those_of_folders() -> None:
         (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
         (["seed=0,"], "run seed=: seed= is not valid; it must be: integer"),
         (["env=catch", "slot=2"], "run env=catch slot=2: unknown option slot"),
-        (["algo=a2c,ppo", "epochs=3"], "run algo=a2c epochs=3: unknown option epochs"),
+        (
+            ["algo=a2c,ppo", "epochs=3"],
+            "run algo=a2c epochs=3: epochs=3 cannot be given with algo=a2c",
+        ),
         (
             ["algo=ppo", "env=catch", "num_envs=8,7"],
             "run algo=ppo env=catch num_envs=7: num_envs=7",
@@ -115,6 +118,12 @@ def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
     )
     check_runs(plan_runs({"algo": "dqn,rainbow", "env": "catch", "seed": "0,1"}))
     assert len(sizes) == 2 and max(sizes) < 1e7
+
+
+def test_learners_among_whom_runs_cannot_be_divided_are_refused_before_any_run() -> None:
+    message = "learners=3: num_envs=16 does not divide among 3 learners"
+    with pytest.raises(ValueError, match=message):
+        check_runs(plan_runs({"env": "catch", "gpus": "0", "learners": "1,3"}))
 
 
 def test_plan_that_is_written_is_the_one_that_is_read(tmp_path) -> None:

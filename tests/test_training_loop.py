@@ -100,9 +100,9 @@ class FakeEvaluator:
 class TapedRecorder(Recorder):
     tape: Tape
 
-    def write_row(self) -> None:
+    def write_row(self, *, alone: bool = False) -> None:
         self.tape.append(f"row {self.steps}")
-        super().write_row()
+        super().write_row(alone=alone)
 
     def save(self, mark: int | None = None, *, alone: bool = False) -> None:
         self.tape.append(f"save {self.steps}")
@@ -312,6 +312,17 @@ def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypa
     _save_what_can_be(recorder, RuntimeError("a worker died"))
     recorder.close()
     assert tape == ["save 0"]
+
+
+def test_last_row_after_a_failure_waits_for_no_other_learner(tmp_path, monkeypatch) -> None:
+    tape = Tape()
+    recorder = make_recorder(make_config(), tmp_path, tape)
+    recorder.steps = 12
+    monkeypatch.setattr(recorder._others, "merge", None)  # waits for reports that never come
+    _save_what_can_be(recorder, RuntimeError("a worker died"))
+    recorder.close()
+    assert tape == ["row 12", "curve 12", "save 12"]
+    assert "\n12," in (tmp_path / "metrics.csv").read_text()
 
 
 def test_learning_rate_schedule_reaches_the_learner_as_progress(tmp_path) -> None:

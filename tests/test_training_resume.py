@@ -18,10 +18,12 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accel_rl.envs import Catch
+from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.training.resume import load_last
 from accel_rl.training.run_directory import hold
 
 REPOSITORY = Path(__file__).parents[1]
@@ -276,6 +278,21 @@ def test_run_that_cannot_go_on_says_why_and_stays_as_it_is(
     with pytest.raises(ValueError, match=message):
         run(f"resume={run_dir}", *options)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
+
+
+@pytest.mark.parametrize("sync, is_kept", [("all_reduce", False), ("store", True)])
+def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
+    sync: str, is_kept: bool, finished: Path, tmp_path, monkeypatch
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    torch.save(saved | {"num_learners": 2, "parts": 4000}, list_checkpoints(run_dir)[-1])
+    monkeypatch.setattr("accel_rl.training.resume._refuse_changes", lambda before, config: None)
+    config = parse_arguments([f"resume={run_dir}", "total_steps=5000", f"sync={sync}"])
+    first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))
+    assert (first["sampler"] is not None) == is_kept
+    assert second["sampler"] is None
 
 
 def test_directory_that_is_no_run_is_refused(tmp_path) -> None:

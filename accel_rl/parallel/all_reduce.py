@@ -12,7 +12,7 @@ from torch import Tensor
 from accel_rl.parallel.exchange import Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
-from accel_rl.parallel.team import TeamError
+from accel_rl.parallel.team import TeamError, first_line
 
 
 class AllReduce(Local):
@@ -66,8 +66,9 @@ class AllReduce(Local):
         try:
             dist.all_reduce(x, operation)
         except RuntimeError as error:
-            first = str(error).partition("\n")[0]
-            raise TeamError(f"lost touch with another learner in an all-reduce: {first}") from error
+            raise TeamError(
+                f"lost touch with another learner in an all-reduce: {first_line(error)}"
+            ) from error
         self._seconds += perf_counter() - began
         return x
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -131,7 +132,7 @@ class Team:
         try:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         except RuntimeError as error:
-            raise TeamError(f"lost touch with another learner: {_first_line(error)}") from error
+            raise TeamError(f"lost touch with another learner: {first_line(error)}") from error
         return int(tensor)
 
     def is_lost(self, rank: int) -> bool:
@@ -160,7 +161,7 @@ class Team:
             )
         except RuntimeError as error:  # of torch.distributed, timeouts included
             raise TeamError(
-                f"learner {self.ranks.rank} cannot reach the others: {_first_line(error)}"
+                f"learner {self.ranks.rank} cannot reach the others: {first_line(error)}"
             ) from error
 
     def close(self) -> None:
@@ -206,7 +207,7 @@ def meet_by_store(ranks: Ranks, timeout_seconds: float = 1800.0) -> Team:
         store = _open_store(timedelta(seconds=timeout_seconds))
     except RuntimeError as error:
         raise TeamError(
-            f"learner {ranks.rank} finds no store of its launcher: {_first_line(error)}"
+            f"learner {ranks.rank} finds no store of its launcher: {first_line(error)}"
         ) from error
     return Team(ranks, PrefixStore(PREFIX, store), timeout_seconds)
 
@@ -221,6 +222,7 @@ def _open_store(timeout: timedelta) -> Store:
     return store
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What ``error`` of torch.distributed says, without places in its source and its guesses."""
     lines: Sequence[str] = str(error).splitlines() or [type(error).__name__]
-    return lines[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).partition(". This is typically")[0]

@@ -269,6 +269,17 @@ def _idle(learner: DQNConfig) -> dict[str, str]:
     return reasons
 
 
+def _idle_parallel(config: TrainConfig) -> dict[str, str]:
+    """Options of ``parallel`` that have no effect, and why."""
+    reasons = {}
+    if config.parallel.sync != "store":
+        names = ("num_chunks", "sync_period", "pull_steps")
+        reasons = dict.fromkeys(names, f"parallel.sync is {config.parallel.sync}")
+    elif (config.parallel.pull_steps or 0) >= config.sampler.horizon:
+        reasons["pull_steps"] = f"rollouts have sampler.horizon={config.sampler.horizon} steps"
+    return {f"parallel.{name}": reason for name, reason in reasons.items()}
+
+
 def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
     """Raises ValueError for an option that only other presets have than that of ``base``."""
     own = _names(base)
@@ -297,6 +308,7 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",
+        **_idle_parallel(config),
     }
     if isinstance(config.learner, DQNConfig):
         reasons |= {f"learner.{key}": why for key, why in _idle(config.learner).items()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import torch
 
 from accel_rl.algos import DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
+from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerConfig
 
 
@@ -44,7 +46,7 @@ def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
             "sync=store is for learners of one machine, whose memory they share; use "
             "sync=all_reduce across machines"
         )
-    if config.parallel.on_learner_failure == "continue":
+    if config.parallel.on_learner_failure == "continue" and STORE_VARIABLE not in os.environ:
         raise ValueError(
             "on_learner_failure=continue: torchrun ends all learners when one fails; start the run "
             "with python launch/train.py learners=N instead, or use on_learner_failure=stop"

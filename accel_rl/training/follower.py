@@ -45,7 +45,8 @@ class Follower:
         self._learner_metrics = LearnerMetrics()
         self._log = Interval(config.log_interval, self.steps)
         self._checkpoint = Interval(config.checkpoint_interval, self.steps)
-        self._reported_steps = self._saved_steps = self.steps
+        self._reported_steps = self.steps
+        self._saved_steps = -1 if saved is None else self.steps
 
     def begin(self, times: SamplerTimes) -> None:
         """Nothing: the first learner has the clock."""
@@ -70,8 +71,8 @@ class Follower:
         if self._checkpoint.is_due(steps):
             self._save(steps // self._config.checkpoint_interval * self._config.checkpoint_interval)
 
-    def finish(self, steps: int) -> None:
-        """The last report and part of a checkpoint, when all learners together took ``steps``."""
+    def finish(self, steps: int, *, alone: bool = False) -> None:
+        """The last report, when all learners together took ``steps``."""
         self.steps = steps
         if steps > self._reported_steps:
             self._report()

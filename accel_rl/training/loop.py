@@ -6,7 +6,7 @@ import contextlib
 import logging
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -145,7 +145,7 @@ def _run(
                 if isinstance(recorder, Recorder):
                     _save_what_can_be(recorder, error)
                 raise
-            recorder.finish(recorder.steps)
+            recorder.finish(recorder.steps, alone=True)
             recorder.save(alone=True)
     except Exception:
         # At a level that goes to the file alone: people get the message from whoever called.
@@ -284,7 +284,10 @@ def _notices(
 
 def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
-    writers = [recorder.write_last_row, recorder.draw_curve]
+    writers: list[Callable[[], None]] = [
+        partial(recorder.write_last_row, alone=True),
+        recorder.draw_curve,
+    ]
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
     if not isinstance(error, FloatingPointError) and not recorder.is_learning:
         writers.append(partial(recorder.save, alone=True))

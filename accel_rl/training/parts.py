@@ -109,10 +109,10 @@ class Parts:
         is_shared = isinstance(self.exchange, StoreExchange)
         if team.ranks.is_first or not is_shared:
             self.exchange.load_state_dict(saved["learner"])
-        if is_shared:
-            team.meet("loaded")
-            cast(StoreExchange, self.exchange).pull()
         self.learner.set_state(saved["algorithm"])
+        if is_shared:
+            team.meet("loaded")  # a second learner's store too: nobody pushes before
+            cast(StoreExchange, self.exchange).pull()
         torch.set_rng_state(saved["torch_rng"])
         if self.evaluator is not None and saved["evaluator"] is not None:
             self.evaluator.set_state(saved["evaluator"])
@@ -191,7 +191,8 @@ def _make_sampler(
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     sampler = ParallelSampler(factory, share, seed, list(config.cpus) or None, on_gpu, seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":
-        os.sched_setaffinity(0, sampler.plan.server_cpus)
+        # All of it: a GPU's server has one core of that, too little for evaluations.
+        os.sched_setaffinity(0, set().union(sampler.plan.server_cpus, *sampler.plan.worker_cpus))
     return sampler
 
 

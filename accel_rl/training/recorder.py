@@ -66,7 +66,6 @@ class Recorder:
         if saved is not None:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
-        self._own_updates = self.updates
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores()
@@ -79,7 +78,8 @@ class Recorder:
         self._metric_names = metric_names
         self._exchange = exchange
         self._team = team
-        self._others = Others(team, exchange)
+        self._own_updates = exchange.num_updates
+        self._others = Others(team, exchange, self.updates - self._own_updates)
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
@@ -104,8 +104,12 @@ class Recorder:
         self._first = self._before_last_row = self._last_row = self._read()
 
     def pause(self, seconds: float) -> None:
-        """Takes ``seconds`` that just passed out of the training time."""
-        self._began += seconds
+        """Takes ``seconds`` that just passed out of the training time.
+
+        Not where there are other learners that went on meanwhile.
+        """
+        if self._others.are_in_step:
+            self._began += seconds
 
     @property
     def seconds(self) -> float:
@@ -155,15 +159,17 @@ class Recorder:
             interval = self._config.checkpoint_interval
             self.save(self.steps // interval * interval)
 
-    def write_row(self) -> None:
+    def write_row(self, *, alone: bool = False) -> None:
         """A row of metrics about what happened since the last one.
+
+        ``alone``: without the other learners, which after a failure may never report.
 
         Raises:
             FloatingPointError: a metric of the learner is not finite.
             TeamError: another learner is gone, or has other parameters.
         """
         own = make_report(self._team, self._exchange, [], self._learner_metrics.take())
-        report = self._others.merge(own, self.steps)
+        report = own if alone else self._others.merge(own, self.steps)
         self.scores.add(report.episodes)
         self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()
@@ -248,15 +254,15 @@ class Recorder:
         if failure is not None:
             raise failure
 
-    def write_last_row(self) -> None:
+    def write_last_row(self, *, alone: bool = False) -> None:
         """A row about what happened since the last one, if anything."""
         if self.steps > self._last_row.steps:
-            self.write_row()
+            self.write_row(alone=alone)
 
-    def finish(self, steps: int) -> None:
+    def finish(self, steps: int, *, alone: bool = False) -> None:
         """The last row and curve, when all learners together have taken ``steps``."""
         self.steps = steps
-        self.write_last_row()
+        self.write_last_row(alone=alone)
         self.draw_curve()
         self._progress.show(self.whole_run())
 

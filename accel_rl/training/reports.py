@@ -34,17 +34,26 @@ def make_report(
 
 
 class Others:
-    """The other learners' reports, for the first."""
+    """The other learners' reports, for the first.
 
-    def __init__(self, team: Team, exchange: Exchange) -> None:
+    ``num_earlier``: updates that they had made by themselves when the run went on.
+    """
+
+    def __init__(self, team: Team, exchange: Exchange, num_earlier: int = 0) -> None:
         self._team = team
         self._exchange = exchange
+        self._num_earlier = num_earlier
         self._num_updates = [0] * team.ranks.size
+
+    @property
+    def are_in_step(self) -> bool:
+        """Whether they make each update together with the first; so where there are none."""
+        return self._exchange.num_sharing == self._team.ranks.size
 
     @property
     def num_updates(self) -> int:
         """Updates that the others have made by themselves, as last reported."""
-        return sum(self._num_updates)
+        return self._num_earlier + sum(self._num_updates)
 
     def merge(self, own: Report, steps: int) -> Report:
         """``own`` and what the others have reported, as one.
@@ -55,7 +64,7 @@ class Others:
         Raises:
             TeamError: a learner has not reported, or has other parameters than this one.
         """
-        in_step = self._exchange.num_sharing == self._team.ranks.size
+        in_step = self.are_in_step
         reports = [own]
         for rank, messages in self._team.read(waits=in_step).items():
             for report in messages:
@@ -76,8 +85,13 @@ class Others:
         )
 
     def await_parts(self, mark: int) -> None:
-        """Waits until the others have saved their parts of the checkpoint ``mark``."""
-        self._team.wait_for_all(part_name(mark))
+        """Waits until the others have saved their parts of the checkpoint ``mark``.
+
+        Not where they do not go in step: they come by other marks, or end before this one. Then a
+        learner whose part is missing begins anew with what is its own.
+        """
+        if self.are_in_step:
+            self._team.wait_for_all(part_name(mark))
 
 
 def part_name(mark: int) -> str:

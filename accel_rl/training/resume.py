@@ -64,17 +64,17 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         )
     if saved["num_learners"] != ranks.size:
         return _without_own(saved)
-    if not ranks.is_first:
-        return _with_part(saved, run_dir, ranks.rank)
-    return saved
-
-
-def _with_part(saved: dict[str, Any], run_dir: Path, rank: int) -> dict[str, Any]:
-    """The checkpoint ``saved`` with what the learner ``rank`` has saved of itself, if it has."""
-    path = part_path(run_dir, saved["parts"] or 0, rank)
-    if saved["parts"] is None or not path.exists():
+    mark = saved["parts"] or 0
+    parts = [part_path(run_dir, mark, rank) for rank in range(1, ranks.size)]
+    missing = [saved["parts"] is None or not path.exists() for path in parts]
+    # In step, all begin anew or none: a learner with a replay would make updates alone.
+    if any(missing) and config.parallel.sync == "all_reduce":
         return _without_own(saved)
-    part = load_checkpoint(path)
+    if ranks.is_first:
+        return saved
+    if missing[ranks.rank - 1]:
+        return _without_own(saved)
+    part = load_checkpoint(parts[ranks.rank - 1])
     own = ("algorithm", "sampler", "torch_rng")
     return {**saved, **{name: part[name] for name in own}}
 

@@ -12,9 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
+from accel_rl.training.division import check_learners
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.parts import build
@@ -151,6 +153,7 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
         checked |= keys
         try:
             pick_device(config.device)
+            check_learners(config, Ranks())
             parts = build(_on_cpu(config))
         except ValueError as error:
             raise ValueError(f"run {' '.join(run.arguments)}: {error}") from error
@@ -169,7 +172,7 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
             replay_size=size,
             min_steps=min(learner.min_steps, size),
         )
-    return dataclasses.replace(config, device="cpu", learner=learner)
+    return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)
 
 
 def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:

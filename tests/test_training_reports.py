@@ -1,0 +1,53 @@
+"""What the first learner reads, waits for and counts of the others."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.parallel.team import first_line
+from accel_rl.training.reports import Others, Report, part_name
+
+
+def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
+    """For the first of two learners, and the team as the second one sees it."""
+    store = dist.HashStore()
+    exchange: Any = SimpleNamespace(num_sharing=num_sharing)
+    first = Team(Ranks(0, 2, 0, 2), store, timeout_seconds=0.05)
+    return Others(first, exchange, num_earlier), Team(Ranks(1, 2, 1, 2), store)
+
+
+def report(num_updates: int) -> Report:
+    return Report([], {"loss": 1.0}, {"lag_max": math.nan}, num_updates, None)
+
+
+def test_part_of_a_learner_in_step_is_waited_for() -> None:
+    others, second = make_others(num_sharing=2)
+    with pytest.raises(TeamError, match="learner 1 has not answered within"):
+        others.await_parts(1000)
+    second.arrive(part_name(1000))
+    others.await_parts(1000)
+
+
+def test_part_of_a_learner_that_comes_by_other_marks_is_not_waited_for() -> None:
+    others, second = make_others(num_sharing=1)
+    second.arrive(part_name(2000))
+    others.await_parts(1000)
+
+
+def test_updates_that_others_made_before_the_run_went_on_count() -> None:
+    others, second = make_others(num_sharing=1, num_earlier=30)
+    assert others.num_updates == 30
+    second.post(report(num_updates=5))
+    assert others.merge(report(num_updates=8), 100).num_updates == 43
+
+
+def test_message_of_torch_is_told_without_its_source_and_guesses() -> None:
+    said = "[/src/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8599. This is typically a"
+    assert first_line(RuntimeError(said)) == "Connection closed by peer [127.0.0.1]:8599"
+    assert first_line(RuntimeError()) == "RuntimeError"

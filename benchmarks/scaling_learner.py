@@ -64,7 +64,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"
     own_steps = parts.sampler.config.num_envs * parts.sampler.config.horizon
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
-    all_steps = 0
+    all_steps, last_taken = 0, perf_counter()
 
     def advance() -> int:
         nonlocal all_steps
@@ -86,13 +86,13 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         began = perf_counter()
         if spec["what"] == "sample_in_step" or (is_training and in_step):
             has_time = not team.largest(int(not has_time))
-        elif is_training:
-            team.is_asked("stop")
         seconds["agreement_seconds"] += perf_counter() - began
         return has_time
 
     def take_numbers() -> dict[str, float]:
-        numbers = {**parts.exchange.take_metrics(), **seconds}
+        nonlocal last_taken
+        began, last_taken = last_taken, perf_counter()
+        numbers = {**parts.exchange.take_metrics(), **seconds, "seconds": last_taken - began}
         seconds.update(dict.fromkeys(seconds, 0.0))
         return {name: value for name, value in numbers.items() if not math.isnan(value)}
 

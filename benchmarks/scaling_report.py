@@ -40,9 +40,7 @@ def summarise(
         if row["part"] == "parts":
             continue
         row["shares"] = {
-            name: statistics.median(
-                _share(each, f"{name}_seconds", options) for each in row["numbers"]
-            )
+            name: statistics.median(_share(each, f"{name}_seconds") for each in row["numbers"])
             for name in SHARES
         }
         same = {key: row[key] for key in ("algo", "sync")}
@@ -63,9 +61,9 @@ def summarise(
     }
 
 
-def _share(children: list[dict[str, float]], name: str, options: dict[str, Any]) -> float:
+def _share(children: list[dict[str, float]], name: str) -> float:
     """Of the time measured, the mean over learners."""
-    return statistics.fmean(child.get(name, 0.0) for child in children) / options["seconds"]
+    return statistics.fmean(child.get(name, 0.0) / child["seconds"] for child in children)
 
 
 def _predict(numbers: dict[str, float], row: Row, of_one: dict[str, int], cores: int) -> float:

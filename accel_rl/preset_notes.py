@@ -68,6 +68,12 @@ _CATEGORICAL = (
 )
 
 
+_LOCKS = (
+    "A chunk's parameters and optimizer state change together, under its one lock, and Adam's step "
+    "count is the store's."
+)
+
+
 def _table_1(scores: str, steps: int, options: str, remark: str = "") -> Comparison:
     average, median = scores.split()
     return Comparison(
@@ -110,6 +116,17 @@ NOTES: dict[str, Notes] = {
             ),
         ),
     ),
+    "a3c": Notes(
+        _STOOKE,
+        (*_ACTOR_CRITIC, _LOCKS),
+        (
+            _table_1("5.4 0.53", 25, "algo=a3c learners=3"),
+            Comparison(
+                "Table 2: 2.4 hours for 50 M steps on two P100 and 10 cores",
+                "train.py algo=a3c gpus=2 env=breakout total_steps=50e6",
+            ),
+        ),
+    ),
     "paac": Notes(
         "Clemente et al. 2017 (arXiv:1705.04862), in the code that its authors published",
         (
@@ -149,6 +166,25 @@ NOTES: dict[str, Notes] = {
             _table_2("4.4", "algo=ppo num_envs=128", " (128 simulators are our choice)"),
         ),
     ),
+    "appo": Notes(
+        _STOOKE,
+        (
+            *_ACTOR_CRITIC,
+            _LOCKS,
+            "Steps that a batch leaves over between two exchanges with the store are carried on; "
+            "there they are lost.",
+            "Bias is corrected by the store's count of steps; there by the learner's own.",
+            "Parameters are taken over before the steps 64, 128 and 192 of a rollout; there before "
+            "63, 127, 191 and 255.",
+        ),
+        (
+            _table_1("8.8 1.2", 25, "algo=appo learners=8"),
+            Comparison(
+                "Table 2: 2.8 hours for 50 M steps on two P100 and 10 cores",
+                "train.py algo=appo gpus=2 env=breakout total_steps=50e6",
+            ),
+        ),
+    ),
     "ppo_baselines": Notes(
         _BASELINES,
         _OF_BASELINES,
@@ -171,6 +207,16 @@ NOTES: dict[str, Notes] = {
             _table_1("9.8 1.4", 50, "algo=dqn batch_size=512"),
             _table_2("8.3", "algo=dqn batch_size=512"),
         ),
+    ),
+    "async_dqn": Notes(
+        _STOOKE,
+        (
+            *_Q_LEARNING,
+            _LOCKS,
+            "Epsilon, target updates and the beginning of learning go by the steps that all "
+            "learners have really taken; there by the first learner's, times their number.",
+        ),
+        (),
     ),
     "double_dqn": Notes(
         _STOOKE,

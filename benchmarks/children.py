@@ -3,10 +3,9 @@
 A child is a script of this folder run with one JSON argument, its specification. It prepares
 itself, prints one line of JSON that says what it uses, and then answers each number of seconds on
 its standard input with one line: the steps it took, the seconds they needed, and what else it has
-counted. It stays alive
-between measurements, idle, so that many measurements can be interleaved without starting anything
-anew, and ends with its standard input. Standard library only: peers may run it with another
-interpreter.
+counted. It stays alive between measurements, idle, so that many measurements can be interleaved
+without starting anything anew, and ends with its standard input. Standard library only: peers may
+run it with another interpreter.
 """
 
 from __future__ import annotations

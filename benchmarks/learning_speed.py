@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import signal
 import subprocess
 import sys
 import tempfile
@@ -150,10 +149,10 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
                     words = output.read().decode(errors="replace")[-2000:]
                     raise RunFailedError(words or f"no learning for {options.seconds:.0f} s")
                 time.sleep(0.2)
-                rows = _learning_rows(run_dir / "metrics.csv")
+                rows = learning_rows(run_dir / "metrics.csv")
             return rows
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # it saves and ends
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
@@ -161,7 +160,8 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
                 process.wait()
 
 
-def _learning_rows(path: Path) -> list[dict[str, float]]:
+def learning_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of ``metrics.csv`` with updates in them; none where there is no file."""
     if not path.exists():
         return []
     with path.open() as file:

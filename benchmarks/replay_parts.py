@@ -11,8 +11,9 @@ in the way that its documentation has for Atari and that takes the least memory:
   (`NStepReplayBuffer` for more steps). It has no priorities: it samples uniformly, writes none.
 * TorchRL: `TensorDictPrioritizedReplayBuffer` over `LazyTensorStorage`, both stacks a step; its
   n-step returns are made before steps are added, so they cost nothing here.
-* cpprb: `PrioritizedReplayBuffer` with stack_compress and next_of, one frame a step; steps of one
-  environment, since a compressed stack must follow on the one before.
+* cpprb: `PrioritizedReplayBuffer` with stack_compress and next_of, one frame a step (two with
+  n-step returns, which do not go with next_of); steps of one environment, since a compressed stack
+  must follow on the one before.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def make_ours(spec: dict[str, Any]) -> Memory:
 
     def sample() -> object:
         step, env, probability = priorities.draw(batch, generator)
-        weight = importance_weights(probability, BETA)
+        weight = importance_weights(probability, probability.min(), BETA)
         transitions = replay.gather(step, env)
         priorities.update(step, env, errors)
         return weight, transitions
@@ -198,22 +199,14 @@ def make_cpprb(spec: dict[str, Any]) -> Memory:
     from cpprb import PrioritizedReplayBuffer
 
     image, batch = tuple(spec["image"]), spec["batch_size"]
-    more = {}
-    if spec["n_step"] > 1:
-        more["Nstep"] = {"size": spec["n_step"], "rew": "rew", "gamma": GAMMA, "next": "next_obs"}
-    buffer = PrioritizedReplayBuffer(
-        spec["size"],
-        {
-            "obs": {"shape": (*image, STACK), "dtype": np.uint8},
-            "act": {"dtype": np.int64},
-            "rew": {},
-            "done": {},
-        },
-        next_of="obs",
-        stack_compress="obs",
-        alpha=ALPHA,
-        **more,
-    )
+    stacks_of = {"obs": {"shape": (*image, STACK), "dtype": np.uint8}}
+    fields = stacks_of | {"act": {"dtype": np.int64}, "rew": {}, "done": {}}
+    more: dict[str, Any] = {"next_of": "obs", "stack_compress": "obs"}
+    if spec["n_step"] > 1:  # its n-step returns need next observations of their own
+        fields["next_obs"] = stacks_of["obs"]
+        returns = {"size": spec["n_step"], "rew": "rew", "gamma": GAMMA, "next": "next_obs"}
+        more = {"stack_compress": ("obs", "next_obs"), "Nstep": returns}
+    buffer = PrioritizedReplayBuffer(spec["size"], fields, alpha=ALPHA, **more)
     rng = np.random.default_rng(spec["seed"])
     frames = rng.integers(0, 256, (*image, 64 + STACK + 1), dtype=np.uint8)
     stacks = [np.ascontiguousarray(frames[..., i : i + STACK]) for i in range(65)]

@@ -101,10 +101,10 @@ def stop(address: str, size: int) -> Any:
 
 
 def stress(
-    address: str, size: int, learners: int, seconds: float, suicides: float, kill_interval: float
+    address: str, size: int, learners: int, seconds: float, self_kills: float, kill_interval: float
 ) -> Any:
     """Learners push ones; some kill themselves between writing a slot and its flip, with
-    probability ``suicides``, and every ``kill_interval`` seconds one is killed from outside, 0:
+    probability ``self_kills``, and every ``kill_interval`` seconds one is killed from outside, 0:
     none. Each that died is replaced. Gives how often each chunk was flipped, as counted by the
     learners, and how many died."""
     done = np.frombuffer(mmap.mmap(-1, 8 * learners * MAX_CHUNKS), np.int64)
@@ -116,7 +116,7 @@ def stress(
         rng = random.Random(os.getpid())
 
         def flip_or_die(chunk: Chunk, num_updates: int) -> None:
-            if rng.random() < suicides:
+            if rng.random() < self_kills:
                 os.kill(os.getpid(), signal.SIGKILL)
             flip(chunk, num_updates)
             done[slot, chunk.index] += 1

@@ -49,6 +49,24 @@ def batches(seed: int = 0) -> Any:
         )
 
 
+def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() -> None:
+    """Without waiting for each other: this one starts when the others have taken 1,000 steps."""
+    small = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, target_update_steps=96)
+    agent = make_agent(small, "auto", ENV, CPU)
+    exchange = Local(FlatParameters(agent.model), small.rule, None)
+    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, num_learners=2)
+    assert isinstance(learner, DQN)
+    source = batches()
+    assert learner.replay.spec.size == 600
+    steps = 1000
+    for iteration in range(1, 11):
+        steps += 3 * T * B  # the other is twice as fast
+        learner.update(next(source), 0.0, steps)
+        assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
+    expected = 1 - 0.9 * steps / small.epsilon_steps
+    assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("intensity", [4.0, 1.0, 0.7])
 def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
     intensity: float,

@@ -177,6 +177,8 @@ def test_scaling_model_of_the_papers_machine(load: Any) -> None:
         "sampling_speed.py",
         "training_speed.py",
         "vector_env_speed.py",
+        "replay_speed.py",
+        "learning_speed.py",
         "store_speed.py",
         "scaling.py",
     ],
@@ -211,3 +213,63 @@ def test_training_speed_compares_ppo_with_its_peers(load: Any) -> None:
     # The fastest of sb3_a3c is the fifth, of sb3_own the seventh, of envpool the ninth.
     ratios = [rows[2][f"of_{peer}"]["median"] for peer in module.PACKAGES]
     assert ratios == pytest.approx([3 / 5, 3 / 7, 3 / 9])
+
+
+def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
+    out = tmp_path / "replay"
+    sizes = ("size=600", "peer_size=600", "batch_size=32", "num_envs=8", "images=[36x36]")
+    done = run("replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
+    assert [(row["part"], row["operation"]) for row in rows] == [
+        ("accel_rl", "sample"),
+        ("accel_rl", "add"),
+    ]
+    assert all(row["steps_per_second"]["median"] > 0 for row in rows)
+    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_replay_speed_compares_with_the_same_operation(load: Any) -> None:
+    interleave, module = load("interleave"), load("replay_speed")
+    peers = dict.fromkeys(module.PACKAGES, "")
+    cases = module.make_cases(module.Options(), [[0], [1]], peers, "104x80", 1)
+    assert len({case.name for case in cases}) == len(cases) == 4 * 2
+    rates = [12.0, 90.0, *[3.0, 9.0] * 3]
+    pairs = zip(cases, rates, strict=True)
+    rows = module.summarise(interleave.Result(case, rates=[rate]) for case, rate in pairs)
+    assert [row["ours"]["median"] for row in rows] == [1.0, 1.0, *[4.0, 10.0] * 3]
+    # 512 transitions at 12 a second.
+    assert module.milliseconds(rows[0], 512)["median"] == pytest.approx(512e3 / 12)
+
+
+def test_learning_speed_takes_the_rows_in_which_it_learned(load: Any, tmp_path: Path) -> None:
+    module = load("learning_speed")
+    shares = dict.fromkeys((*module.SHARES.values(), *module.BESIDE.values()), "0.25")
+    table = [
+        # steps, updates, training_seconds, steps_per_second, updates_per_second
+        ("100", "0", "1", "100", "0"),  # it does not learn yet
+        ("200", "10", "2", "100", "10"),
+        ("400", "50", "3", "200", "40"),
+        ("500", "70", "5", "50", "10"),
+    ]
+    names = ("steps", "updates", "training_seconds", "steps_per_second", "updates_per_second")
+    lines = [",".join((*names, *shares)), *(",".join((*row, *shares.values())) for row in table)]
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(lines) + "\n600,8")  # the last one is being written
+    row = module.summarise(module.learning_rows(path))
+    # 300 steps and 60 updates in 3 s.
+    assert row["steps_per_second"] == {"mean": 100.0, "low": 50.0, "high": 200.0}
+    assert row["updates_per_second"] == 20.0
+    assert row["hours"] == pytest.approx(50e6 / 100 / 3600)
+    assert row["shares"]["learning"] == pytest.approx(0.25)
+
+
+def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
+    out = tmp_path / "learning"
+    tiny = "dqn batch_size=4 sampler.num_envs=4 model=mlp training_intensity=1"
+    sizes = ("min_steps=64", "replay_size=200", "log_interval=16", "seconds=0.05")
+    done = run("learning_speed.py", f"presets=['{tiny}']", *sizes, "game=catch", f"out={out}")
+    assert done.returncode == 0, done.stderr + done.stdout
+    (row,) = json.loads(Path(f"{out}.json").read_text())["rows"]
+    assert row["updates_per_second"] > 0 and 0 < row["shares"]["learning"] < 1
+    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")

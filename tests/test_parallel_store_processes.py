@@ -127,10 +127,10 @@ class Watcher:
     "seconds", [3, pytest.param(60, marks=pytest.mark.learning)], ids=["short", "minute"]
 )
 @pytest.mark.parametrize(
-    ("suicides", "kill_interval"), [(0.02, 0), (0, 0.02)], ids=["at_the_flip", "anywhere"]
+    ("self_kills", "kill_interval"), [(0.02, 0), (0, 0.02)], ids=["at_the_flip", "anywhere"]
 )
 def test_store_survives_learners_that_are_killed(
-    store: ParameterStore, seconds: float, suicides: float, kill_interval: float
+    store: ParameterStore, seconds: float, self_kills: float, kill_interval: float
 ) -> None:
     pushed = [0, 0]
 
@@ -147,7 +147,7 @@ def test_store_survives_learners_that_are_killed(
         size=SIZE,
         learners=8,
         seconds=seconds,
-        suicides=suicides,
+        self_kills=self_kills,
         kill_interval=kill_interval,
     ) as process:
         threads = [threading.Thread(target=learn, args=(each,)) for each in range(2)]

@@ -7,7 +7,7 @@ import torch
 from accel_rl.algos.replay import SumTree
 
 CPU = torch.device("cpu")
-SIZES = pytest.mark.parametrize("size", [1, 31, 32, 33, 1025, 40_000])
+SIZES = pytest.mark.parametrize("size", [1, 127, 128, 129, 1025, 40_000])
 
 
 def slow_find(priority: np.ndarray, mass: float) -> int:

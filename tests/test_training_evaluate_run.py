@@ -17,6 +17,7 @@ from rich.console import Console
 from saved_runs import prefer_action, quiet, trained
 
 from accel_rl.envs.atari_games import atari_games
+from accel_rl.samplers import Evaluation
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.evaluate_run import (
     EvaluateOptions,
@@ -226,3 +227,13 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
 def test_games_of_the_published_scores_are_known_by_these_names() -> None:
     games = set(atari_games())
     assert sum(human_normalized(game, 0.0) is not None for game in games) == 57
+
+
+def test_longest_game_that_is_asked_for_is_played_to_its_end(breakout, monkeypatch) -> None:
+    given = {}
+    monkeypatch.setattr(
+        "accel_rl.training.evaluation.evaluate",
+        lambda sampler, policy, **options: given.update(options) or Evaluation([], 0, 0),
+    )
+    evaluate(breakout, max_episode_steps=50_000)
+    assert given["max_episode_steps"] == 50_000

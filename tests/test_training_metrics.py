@@ -43,16 +43,6 @@ def test_learner_metrics_that_not_every_update_has_are_means_over_those_that_hav
         assert each.take() == {"loss": 4.0, "cosine": 6.0, "second": 8.0}
 
 
-@pytest.mark.parametrize("total", [None, torch.tensor([6.0, 9.0])], ids=["none", "some"])
-def test_learner_metrics_go_on_from_a_checkpoint_of_an_earlier_version(
-    total: torch.Tensor | None,
-) -> None:
-    metrics = LearnerMetrics()
-    state = {"names": ("loss", "norm"), "total": total, "num_updates": 3}
-    metrics.set_state(state, torch.device("cpu"))
-    assert metrics.take() == ({} if total is None else {"loss": 2.0, "norm": 3.0})
-
-
 def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> None:
     reads = []
     for name in ("tolist", "item", "cpu", "numpy", "__float__"):

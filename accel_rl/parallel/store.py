@@ -12,12 +12,12 @@ A chunk's valid slot is ``version % 2``. Whoever holds the chunk's lock writes a
 other slot and then counts the version up, so a writer that is killed anywhere loses its own push of
 this chunk and nothing else.
 
-Readers take the same lock as writers. It is held for one copy, it lets the message of a time-out
-name the holder, no reader can starve, and the kernel's own locking orders memory: what was written
-before an unlock is seen after the next lock on every architecture. Only the order within a process
-that dies remains, and a processor shows the stores of one thread in order once it has entered the
-kernel, as it has before the lock of a killed process is dropped. So no barrier is needed, on x86 or
-ARM. Parts of different chunks may be from different moments; that is by design.
+Readers take the same lock as writers. It is held for one copy, no reader can starve, and a message
+about a time-out can name who holds it. It also orders memory, on x86 and on ARM: the lock and its
+release are the kernel's, so whoever takes it sees all that was written before. That holds for a
+holder that was killed, for the kernel drops its lock when all its threads have ended; and what such
+a holder wrote, it wrote in the order of its program, the slot before the version. Different chunks
+may be from different moments; that is by design.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class StoreExchange:
     def _make_blocks(self, chunk: Chunk) -> tuple[Block, Block]:
         """Where to change the chunk so that it comes into slot 0, and into slot 1."""
         names = self._store.arrays[1:]
-        if self._device.type == "cpu":
+        if self._device.type != "cuda":
             first, second = (Block.of(slot, names) for slot in chunk.slots)
             return first, second
         staging = Block.of(torch.empty_like(chunk.slots[0], device=self._device), names)

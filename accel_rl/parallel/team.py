@@ -143,10 +143,11 @@ class Team:
         """Whether that learner has ended before its time."""
         return self._store is not None and self._store.check([f"{LOST}/{rank}"])
 
-    def open_group(self, timeout_seconds: float) -> None:
+    def open_group(self, timeout_seconds: float, *, nccl: bool = False) -> None:
         """Opens the process group; from now on no wait takes longer than ``timeout_seconds``.
 
-        Tensors on the CPU go through gloo, those on a GPU through NCCL.
+        Tensors go through gloo, those on a GPU by way of the CPU; with ``nccl`` these go through
+        NCCL, which needs a GPU for each learner.
 
         Raises:
             TeamError: the others cannot be reached.
@@ -156,7 +157,7 @@ class Team:
         self._timeout = timeout_seconds
         try:
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                "cpu:gloo,cuda:nccl" if nccl else "gloo",
                 store=PrefixStore("group", self._store),
                 rank=self.ranks.rank,
                 world_size=self.ranks.size,

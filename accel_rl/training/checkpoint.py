@@ -24,7 +24,7 @@ import torch
 
 from accel_rl.training.files import write_whole
 
-FORMAT = 2
+FORMAT = 3
 """raised when what a checkpoint holds changes"""
 
 

@@ -27,10 +27,20 @@ def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
     device = pick_device("cpu" if config.gpus == 0 else config.device)
     if device.type == "cpu" or ranks.size == 1:
         return device
-    num_gpus = min(config.gpus or ranks.local_size, torch.cuda.device_count())
-    device = torch.device("cuda", ranks.local_rank % num_gpus)
+    device = torch.device("cuda", ranks.local_rank % _num_gpus(config))
     torch.cuda.set_device(device)
     return device
+
+
+def has_own_gpu(config: TrainConfig, ranks: Ranks) -> bool:
+    """Whether every learner of this machine runs on a GPU that it shares with no other."""
+    on_gpu = pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda"
+    return on_gpu and ranks.local_size <= _num_gpus(config)
+
+
+def _num_gpus(config: TrainConfig) -> int:
+    found = torch.cuda.device_count()
+    return min(config.gpus or found, found)
 
 
 def gpu_nodes(num_learners: int) -> list[int | None]:

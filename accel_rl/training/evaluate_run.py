@@ -124,7 +124,7 @@ def evaluate_run(
     with sampling_threads(), closing(sampler):
         agent, steps = load_agent(checkpoint, config, sampler.env_spec, device)
         with show_progress(console or Console(), "steps", options.num_steps) as show:
-            result = play_games(sampler, agent, device, options.num_steps, show)
+            result = play_games(config, sampler, agent, device, options.num_steps, show)
     is_atari = is_atari_game(config.env)
     scores = [episode.raw_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None

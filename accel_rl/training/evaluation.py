@@ -85,7 +85,9 @@ class Evaluator:
         config = with_game_limit(self._config)
         sampler = make_evaluation_sampler(config, config.evaluation_envs, seeds, self._device)
         with closing(sampler):
-            result = play_games(sampler, agent, self._device, config.evaluation_steps, check)
+            result = play_games(
+                config, sampler, agent, self._device, config.evaluation_steps, check
+            )
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
@@ -129,6 +131,7 @@ def make_evaluation_sampler(
 
 
 def play_games(
+    config: TrainConfig,
     sampler: Sampler,
     agent: Agent,
     device: torch.device,
@@ -137,10 +140,11 @@ def play_games(
 ) -> Evaluation:
     """Starts ``sampler`` and plays ``num_steps`` steps of games; see `accel_rl.samplers.evaluate`.
 
-    ``show`` is told the steps taken; it may raise to break off.
+    ``config``: of the sampler's games, with their limit, which other environments than Atari's get
+    as the steps after which a game is given up. ``show`` is told the steps taken; it may raise to
+    break off.
     """
     with ActionServer(agent, sampler, device) as server:
         sampler.start()
-        return evaluate(
-            sampler, server, num_steps=num_steps, max_episode_steps=MAX_STEPS, show=show
-        )
+        limit = config.atari.max_episode_steps
+        return evaluate(sampler, server, num_steps=num_steps, max_episode_steps=limit, show=show)

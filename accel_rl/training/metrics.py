@@ -60,13 +60,8 @@ class LearnerMetrics:
         return {"totals": totals, "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        if "totals" not in state:  # an earlier version's, with the same names always
-            names = state["names"]
-            state = {"totals": {names: state["total"]}, "counts": {names: state["num_updates"]}}
-        for names, total in state["totals"].items():
-            if total is not None:
-                self._totals[names] = total.to(device)
-                self._counts[names] = state["counts"][names]
+        self._totals = {names: total.to(device) for names, total in state["totals"].items()}
+        self._counts = dict(state["counts"])
 
 
 class Scores:

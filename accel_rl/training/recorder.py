@@ -16,7 +16,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_checkpoint
-from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores
 from accel_rl.training.parts import ALONE
@@ -206,6 +205,9 @@ class Recorder:
         self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
 
     def draw_curve(self) -> None:
+        # Matplotlib takes half a second to load: not before it is needed, nor in every learner.
+        from accel_rl.training.curve import draw_learning_curve
+
         path = self._run_dir / "learning_curve.png"
         title = f"{self._config.title}, {clock(self.seconds)}"
         draw_learning_curve(path, self.rows, title, self._frame_skip)

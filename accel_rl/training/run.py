@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs import make_env_factory
+from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
+from accel_rl.training.devices import has_own_gpu
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
@@ -43,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         config = parse_arguments(arguments)
         check_learners(config, ranks)
         if config.num_learners > 1:
+            probe_spec(make_env_factory(config.env, config.atari))  # one message, not one of each
             goes_on = config.parallel.on_learner_failure == "continue"
             return launch(arguments, config.num_learners, goes_on=goes_on)
         return _train(config, console, Team(ranks))
@@ -77,7 +81,8 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         console = Console(stderr=True, force_terminal=False)
     shared: TrainConfig = team.share("config", config)
     try:
-        team.open_group(shared.parallel.learner_timeout_seconds)
+        nccl = has_own_gpu(shared, ranks)
+        team.open_group(shared.parallel.learner_timeout_seconds, nccl=nccl)
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         if ranks.is_first:

@@ -1,112 +1,50 @@
-"""Learners on a GPU: the same as on the CPU, without waiting for the device."""
+"""Several learners on one GPU, and all-reduce through NCCL."""
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+import csv
+import subprocess
+import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.algos import (
-    A2CConfig,
-    DQNConfig,
-    LearnerConfig,
-    PPOConfig,
-    make_agent,
-    make_learner,
-)
-from accel_rl.envs import EnvSpec
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Adam, AllReduce, FlatParameters, Local
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-T, B = 4, 8
-ENV = EnvSpec(
-    name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
-)
-SMALL: dict[str, Any] = {"batch_size": 16, "min_steps": 64, "replay_size": 1000}
-CONFIGS: dict[str, LearnerConfig] = {
-    "a2c": A2CConfig(),
-    "ppo": PPOConfig(minibatch_size=T * B),  # one minibatch: the order of its steps is no matter
-    "dqn": DQNConfig(**SMALL, replay_device="cpu"),  # drawn there, alike for both
-    "rainbow": DQNConfig(
-        **SMALL,
-        replay_device="cpu",
-        double=True,
-        dueling=True,
-        num_atoms=11,
-        prioritized=True,
-        n_step=3,
-        optimizer="adam",
-    ),
-}
 
-
-def batch(seed: int, device: torch.device) -> RolloutTensors:
-    g = torch.Generator().manual_seed(seed)
-    fields = RolloutTensors(
-        observation=torch.randn(T + 1, B, 3, generator=g),
-        action=torch.randint(0, 2, (T, B), generator=g),
-        reward=torch.randn(T, B, generator=g),
-        terminated=torch.rand(T, B, generator=g) < 0.1,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.empty(0, 3),
-        final_step=torch.empty(0, dtype=torch.int64),
-        final_env=torch.empty(0, dtype=torch.int64),
-    )
-    return RolloutTensors(*(field.to(device) for field in fields))
-
-
-def make(config: LearnerConfig, device: torch.device) -> tuple[Any, Local]:
-    torch.manual_seed(0)
-    agent = make_agent(config, "mlp", ENV, device)
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return make_learner(config, agent, exchange, ENV, B, T, seed=0), exchange
-
-
-@contextlib.contextmanager
-def no_synchronisation() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
+def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        yield
+        found = []
+        for kind in (Local, AllReduce):
+            torch.manual_seed(0)
+            flat = FlatParameters(nn.Linear(300, 20).cuda())
+            exchange = kind(flat, Adam(eps=1e-5), 0.5)
+            for _ in range(5):
+                flat.gradient.copy_(torch.randn(len(flat.gradient)))
+                exchange.step(1e-3, torch.tensor(7.0, device="cuda"))
+            found.append(flat.parameter.cpu())
+        torch.testing.assert_close(*found, rtol=1e-6, atol=1e-7)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("algorithm", CONFIGS)
-def test_updates_on_the_gpu_equal_those_on_the_cpu(algorithm: str) -> None:
-    found = []
-    for device in (torch.device("cpu"), torch.device("cuda")):
-        learner, exchange = make(CONFIGS[algorithm], device)
-        for seed in range(6):
-            learner.update(batch(seed, device), progress=0.0)
-        assert exchange.num_updates > 0
-        found.append(exchange.parameters.parameter.cpu())
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("is_measured", [False, True], ids=["", "measured"])
-@pytest.mark.parametrize("algorithm", CONFIGS)
-def test_updates_with_everything_on_the_gpu_do_not_wait_for_it(
-    algorithm: str, is_measured: bool
-) -> None:
-    config, device = CONFIGS[algorithm], torch.device("cuda")
-    if isinstance(config, DQNConfig):
-        config = replace(config, replay_device="cuda")
-    config = replace(config, log_norms=is_measured, gradient_cosine_interval=int(is_measured))
-    learner, exchange = make(config, device)
-    rollouts = [batch(seed, device) for seed in range(6)]
-    for each in rollouts[:4]:
-        learner.update(each, progress=0.0)
-    torch.cuda.synchronize()
-    with no_synchronisation():
-        for each in rollouts[4:]:
-            learner.update(each, progress=0.0)
-    assert exchange.parameters.parameter.isfinite().all()
+@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=a3c"], ["algo=appo", "horizon=64"]])
+def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = [*options, "env=catch", "gpus=1", "learners=2", "total_steps=4000"]
+    arguments += ["log_interval=1000", f"run_dir={run}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "accel_rl", *arguments], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert "parameters on cuda:0" in (run / "train.log").read_text()
+    with (run / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert int(rows[-1]["steps"]) >= 4000 and float(rows[-1]["gradient_norm"]) > 0

@@ -1,6 +1,6 @@
 """A tree of sums over priorities, to draw leaves in proportion to them.
 
-Each node sums `FAN_OUT` children, so that a million leaves need four levels and each operation a
+Each node sums `FAN_OUT` children, so that a million leaves need three levels and each operation a
 few array operations a level. float64, because the sums of a million priorities are drawn from.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FAN_OUT = 32
+FAN_OUT = 128
 
 
 class SumTree:
@@ -56,13 +56,14 @@ class SumTree:
         ``mass``: float64 in [0, total). A leaf of priority 0 is never found, whatever is rounded.
         """
         node = torch.zeros_like(mass, dtype=torch.int64)
+        mass = mass.unsqueeze(1)
         for level in reversed(self._levels):
-            running = level[node].cumsum(1)  # [n, FAN_OUT]
-            child = (running <= mass.unsqueeze(1)).sum(1)
+            running = level.index_select(0, node).cumsum(1)  # [n, FAN_OUT]
+            child = torch.searchsorted(running, mass, right=True)
             # Rounding may have left the mass at the node's sum or above: its last leaf then.
-            last = (running < running[:, -1:]).sum(1)
-            child = torch.minimum(child, last)
-            before = running.gather(1, (child - 1).clamp_(min=0).unsqueeze(1)).squeeze(1)
+            last = torch.searchsorted(running, running[:, -1:].contiguous())
+            child = torch.minimum(child, last)  # [n, 1]
+            before = running.gather(1, (child - 1).clamp_(min=0))
             mass = mass - before.where(child > 0, 0.0)
-            node = node * FAN_OUT + child
+            node = node * FAN_OUT + child.squeeze(1)
         return node

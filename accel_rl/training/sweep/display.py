@@ -117,7 +117,7 @@ def seconds_left(jobs: Sequence[Job], running: dict[str, Standing]) -> float:
 def table(
     jobs: Sequence[Job], running: Sequence[tuple[Job, Standing]], left: float
 ) -> RenderableType:
-    """All jobs in a bar, and those that run in a row each."""
+    """All jobs in a bar, and those that run, if any, in a row each."""
     states = [job.state for job in jobs]
     numbers = [f"{states.count('finished')} of {len(jobs)} runs finished"]
     for state in ("failed", "stopped", "stopping", "running", "waiting"):
@@ -128,8 +128,10 @@ def table(
     head.add_column(justify="right", no_wrap=True)
     head.add_row(
         ProgressBar(total=len(jobs), completed=states.count("finished")),
-        ", ".join([*numbers, f"left {clock_or_unknown(left)}"]),
+        ", ".join([*numbers, *([f"left {clock_or_unknown(left)}"] if running else [])]),
     )
+    if not running:
+        return head
     rows = Table(box=box.SIMPLE)
     rows.add_column("run", overflow="fold")
     for name in ("steps", "of", "steps/s", "score", "left"):

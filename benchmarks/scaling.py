@@ -112,13 +112,13 @@ def make_cases(options: Options, cpus: list[int], stores: list[TCPStore]) -> Ite
         return Case(name, "scaling_learner.py", tuple(spec | {"rank": rank} for rank in ranks), row)
 
     for learners in options.learners:
-        for algo in options.algos:
-            for sync in ("all_reduce", "store"):
-                yield case("parts", algo, sync, learners)
-                if "train" in options.what:
+        if "train" in options.what:
+            for algo in options.algos:
+                for sync in ("all_reduce", "store"):
+                    yield case("parts", algo, sync, learners)
                     yield case("train", algo, sync, learners)
         if "sample" in options.what:
-            if "a2c" not in options.algos:
+            if "train" not in options.what or "a2c" not in options.algos:
                 yield case("parts", "a2c", "all_reduce", learners)
             for what in ("sample_in_step", "sample"):
                 yield case(what, "a2c", "all_reduce", learners)

@@ -16,6 +16,7 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.topology import Core, Machine
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.plan import describe_plan
+from accel_rl.training.run import run
 from accel_rl.training.speed_model import (
     Costs,
     Shape,
@@ -131,7 +132,7 @@ def test_plan_of_the_papers_machine_gives_each_gpu_five_cores() -> None:
     assert "an iteration of 320 steps: sampling 10.0 ms, update 8.0 ms, all-reduces 0.8 ms" in text
     assert "training: 17,033 steps/s" in text and "sampling alone: 32,000 steps/s" in text
     # Without simulators 5 ms of inference remain, so 5 ms are saved; without the update, 8.
-    assert "bottleneck: update, without which 43% of the time were saved" in text
+    assert "bottleneck: update, without which 43% of the time would be saved" in text
 
 
 def test_plan_of_more_learners_than_cores_counts_the_part_that_each_has() -> None:
@@ -147,7 +148,7 @@ def test_plan_of_more_learners_than_cores_counts_the_part_that_each_has() -> Non
     text = "\n".join(plan)
     assert "learner 3 on the CPU: 8 x catch, 1 worker on CPUs 1; server on CPUs 1" in text
     # (8 + 2 ms) / 0.5 for each of 5 steps; 10 ms / 0.5; 2 ms: 160 steps in 122 ms.
-    assert "predicted, with 0.5 cores a learner" in text
+    assert "for a learner on 0.5 of the cores:" in text
     assert "sampling 100.0 ms, update 20.0 ms, pushes 2.0 ms" in text
     assert "training: 1,311 steps/s" in text
 
@@ -159,9 +160,20 @@ def test_plan_option_prints_without_training(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "learner 1 on" in done.stdout and "measured here in" in done.stdout
-    assert "all-reduce: " in done.stdout and "predicted, with" in done.stdout
+    assert "all-reduce: " in done.stdout and "predicted by" in done.stdout
     assert "bottleneck: " in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_option_under_torchrun_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    assert run(["--plan", "env=catch"]) == 1
+    assert "give learners=N in place of torchrun" in capsys.readouterr().err
 
 
 def test_plan_option_with_wrong_options_says_what_is_wrong(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _tell_predicted(
     # Between GPUs an all-reduce needs no cores.
     costs = measured.costs(num, math.inf if num_gpus else len(machine.cores))
     speed = predict(costs, shape, num)
-    yield f"predicted, with {shape.cores:g} cores a learner (what is not in it: speed_model.py):"
+    yield f"predicted by training/speed_model.py, for a learner on {shape.cores:g} of the cores:"
     yield (
         f"  training: {speed.steps_per_second:,.0f} steps/s"
         f" ({speed.steps_per_second * frame_skip:,.0f} frames/s);"
@@ -168,4 +168,5 @@ def _tell_predicted(
     parts = (f"{name} {1000 * part:.1f} ms" for name, part in names.items())
     yield f"  an iteration of {num * shape.num_envs * shape.horizon:,} steps: {', '.join(parts)}"
     name, saved = next(iter(find_limits(costs, shape).items()))
-    yield f"  bottleneck: {name}, without which {saved:.0%} of the time were saved: {_HINTS[name]}"
+    saving = f"without which {saved:.0%} of the time would be saved"
+    yield f"  bottleneck: {name}, {saving}: {_HINTS[name]}"

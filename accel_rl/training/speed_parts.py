@@ -38,8 +38,8 @@ _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache
 class Measured(NamedTuple):
     """Seconds of one step of one environment (on one core), of the actions of one group, of one
     iteration's update and of the pushes in it, which ``update`` does not count; the optimizer steps
-    of an iteration, bytes of one gradient, and seconds of its all-reduce between two processes' own
-    threads, NaN where none was measured.
+    of an iteration, bytes of one gradient, and seconds of its all-reduce between two threads, NaN
+    where none was measured.
     """
 
     simulator: float
@@ -90,7 +90,7 @@ class PartsOfOne:
             raise
 
     def measure(self, seconds: float) -> Measured:
-        """Each part for a third or a fourth of ``seconds``, and at least once."""
+        """Each part for a fourth of ``seconds``, and at least twice."""
         seconds /= 4
         self._parts.exchange.take_metrics()
         before, num = self._parts.exchange.num_updates, 0
@@ -127,6 +127,7 @@ class PartsOfOne:
 
     @property
     def parts(self) -> Parts:
+        """Of the one learner."""
         return self._parts
 
     def _simulate(self) -> None:

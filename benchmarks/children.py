@@ -38,16 +38,18 @@ def serve(
     advance: Advance,
     settings: dict[str, Any],
     take_numbers: Callable[[], dict[str, float]] = dict,
+    goes_on: Callable[[bool], bool] = bool,
 ) -> None:
     """The child's side: announces ``settings``, then measures ``advance`` when asked to.
 
-    ``take_numbers``: what else was counted since it was last called.
+    ``take_numbers``: what else was counted since it was last called. ``goes_on``: whether to take
+    more steps, from whether there is time; children that go in step agree on it here.
     """
     _reply({"settings": settings})
     for line in sys.stdin:
-        _run(advance, WARM_UP_SECONDS)
+        _run(advance, WARM_UP_SECONDS, goes_on)
         take_numbers()
-        steps, seconds = _run(advance, float(line))
+        steps, seconds = _run(advance, float(line), goes_on)
         _reply({"steps": steps, "seconds": seconds, "numbers": take_numbers()})
 
 
@@ -75,10 +77,10 @@ def _reply(answer: dict[str, Any]) -> None:
     os.write(_answers, (json.dumps(answer) + "\n").encode())
 
 
-def _run(advance: Advance, seconds: float) -> tuple[int, float]:
+def _run(advance: Advance, seconds: float, goes_on: Callable[[bool], bool]) -> tuple[int, float]:
     steps = 0
     start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
+    while goes_on((elapsed := time.perf_counter() - start) < seconds):
         steps += advance()
     return steps, elapsed
 

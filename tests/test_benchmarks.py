@@ -145,6 +145,32 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_scaling_tiny_compares_learners_with_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "scaling"
+    sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")
+    done = run("scaling.py", *ONCE, *sizes, f"out={out}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(Path(f"{out}.json").read_text())
+    parts = [(row["part"], row["sync"]) for row in report["rows"]]
+    assert parts == [
+        (part, sync) for sync in ("all_reduce", "store") for part in ("parts", "train")
+    ]
+    in_step, apart = report["rows"][1], report["rows"][3]
+    assert in_step["of_predicted"]["median"] > 0 and apart["of_predicted"]["median"] > 0
+    assert in_step["shares"]["all_reduce"] > 0 == in_step["shares"]["push"]
+    assert apart["shares"]["push"] > 0 == apart["shares"]["all_reduce"]
+    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scaling_model_of_the_papers_machine(load: Any) -> None:
+    options = {"simulator_ms": 1.0, "gpu_inference_ms": 0.5}
+    options |= {"gpu_update_ms": 8.0, "gpu_all_reduce_ms": 2.0}
+    rows = load("scaling_report").predict_paper(options)
+    # 64 / 8 in 2 groups on 4 cores: 2 ms a step, 10 + 8 + 2 ms an iteration of 8 * 8 * 5 steps.
+    assert rows[0]["sampling"] == pytest.approx(64 / 0.002)
+    assert rows[0]["training"] == pytest.approx(320 / 0.020)
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -154,6 +180,7 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
         "replay_speed.py",
         "learning_speed.py",
         "store_speed.py",
+        "scaling.py",
     ],
 )
 def test_benchmark_unknown_option_names_it(script: str) -> None:

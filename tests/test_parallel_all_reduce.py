@@ -5,12 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from learners_in_step import run
 from torch.distributed import TCPStore
 
-from accel_rl.parallel import Ranks, Team, rank_seed, read_ranks
+from accel_rl.models import make_model
+from accel_rl.parallel import (
+    AllReduce,
+    FlatParameters,
+    Ranks,
+    RMSProp,
+    Team,
+    rank_seed,
+    read_ranks,
+)
 from accel_rl.parallel.team import STORE_VARIABLE
 
 
@@ -55,3 +66,24 @@ def test_a_team_of_one_waits_for_nobody() -> None:
     team.meet("start")
     assert team.share("config", {"a": 1}) == {"a": 1}
     assert team.largest(3) == 3 and team.read(waits=True) == {}
+
+
+def test_a_gradient_of_a3c_net_is_one_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    all_reduce = dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *arguments: object) -> object:
+        calls.append(tensor.numel())
+        return all_reduce(tensor, *arguments)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(dist, "all_reduce", counted)
+        flat = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
+        exchange = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0)
+        exchange.step(1e-3)
+        exchange.step(1e-3, torch.tensor(80.0))
+    finally:
+        dist.destroy_process_group()
+    whole = flat.gradient_and_more.numel()
+    assert calls == [whole, whole] and whole >= 800_000

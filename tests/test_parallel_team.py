@@ -56,6 +56,9 @@ def test_learners_meet_but_for_those_that_are_lost() -> None:
 def test_steps_of_all_are_counted_together_and_a_request_is_seen_by_all() -> None:
     (first, second), _ = make_teams(2)
     assert [first.add_steps(5), second.add_steps(7), first.add_steps(0)] == [5, 12, 12]
-    assert not second.is_asked("stop")
-    first.ask("stop")
-    assert first.is_asked("stop") and second.is_asked("stop")
+    assert not first.is_stop_asked and not second.is_stop_asked
+    first.ask_to_stop()
+    second.ask_to_stop()
+    first.ask_to_stop()
+    assert first.is_stop_asked and second.is_stop_asked
+    assert [second.add_steps(3), first.add_steps(0)] == [15, 15]

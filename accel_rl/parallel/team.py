@@ -28,6 +28,9 @@ PREFIX = "accel_rl"
 STORE_VARIABLE = "ACCEL_RL_STORE"
 """environment variable in which our own launcher says where its store is: host:port"""
 
+_STOP = 2**48
+"""more than any number of steps; added to their sum, it asks all to stop"""
+
 
 class TeamError(RuntimeError):
     """Another learner is gone, or has not answered in time. The message says which, if known."""
@@ -46,6 +49,7 @@ class Team:
         self.ranks = ranks
         self._store = store
         self._timeout = timeout_seconds
+        self.is_stop_asked = False
         self._num_posted = 0
         self._num_read = [0] * ranks.size
 
@@ -79,15 +83,6 @@ class Team:
         self.arrive(name)
         self.wait_for_all(name)
 
-    def ask(self, name: str) -> None:
-        """Leaves a request that all learners see when they next look with `is_asked`."""
-        if self._store is not None:
-            self._store.set(f"asked/{name}", "1")
-
-    def is_asked(self, name: str) -> bool:
-        """Whether anyone has asked for ``name``."""
-        return self._store is not None and self._store.check([f"asked/{name}"])
-
     def post(self, message: Any) -> None:
         """Leaves a message for the first learner."""
         assert self._store is not None
@@ -116,9 +111,19 @@ class Team:
         return messages
 
     def add_steps(self, num_steps: int) -> int:
-        """Adds to the steps that all learners together have taken; gives their sum."""
+        """Adds to the steps that all learners together have taken; gives their sum.
+
+        The same answer tells whether one has asked to stop: ``is_stop_asked``.
+        """
         assert self._store is not None
-        return int(self._store.add("steps", num_steps))
+        total = int(self._store.add("steps", num_steps))
+        self.is_stop_asked |= total >= _STOP
+        return total % _STOP
+
+    def ask_to_stop(self) -> None:
+        """Lets all learners know with their next `add_steps`."""
+        if not self.is_stop_asked:
+            self.add_steps(_STOP)
 
     def largest(self, value: int) -> int:
         """The largest of what all learners gave; each must call it as often as the others.

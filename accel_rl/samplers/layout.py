@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.topology import CorePlan, Seat, plan_cores
+from accel_rl.topology import CorePlan, Machine, Seat, plan_cores
 
 ALONE = Seat()
 
@@ -15,11 +15,12 @@ def plan_workers(
     cpus: list[int] | None = None,
     drives_gpu: bool = False,
     seat: Seat = ALONE,
+    machine: Machine | None = None,
 ) -> CorePlan:
     """How many workers, and the CPUs of each.
 
     ``cpus``: the only ones to use. ``drives_gpu``: keep a core for the server. ``seat``: whose
-    share of the cores this is.
+    share of the cores this is. ``machine``: to plan for; None: this one.
 
     Raises:
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or ``cpus`` cannot
@@ -32,6 +33,7 @@ def plan_workers(
             workers_per_core=config.workers_per_core,
             drives_gpu=drives_gpu,
             cpus=cpus,
+            machine=machine,
             **seat._asdict(),
         )
         num_workers = min(len(plan.worker_cpus), most)
@@ -47,6 +49,7 @@ def plan_workers(
         workers_per_core=config.workers_per_core,
         drives_gpu=drives_gpu,
         cpus=cpus,
+        machine=machine,
         **seat._asdict(),
     )
 

@@ -46,7 +46,8 @@ _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 
 USAGE = """\
 python launch/train.py [key=value ...]     one training run
-torchrun launch/train.py [key=value ...]   the same
+python launch/train.py --plan [...]        where it would run and how fast, without training
+torchrun launch/train.py [key=value ...]   the same as without torchrun
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)

@@ -239,8 +239,8 @@ def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
     received = 0 if stop.received is None else int(stop.received)
     if _is_apart(config, team):
         if received:
-            team.ask("stop")
-        return team.is_asked("stop")
+            team.ask_to_stop()
+        return team.is_stop_asked
     received = team.largest(received)
     if received and stop.received is None:
         stop.received = signal.Signals(received)

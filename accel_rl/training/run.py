@@ -21,6 +21,7 @@ from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
 from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.orphan import end_with_parent
+from accel_rl.training.plan import PLAN, describe_plan
 from accel_rl.training.progress import summary
 from accel_rl.training.stopping import Interrupted
 
@@ -38,6 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         ranks = read_ranks(os.environ)
+        if PLAN in arguments:
+            return _plan([each for each in arguments if each != PLAN], console, ranks)
         if ranks.size > 1:
             return _run_in_team(arguments, console, ranks)
         config = parse_arguments(arguments)
@@ -50,6 +53,18 @@ def run(arguments: Sequence[str]) -> int:
     except (ValueError, SamplerError, RunError, TeamError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
+    """Prints what a run would do here, and how fast."""
+    if ranks.size > 1:
+        raise ValueError(f"{PLAN} is for one process alone; give learners=N in place of torchrun")
+    config = parse_arguments(arguments)
+    check_learners(config, ranks)
+    tune_malloc()
+    for text in describe_plan(config):
+        console.print(text, highlight=False, soft_wrap=True)
+    return 0
 
 
 def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:

@@ -1,0 +1,103 @@
+"""One of several learners, the child of `scaling`; or the parts of one, each alone.
+
+``what``: ``train``, as the training loop does but for writing metrics; ``sample``, without updates;
+``sample_in_step``, likewise with a barrier of all learners after every rollout; ``parts``, what the
+speed model is given.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from time import perf_counter
+from typing import Any
+
+from children import read_spec, serve
+
+
+def main() -> None:
+    """Prepares, and serves."""
+    spec = read_spec()
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
+    from accel_rl.training.command_line import parse_arguments
+    from accel_rl.training.torch_threads import sampling_threads
+
+    with sampling_threads():
+        config = parse_arguments(spec["options"])
+        if spec["what"] == "parts":
+            _serve_parts(config)
+        else:
+            _serve_learner(config, spec)
+
+
+def _serve_parts(config: Any) -> None:
+    """Every answer has the parts' costs, of the last measurement, as its numbers."""
+    from accel_rl.topology import available_cpus
+    from accel_rl.training.speed_parts import PartsOfOne
+
+    num_cpus = max(1, len(available_cpus()) // config.num_learners)
+    os.sched_setaffinity(0, available_cpus()[:num_cpus])
+    parts = PartsOfOne(config, config.num_learners)
+    numbers: dict[str, float] = {}
+
+    def advance() -> int:
+        numbers.update(parts.measure(0.5)._asdict())
+        return 1
+
+    sampler = parts.parts.sampler.config
+    shape = {name: getattr(sampler, name) for name in ("num_envs", "horizon", "num_groups")}
+    serve(advance, {"shape": shape}, lambda: {k: v for k, v in numbers.items() if v == v})
+
+
+def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
+    from accel_rl.parallel import Ranks, meet_by_store
+    from accel_rl.parallel.team import STORE_VARIABLE
+    from accel_rl.training.parts import build
+    from accel_rl.training.torch_threads import learning_threads
+
+    os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
+    rank, size = spec["rank"], config.num_learners
+    team = meet_by_store(Ranks(rank, size, rank, size), spec["timeout"])
+    team.open_group(spec["timeout"])
+    parts = build(config, None, team)
+    parts.sampler.start()
+    is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"
+    own_steps = parts.sampler.config.num_envs * parts.sampler.config.horizon
+    seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
+    all_steps, last_taken = 0, perf_counter()
+
+    def advance() -> int:
+        nonlocal all_steps
+        parts.sampler.collect(parts.server)
+        if is_training:
+            began = perf_counter()
+            if in_step or size == 1:
+                all_steps += config.steps_per_iteration
+            else:
+                all_steps = team.add_steps(config.steps_per_iteration)
+            with learning_threads():
+                parts.learner.update(parts.server.finish(), 0.0, all_steps)
+            seconds["learning_seconds"] += perf_counter() - began
+        parts.sampler.take_episodes()
+        return own_steps
+
+    def goes_on(has_time: bool) -> bool:
+        """As the training loop agrees to stop; where learners go in step this is the barrier."""
+        began = perf_counter()
+        if spec["what"] == "sample_in_step" or (is_training and in_step):
+            has_time = not team.largest(int(not has_time))
+        seconds["agreement_seconds"] += perf_counter() - began
+        return has_time
+
+    def take_numbers() -> dict[str, float]:
+        nonlocal last_taken
+        began, last_taken = last_taken, perf_counter()
+        numbers = {**parts.exchange.take_metrics(), **seconds, "seconds": last_taken - began}
+        seconds.update(dict.fromkeys(seconds, 0.0))
+        return {name: value for name, value in numbers.items() if not math.isnan(value)}
+
+    serve(advance, {"plan": parts.describe()}, take_numbers, goes_on)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The speed model against cases worked by hand; plans for this machine and for a made-up one."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import ParallelConfig
+from accel_rl.presets import PRESETS
+from accel_rl.samplers import SamplerConfig
+from accel_rl.topology import Core, Machine
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.plan import describe_plan
+from accel_rl.training.run import run
+from accel_rl.training.speed_model import (
+    Costs,
+    Shape,
+    all_reduce_seconds,
+    find_limits,
+    predict,
+)
+from accel_rl.training.speed_parts import Measured, alone
+
+ROOT = Path(__file__).resolve().parents[1]
+# Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.
+DGX = Machine(tuple(Core((c, c + 40), c // 20) for c in range(40)))
+
+
+@pytest.mark.parametrize(
+    ("costs", "shape", "sampling"),
+    [
+        # 8 environments on 4 cores: 2 groups of one each, S = 2 * 1 s; the device needs 2 * 0.5.
+        (Costs(1.0, 0.5, 0.0), Shape(8, 5, 2, 4, True), 5 * 2.0),
+        # The device is the slower one: 2 * 3 s, against S = 2.
+        (Costs(1.0, 3.0, 0.0), Shape(8, 5, 2, 4, True), 5 * 6.0),
+        # One group hides nothing: 2 * 1 s + 0.5.
+        (Costs(1.0, 0.5, 0.0), Shape(8, 5, 1, 4, True), 5 * 2.5),
+        # On the same 4 cores: (8 * 1 + 2 * 2) / 4 = 3, but two batches after each other take 4 s.
+        (Costs(1.0, 2.0, 0.0), Shape(8, 5, 2, 4, False), 5 * 4.0),
+        # On 2 cores: (8 * 1 + 2 * 0.5) / 2.
+        (Costs(1.0, 0.5, 0.0), Shape(8, 5, 2, 2, False), 5 * 4.5),
+        # Half a core: (8 + 1) / 0.5.
+        (Costs(1.0, 0.5, 0.0), Shape(8, 5, 2, 0.5, False), 5 * 18.0),
+        # Groups of 8 on 3 cores: the busiest worker has 3 of each, not 8/3.
+        (Costs(1.0, 0.0, 0.0), Shape(16, 1, 2, 3, True), 6.0),
+        # More cores than environments of a group help nothing.
+        (Costs(1.0, 0.0, 0.0), Shape(4, 1, 2, 40, True), 2.0),
+    ],
+    ids=["hidden", "device", "one group", "latency", "shared", "half", "uneven", "many cores"],
+)
+def test_sampling_time_is_that_worked_by_hand(costs: Costs, shape: Shape, sampling: float) -> None:
+    speed = predict(costs, shape)
+    assert speed.sampling == pytest.approx(sampling)
+    steps = shape.num_envs * shape.horizon
+    assert speed.sampling_steps_per_second == pytest.approx(steps / sampling)
+
+
+def test_iteration_adds_update_and_exchange() -> None:
+    # 10 s of sampling, 3 of update, 2 of exchange: 4 learners make 4 * 40 steps in 15 s.
+    speed = predict(Costs(1.0, 0.5, 3.0, 2.0), Shape(8, 5, 2, 4, True), num_learners=4)
+    assert speed.iteration == pytest.approx(15.0)
+    assert speed.steps_per_second == pytest.approx(160 / 15)
+
+
+def test_update_on_less_than_a_core_takes_longer_unless_it_has_a_device() -> None:
+    costs = Costs(1.0, 0.5, 3.0)
+    assert predict(costs, Shape(8, 5, 2, 0.5, False)).update == pytest.approx(6.0)
+    assert predict(costs, Shape(8, 5, 2, 0.5, True)).update == pytest.approx(3.0)
+
+
+def test_limits_are_what_each_part_would_save() -> None:
+    # 10 s of simulating hide 5 s of inference; with 3 of update and 2 of exchange, 15 in all.
+    limits = find_limits(Costs(1.0, 0.5, 3.0, 2.0), Shape(8, 5, 2, 4, True))
+    assert list(limits) == ["simulator", "update", "exchange", "inference"]
+    # Without simulators the inference remains, 5 * 2 * 0.5 s.
+    assert limits == pytest.approx(
+        {"simulator": 5 / 15, "update": 3 / 15, "exchange": 2 / 15, "inference": 0.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_learners", "cores", "expected"),
+    [(2, 2, 1.0), (4, 4, 1.5), (8, 40, 1.75), (4, 2, 3.0), (8, math.inf, 1.75)],
+)
+def test_all_reduce_of_a_ring(num_learners: int, cores: float, expected: float) -> None:
+    assert all_reduce_seconds(1.0, num_learners, cores) == pytest.approx(expected)
+
+
+def test_costs_of_several_learners_have_their_exchange() -> None:
+    measured = Measured(1.0, 2.0, 3.0, 0.0, 16.0, 4, 0.5)
+    assert measured.costs(1, 2) == Costs(1.0, 2.0, 3.0, 0.0)
+    assert measured.costs(2, 2) == Costs(1.0, 2.0, 3.0, 16 * 0.5)
+    assert measured._replace(pushes=0.25).costs(2, 2).exchange == 0.25
+
+
+@pytest.mark.parametrize("algo", PRESETS)
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_alone_a_learner_has_its_share_of_everything(algo: str, num_learners: int) -> None:
+    config = parse_arguments([f"algo={algo}", f"learners={num_learners}"])
+    own = alone(config, num_learners)
+    divisor = 1 if config.parallel.sync == "store" else num_learners
+    assert own.sampler.num_envs == config.sampler.num_envs // divisor
+    assert own.num_learners == 1 and own.serial
+    for name in ("batch_size", "minibatch_size"):
+        if hasattr(config.learner, name):
+            whole = getattr(config.learner, name)
+            assert getattr(own.learner, name) == whole // divisor
+
+
+def test_plan_of_the_papers_machine_gives_each_gpu_five_cores() -> None:
+    config = TrainConfig(
+        env="catch", gpus=8, learners=8, sampler=SamplerConfig(num_envs=64, horizon=5)
+    )
+    measured = Measured(0.001, 0.0005, 0.008, 0.0, 1.0, 4_000_000, math.nan)
+    nodes = [0, 0, 0, 0, 1, 1, 1, 1]
+    lines = list(describe_plan(config, machine=DGX, num_gpus=8, nodes=nodes, measured=measured))
+    assert lines[0].endswith("of 40 cores on NUMA node 0-1, no quota")
+    assert lines[1] == (
+        "learner 0 on cuda:0: 8 x catch, 4 workers on CPUs 1,41 | 2,42 | 3,43 | 4,44; "
+        "server on CPUs 0,40"
+    )
+    assert lines[8].startswith("learner 7 on cuda:7") and "server on CPUs 35,75" in lines[8]
+    text = "\n".join(lines)
+    # 4 MB at 10 GB/s and 50 us are 0.45 ms between two, 0.7875 among eight. 5 steps of 2 ms,
+    # 8 ms, 0.7875 ms: 320 steps in 18.7875 ms.
+    assert "assumed: all-reduce at 10 GB/s and 50 us, 0.45 ms between two GPUs" in text
+    assert "an iteration of 320 steps: sampling 10.0 ms, update 8.0 ms, all-reduces 0.8 ms" in text
+    assert "training: 17,033 steps/s" in text and "sampling alone: 32,000 steps/s" in text
+    # Without simulators 5 ms of inference remain, so 5 ms are saved; without the update, 8.
+    assert "bottleneck: update, without which 43% of the time would be saved" in text
+
+
+def test_plan_of_more_learners_than_cores_counts_the_part_that_each_has() -> None:
+    config = TrainConfig(
+        env="catch",
+        learners=4,
+        sampler=SamplerConfig(num_envs=8, horizon=5),
+        parallel=ParallelConfig(sync="store"),
+    )
+    two_cores = Machine((Core((0,)), Core((1,))))
+    measured = Measured(0.001, 0.001, 0.01, 0.002, 1.0, 60_000, math.nan)
+    plan = describe_plan(config, machine=two_cores, num_gpus=0, measured=measured)
+    text = "\n".join(plan)
+    assert "learner 3 on the CPU: 8 x catch, 1 worker on CPUs 1; server on CPUs 1" in text
+    # (8 + 2 ms) / 0.5 for each of 5 steps; 10 ms / 0.5; 2 ms: 160 steps in 122 ms.
+    assert "for a learner on 0.5 of the cores:" in text
+    assert "sampling 100.0 ms, update 20.0 ms, pushes 2.0 ms" in text
+    assert "training: 1,311 steps/s" in text
+
+
+def test_plan_option_prints_without_training(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "learners=2"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "learner 1 on" in done.stdout and "measured here in" in done.stdout
+    assert "all-reduce: " in done.stdout and "predicted by" in done.stdout
+    assert "bottleneck: " in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_option_under_torchrun_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    assert run(["--plan", "env=catch"]) == 1
+    assert "give learners=N in place of torchrun" in capsys.readouterr().err
+
+
+def test_plan_option_with_wrong_options_says_what_is_wrong(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "gpus=9"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: gpus=9, but torch finds ")

@@ -156,15 +156,17 @@ class Recorder:
             interval = self._config.checkpoint_interval
             self.save(self.steps // interval * interval)
 
-    def write_row(self) -> None:
+    def write_row(self, *, alone: bool = False) -> None:
         """A row of metrics about what happened since the last one.
+
+        ``alone``: without the other learners, who may not answer.
 
         Raises:
             FloatingPointError: a metric of the learner is not finite.
             TeamError: another learner is gone, or has other parameters.
         """
         own = make_report(self._team, self._exchange, [], self._learner_metrics.take())
-        report = self._others.merge(own, self.steps)
+        report = own if alone else self._others.merge(own, self.steps)
         self.scores.add(report.episodes)
         self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()
@@ -210,10 +212,11 @@ class Recorder:
         title = f"{self._config.title}, {clock(self.seconds)}"
         draw_learning_curve(path, self.rows, title, self._frame_skip)
 
-    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
+    def save(self, due: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step.
 
-        ``mark``: of the other learners' parts, by default the steps. ``alone``: without them.
+        ``due``: after so many steps the others save their parts of it, by default those of now.
+        ``alone``: without them.
 
         Raises:
             OSError: it could not be written.
@@ -223,9 +226,7 @@ class Recorder:
         if self.steps == self._saved_steps:
             return
         began = perf_counter()
-        mark = self.steps if mark is None else mark
-        if not alone:
-            self._others.await_parts(mark)
+        parts = None if alone else self._others.await_parts(self.steps if due is None else due)
         counts = {
             "steps": self.steps,
             "frames": self.frames,
@@ -237,7 +238,7 @@ class Recorder:
             "scores": self.scores.get_state(),
             "learner_metrics": self._learner_metrics.get_state(),
         }
-        learners = {"num_learners": self._team.ranks.size, "parts": None if alone else mark}
+        learners = {"num_learners": self._team.ranks.size, "parts": parts}
         state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
@@ -246,10 +247,10 @@ class Recorder:
         if failure is not None:
             raise failure
 
-    def write_last_row(self) -> None:
-        """A row about what happened since the last one, if anything."""
+    def write_last_row(self, *, alone: bool = False) -> None:
+        """A row about what happened since the last one, if anything; ``alone`` as above."""
         if self.steps > self._last_row.steps:
-            self.write_row()
+            self.write_row(alone=alone)
 
     def finish(self, steps: int) -> None:
         """The last row and curve, when all learners together have taken ``steps``."""

@@ -66,17 +66,24 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         return _without_own(saved)
     if not ranks.is_first:
         return _with_part(saved, run_dir, ranks.rank)
-    return saved
+    others = range(1, ranks.size)
+    return {**saved, "partless": [r for r in others if _part_of(saved, run_dir, r) is None]}
 
 
 def _with_part(saved: dict[str, Any], run_dir: Path, rank: int) -> dict[str, Any]:
     """The checkpoint ``saved`` with what the learner ``rank`` has saved of itself, if it has."""
-    path = part_path(run_dir, saved["parts"] or 0, rank)
-    if saved["parts"] is None or not path.exists():
+    path = _part_of(saved, run_dir, rank)
+    if path is None:
         return _without_own(saved)
     part = load_checkpoint(path)
     own = ("algorithm", "sampler", "torch_rng")
     return {**saved, **{name: part[name] for name in own}}
+
+
+def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
+    steps = (saved["parts"] or {}).get(rank)
+    path = None if steps is None else part_path(run_dir, steps, rank)
+    return path if path is not None and path.exists() else None
 
 
 def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +111,9 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
             f"{line}, with {num_learners} learners in place of {saved['num_learners']}; all "
             "environments start new episodes"
         )
+    if saved["partless"]:
+        ranks = ", ".join(map(str, saved["partless"]))
+        line += f"; nothing was saved of learner {ranks}, whose environments start new episodes"
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, they were gone when it was saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]

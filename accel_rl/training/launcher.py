@@ -103,6 +103,7 @@ class _Watch:
         self._running = dict(enumerate(learners))
         self._deadline: float | None = None  # set once they were asked to end
         self._has_failed = False
+        self._done_without: list[subprocess.Popen[bytes]] = []
 
     def until_end(self) -> int:
         """The exit code of the whole."""
@@ -122,7 +123,9 @@ class _Watch:
                         os.close(descriptor)
         if self._has_failed:
             return 1
-        codes = [int(learner.returncode) for learner in self._learners]
+        codes = [
+            learner.returncode for learner in self._learners if learner not in self._done_without
+        ]
         return max(code if code >= 0 else 128 - code for code in codes)
 
     def _look(self, selector: selectors.BaseSelector) -> None:
@@ -148,6 +151,7 @@ class _Watch:
         self._store.set(f"{LOST}/{rank}", "1")
         what_now = "the others are stopped"
         if self._goes_on and rank != 0:
+            self._done_without.append(learner)
             what_now = "the others go on without it"
         else:
             self._has_failed = True

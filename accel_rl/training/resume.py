@@ -108,7 +108,8 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
         line += " with an empty replay, so learning waits for learner.min_steps"
     if saved["num_learners"] != num_learners:
         return (
-            f"{line}, with {num_learners} learners in place of {saved['num_learners']}; all "
+            f"{line}, with {num_learners} learner{'s' * (num_learners > 1)} in place of "
+            f"{saved['num_learners']}; all "
             "environments start new episodes"
         )
     if saved["partless"]:

@@ -67,6 +67,8 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         team.open_group(shared.parallel.learner_timeout_seconds)
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
+        if not isinstance(error, RunError) and not ranks.is_first and 0 in team.find_failed()[0]:
+            return 1  # what is wrong before training is so for all, and the first has said it
         # A learner that has ended has said why, or its launcher does.
         is_touched = isinstance(error, TeamError) or isinstance(error.__cause__, TeamError)
         if not is_touched or (ranks.is_first and not team.find_failed(0.0)[0]):

@@ -7,13 +7,15 @@ by `join`, from what the launcher put into the environment.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pickle
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,6 +38,23 @@ class TeamError(RuntimeError):
     """Another learner is gone, or has not answered in time. The message says which, if known."""
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _touching_store(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``method``, with errors of the store as a `TeamError`: it ends with the launcher."""
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(*args, **kwargs)
+        except dist.DistError as error:
+            raise TeamError(f"lost touch with the launcher: {first_line(error)}") from error
+
+    return call
+
+
 class Team:
     """This learner's ways to the others. Alone (``Ranks()``) it waits for nobody.
 
@@ -53,6 +72,7 @@ class Team:
         self._num_posted = 0
         self._num_read = [0] * ranks.size
 
+    @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
         """What the first learner gave as ``value``, in all of them. Any object that pickles."""
         if self._store is None:
@@ -60,35 +80,66 @@ class Team:
         if self.ranks.is_first:
             self._store.set(f"share/{name}", pickle.dumps(value))  # type: ignore[arg-type]
             return value
-        self._wait_for(f"share/{name}", 0)
+        if not self._wait_for(f"share/{name}", 0):
+            raise TeamError("learner 0 has ended")
         return pickle.loads(self._store.get(f"share/{name}"))
 
-    def arrive(self, name: str) -> None:
-        """Lets the others know that this learner has come to ``name``, which serves once."""
-        if self._store is not None:
-            self._store.set(f"arrived/{name}/{self.ranks.rank}", "1")
-
-    def wait_for_all(self, name: str) -> None:
-        """Waits until all others that are not lost have come to ``name``.
+    @_touching_store
+    def meet(self, name: str) -> None:
+        """Waits until all others that are not lost have come to ``name``, which serves once.
 
         Raises:
             TeamError: one has not, in time; the message names it.
         """
+        self.reach(name, 1)
+        self.wait_for_all(name, 1)
+
+    @_touching_store
+    def reach(self, name: str, count: int, value: int = 0) -> None:
+        """Lets the others know that this learner is at ``count`` of ``name``, which only grows."""
+        if self._store is not None:
+            self._store.set(f"reached/{name}/{self.ranks.rank}", f"{count} {value}")
+
+    @_touching_store
+    def wait_for_all(self, name: str, count: int) -> dict[int, int]:
+        """Waits until all others that are not lost are at ``count`` of ``name``, or beyond.
+
+        Returns the ``value`` that each of them gave there.
+
+        Raises:
+            TeamError: one has not come so far in time; the message names it.
+        """
+        values = {}
         for rank in range(self.ranks.size):
-            if rank != self.ranks.rank:
-                self._wait_for(f"arrived/{name}/{rank}", rank)
+            key = f"reached/{name}/{rank}"
+            if rank != self.ranks.rank and self._wait_for(key, rank, count):
+                assert self._store is not None
+                values[rank] = int(self._store.get(key).split()[1])
+        return values
 
-    def meet(self, name: str) -> None:
-        """Arrives, and waits for all others."""
-        self.arrive(name)
-        self.wait_for_all(name)
+    def find_failed(self, seconds: float = 5.0) -> tuple[list[int], list[int]]:
+        """After a failure: others that have ended, and others that do not say within ``seconds``
+        that they have seen it too. Both empty when there is no telling."""
+        with contextlib.suppress(TeamError):
+            self.reach("failure", 1)
+            deadline = time.monotonic() + seconds
+            silent = [rank for rank in range(self.ranks.size) if rank != self.ranks.rank]
+            while True:
+                lost = [rank for rank in silent if self.is_lost(rank)]
+                silent = [rank for rank in silent if not self._is_there(f"reached/failure/{rank}")]
+                if lost or not silent or time.monotonic() > deadline:
+                    return lost, silent
+                time.sleep(0.05)
+        return [], []
 
+    @_touching_store
     def post(self, message: Any) -> None:
         """Leaves a message for the first learner."""
         assert self._store is not None
         self._store.set(f"post/{self.ranks.rank}/{self._num_posted}", pickle.dumps(message))  # type: ignore[arg-type]
         self._num_posted += 1
 
+    @_touching_store
     def read(self, *, waits: bool) -> dict[int, list[Any]]:
         """Messages of the others since the last call, by rank; for the first learner alone.
 
@@ -110,6 +161,7 @@ class Team:
                     break
         return messages
 
+    @_touching_store
     def add_steps(self, num_steps: int) -> int:
         """Adds to the steps that all learners together have taken; gives their sum.
 
@@ -140,6 +192,7 @@ class Team:
             raise TeamError(f"lost touch with another learner: {first_line(error)}") from error
         return int(tensor)
 
+    @_touching_store
     def is_lost(self, rank: int) -> bool:
         """Whether that learner has ended before its time."""
         return self._store is not None and self._store.check([f"{LOST}/{rank}"])
@@ -181,12 +234,21 @@ class Team:
     def _has(self, rank: int) -> bool:
         return self._store is not None and self._store.check([self._next(rank)])
 
-    def _wait_for(self, key: str, rank: int) -> bool:
+    @_touching_store
+    def _is_there(self, key: str, count: int = 0) -> bool:
+        """Whether ``key`` is there; with ``count``, whether that has been reached."""
+        assert self._store is not None
+        if not self._store.check([key]):
+            return False
+        return count == 0 or int(self._store.get(key).split()[0]) >= count
+
+    @_touching_store
+    def _wait_for(self, key: str, rank: int, count: int = 0) -> bool:
         """Whether ``key`` is there, after waiting for it; False if its learner is lost."""
         assert self._store is not None
         deadline = time.monotonic() + self._timeout
         pause = 0.0005
-        while not self._store.check([key]):
+        while not self._is_there(key, count):
             if self.is_lost(rank):
                 return False
             if time.monotonic() > deadline:

@@ -7,8 +7,8 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 - ``counts``: steps, frames, updates, episodes, training_seconds.
 - ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
 - ``algorithm``: what it has besides, such as PPO's shuffling.
-- ``num_learners``: of the run; ``parts``: the mark of what the others saved of themselves, if they
-  did, in ``checkpoints/part_<mark>_learner_<rank>.pt``.
+- ``num_learners``: of the run; ``parts``: by rank, after how many steps the others saved what is
+  their own, if they did, in ``checkpoints/part_<steps>_learner_<rank>.pt``.
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written.
@@ -49,12 +49,12 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
     return path
 
 
-def part_path(run_dir: Path, mark: int, rank: int) -> Path:
-    """Where the learner ``rank`` saves its part of the checkpoint ``mark``; sorted by marks."""
-    return run_dir / "checkpoints" / f"part_{mark:012d}_learner_{rank}.pt"
+def part_path(run_dir: Path, steps: int, rank: int) -> Path:
+    """Where the learner ``rank`` saves its part of a checkpoint, after ``steps`` steps of all."""
+    return run_dir / "checkpoints" / f"part_{steps:012d}_learner_{rank}.pt"
 
 
-def save_part(run_dir: Path, mark: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
+def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
     """Writes what one learner but the first adds to a checkpoint, and deletes older parts of it.
 
     It keeps one part more than ``num_kept``: the first learner may not be done with this one yet.
@@ -62,7 +62,7 @@ def save_part(run_dir: Path, mark: int, rank: int, state: dict[str, Any], num_ke
     Raises:
         OSError: it could not be written.
     """
-    path = part_path(run_dir, mark, rank)
+    path = part_path(run_dir, steps, rank)
     _write(path, state)
     for old in sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1]:
         old.unlink()

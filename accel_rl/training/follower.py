@@ -14,7 +14,10 @@ from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_part
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics
-from accel_rl.training.reports import make_report, part_name
+from accel_rl.training.reports import SAVED, make_report
+
+_END = 2**62
+"""more steps than any run has"""
 
 
 class Follower:
@@ -69,7 +72,7 @@ class Follower:
         if self._log.is_due(steps):
             self._report()
         if self._checkpoint.is_due(steps):
-            self._save(steps // self._config.checkpoint_interval * self._config.checkpoint_interval)
+            self._save(steps)
 
     def finish(self, steps: int, *, alone: bool = False) -> None:
         """The last report, when all learners together took ``steps``."""
@@ -80,11 +83,10 @@ class Follower:
     def save(self, *, alone: bool = False) -> None:
         """The last part, unless the first learner saves ``alone``.
 
-        Where learners do not go in step, this one cannot tell whether the first one needs it.
+        It serves whatever checkpoint the first learner, which may not go in step, still makes.
         """
-        is_apart = self._exchange.num_sharing == 1
-        if not alone and (is_apart or self.steps > self._saved_steps):
-            self._save(self.steps)
+        if not alone and self.steps > self._saved_steps:
+            self._save(_END)
 
     def _report(self) -> None:
         episodes, self._episodes = self._episodes, []
@@ -92,11 +94,12 @@ class Follower:
         self._team.post(make_report(self._team, self._exchange, episodes, metrics))
         self._reported_steps = self.steps
 
-    def _save(self, mark: int) -> None:
+    def _save(self, reached: int) -> None:
         state = self._make_state()
         failure = state.pop("failure")
-        save_part(self._run_dir, mark, self._team.ranks.rank, state, self._config.num_checkpoints)
-        self._team.arrive(part_name(mark))
+        rank, num_kept = self._team.ranks.rank, self._config.num_checkpoints
+        save_part(self._run_dir, self.steps, rank, state, num_kept)
+        self._team.reach(SAVED, reached, self.steps)
         self._saved_steps = self.steps
         if failure is not None:
             raise failure

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
+from accel_rl.training.orphan import LAUNCHER_VARIABLE
 
 GRACE_SECONDS = 60.0
 """for learners to save and end, once asked to; then they are killed"""
@@ -54,8 +55,10 @@ def _start(
         "WORLD_SIZE": num_learners,
         "LOCAL_WORLD_SIZE": num_learners,
         STORE_VARIABLE: f"127.0.0.1:{port}",
+        LAUNCHER_VARIABLE: os.getpid(),
     }
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
     environment |= {name: str(value) for name, value in variables.items()}
     # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
     command = [sys.executable, "-m", "accel_rl", *arguments]
@@ -66,7 +69,8 @@ def _start(
 def _signals() -> Iterator[int]:
     """A descriptor that can be read when a signal has come, one byte for each: its number."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    wanted = [each for each in _SIGNALS if each != signal.SIGHUP or not _is_ignored(each)]
+    before = {number: signal.signal(number, lambda *_: None) for number in wanted}
     wakeup = signal.set_wakeup_fd(writing)
     try:
         yield reading
@@ -76,6 +80,10 @@ def _signals() -> Iterator[int]:
             signal.signal(number, handler)
         os.close(reading)
         os.close(writing)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN  # as under nohup
 
 
 class _Watch:
@@ -95,6 +103,7 @@ class _Watch:
         self._running = dict(enumerate(learners))
         self._deadline: float | None = None  # set once they were asked to end
         self._has_failed = False
+        self._done_without: list[subprocess.Popen[bytes]] = []
 
     def until_end(self) -> int:
         """The exit code of the whole."""
@@ -114,7 +123,10 @@ class _Watch:
                         os.close(descriptor)
         if self._has_failed:
             return 1
-        return max(abs(int(learner.returncode)) for learner in self._learners)
+        codes = [
+            learner.returncode for learner in self._learners if learner not in self._done_without
+        ]
+        return max(code if code >= 0 else 128 - code for code in codes)
 
     def _look(self, selector: selectors.BaseSelector) -> None:
         timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -136,9 +148,10 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0 or self._deadline is not None:
             return
+        self._store.set(f"{LOST}/{rank}", "1")
         what_now = "the others are stopped"
         if self._goes_on and rank != 0:
-            self._store.set(f"{LOST}/{rank}", "1")
+            self._done_without.append(learner)
             what_now = "the others go on without it"
         else:
             self._has_failed = True

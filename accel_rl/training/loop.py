@@ -103,7 +103,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             with log_to(log, ProgressHandler(progress)):
                 return _run(config, parts, run_dir, progress, stop, saved, team)
         except Exception as error:
-            raise RunError(f"{_explain(error)}\n(details: {log})") from error
+            who = _blame(team) if isinstance(error, TeamError) else ""
+            raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
 
 
 def _run(
@@ -221,9 +222,12 @@ def finish(
     if isinstance(exchange, StoreExchange):
         exchange.pull()  # steps that the store has not seen go into it
     if _is_apart(config, team):
-        if isinstance(recorder, Follower):
+        if isinstance(recorder, Follower):  # done before the first one goes on to its own last
             recorder.finish(steps)
+            recorder.save()
         team.meet("end")
+        if isinstance(recorder, Follower):
+            return
         steps = team.add_steps(0)
     recorder.finish(steps)
     recorder.save()
@@ -284,7 +288,7 @@ def _notices(
 
 def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
-    writers: list[Callable[[], None]] = [
+    writers: list[Callable[[], object]] = [
         partial(recorder.write_last_row, alone=True),
         recorder.draw_curve,
     ]
@@ -296,6 +300,13 @@ def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
             write()
         except Exception:
             _LOGGER.info("not saved after the failure\n%s", traceback.format_exc())
+
+
+def _blame(team: Team) -> str:
+    """Which learners have failed, as far as can be told."""
+    lost, silent = team.find_failed()
+    texts = [f"; learner {rank} has ended" for rank in lost]
+    return "".join(texts or [f"; learner {rank} does not answer" for rank in silent])
 
 
 def _explain(error: Exception) -> str:

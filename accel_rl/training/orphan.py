@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
 
 GRACE_SECONDS = 60.0
 """to save and end, before it kills itself"""
+LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
+"""environment variable in which our own launcher says its process id"""
 
 
 def end_with_parent() -> None:
@@ -19,6 +22,8 @@ def end_with_parent() -> None:
     of a session reaches them, and a launcher that was killed cannot pass any on.
     """
     parent = os.pidfd_open(os.getppid())
+    if os.environ.get(LAUNCHER_VARIABLE, str(os.getppid())) != str(os.getppid()):
+        sys.exit(128 + signal.SIGTERM)  # it was gone before we looked
 
     def watch() -> None:
         select.select([parent], [], [])

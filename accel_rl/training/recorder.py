@@ -218,10 +218,11 @@ class Recorder:
         title = f"{self._config.title}, {clock(self.seconds)}"
         draw_learning_curve(path, self.rows, title, self._frame_skip)
 
-    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
+    def save(self, due: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step.
 
-        ``mark``: of the other learners' parts, by default the steps. ``alone``: without them.
+        ``due``: after so many steps the others save their parts of it, by default those of now.
+        ``alone``: without them.
 
         Raises:
             OSError: it could not be written.
@@ -231,9 +232,7 @@ class Recorder:
         if self.steps == self._saved_steps:
             return
         began = perf_counter()
-        mark = self.steps if mark is None else mark
-        if not alone:
-            self._others.await_parts(mark)
+        parts = None if alone else self._others.await_parts(self.steps if due is None else due)
         counts = {
             "steps": self.steps,
             "frames": self.frames,
@@ -245,7 +244,7 @@ class Recorder:
             "scores": self.scores.get_state(),
             "learner_metrics": self._learner_metrics.get_state(),
         }
-        learners = {"num_learners": self._team.ranks.size, "parts": None if alone else mark}
+        learners = {"num_learners": self._team.ranks.size, "parts": parts}
         state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)

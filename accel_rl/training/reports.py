@@ -9,6 +9,9 @@ from typing import NamedTuple
 from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
 from accel_rl.samplers.base import Episode
 
+SAVED = "saved"
+"""what learners call the steps after which they saved their last parts of checkpoints"""
+
 
 class Report(NamedTuple):
     """Of one learner since its last one; ``num_updates`` since the run began.
@@ -84,19 +87,12 @@ class Others:
             fingerprint=own.fingerprint,
         )
 
-    def await_parts(self, mark: int) -> None:
-        """Waits until the others have saved their parts of the checkpoint ``mark``.
+    def await_parts(self, steps: int) -> dict[int, int]:
+        """Waits until the others have saved their parts of a checkpoint due after ``steps`` steps.
 
-        Not where they do not go in step: they come by other marks, or end before this one. Then a
-        learner whose part is missing begins anew with what is its own.
+        Returns after how many steps each of them did, as its file's name says; none of lost ones.
         """
-        if self.are_in_step:
-            self._team.wait_for_all(part_name(mark))
-
-
-def part_name(mark: int) -> str:
-    """What learners call the moment at which they have saved their parts of a checkpoint."""
-    return f"saved/{mark}"
+        return self._team.wait_for_all(SAVED, steps)
 
 
 def mean_numbers(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -64,19 +64,26 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         )
     if saved["num_learners"] != ranks.size:
         return _without_own(saved)
-    mark = saved["parts"] or 0
-    parts = [part_path(run_dir, mark, rank) for rank in range(1, ranks.size)]
-    missing = [saved["parts"] is None or not path.exists() for path in parts]
+    others = range(1, ranks.size)
+    parts = {rank: _part_of(saved, run_dir, rank) for rank in others}
+    missing = [rank for rank in others if parts[rank] is None]
     # In step, all begin anew or none: a learner with a replay would make updates alone.
-    if any(missing) and config.parallel.sync == "all_reduce":
+    if missing and config.parallel.sync == "all_reduce":
         return _without_own(saved)
     if ranks.is_first:
-        return saved
-    if missing[ranks.rank - 1]:
+        return {**saved, "partless": missing}
+    own_part = parts[ranks.rank]
+    if own_part is None:
         return _without_own(saved)
-    part = load_checkpoint(parts[ranks.rank - 1])
+    part = load_checkpoint(own_part)
     own = ("algorithm", "sampler", "torch_rng")
     return {**saved, **{name: part[name] for name in own}}
+
+
+def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
+    steps = (saved["parts"] or {}).get(rank)
+    path = None if steps is None else part_path(run_dir, steps, rank)
+    return path if path is not None and path.exists() else None
 
 
 def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +108,13 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
         line += " with an empty replay, so learning waits for learner.min_steps"
     if saved["num_learners"] != num_learners:
         return (
-            f"{line}, with {num_learners} learners in place of {saved['num_learners']}; all "
+            f"{line}, with {num_learners} learner{'s' * (num_learners > 1)} in place of "
+            f"{saved['num_learners']}; all "
             "environments start new episodes"
         )
+    if saved.get("partless"):
+        ranks = ", ".join(map(str, saved["partless"]))
+        line += f"; nothing was saved of learner {ranks}, whose environments start new episodes"
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, they were gone when it was saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]

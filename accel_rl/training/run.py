@@ -13,6 +13,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
+from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
 from accel_rl.training.devices import has_own_gpu
@@ -74,7 +75,8 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     config = None
     if ranks.is_first:
         config = parse_arguments(arguments)
-        check_learners(config, ranks)
+        if STORE_VARIABLE not in os.environ:  # our own launcher has checked
+            check_learners(config, ranks)
         if config.num_learners != ranks.size:
             config = dataclasses.replace(config, learners=ranks.size)
     else:
@@ -85,11 +87,13 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         team.open_group(shared.parallel.learner_timeout_seconds, nccl=nccl)
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
-        if ranks.is_first:
-            raise
-        # Whose loss others suffer from is for the launcher to tell.
-        if not isinstance(error, TeamError) and not isinstance(error.__cause__, TeamError):
-            print(f"error: learner {ranks.rank}: {error}", file=sys.stderr)
+        if not isinstance(error, RunError) and not ranks.is_first and 0 in team.find_failed()[0]:
+            return 1  # what is wrong before training is so for all, and the first has said it
+        # A learner that has ended has said why, or its launcher does.
+        is_touched = isinstance(error, TeamError) or isinstance(error.__cause__, TeamError)
+        if not is_touched or (ranks.is_first and not team.find_failed(0.0)[0]):
+            name = "" if ranks.is_first else f"learner {ranks.rank}: "
+            print(f"error: {name}{error}", file=sys.stderr)
         return 1
     finally:
         team.close()

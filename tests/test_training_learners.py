@@ -1,0 +1,329 @@
+"""Several learners in one run: how they start, go on, fail, and are ended."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from accel_rl.parallel import Ranks, TeamError
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.division import check_learners
+from accel_rl.training.reports import Others, Report
+
+REPOSITORY = Path(__file__).parents[1]
+CATCH = ("env=catch", "num_envs=4", "learners=2")
+SMALL = ("algo=a2c", *CATCH, "serial=true", "log_interval=400", "checkpoint_interval=800")
+ENDLESS = "total_steps=10000000"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+
+
+class Launched:
+    """A run in processes of its own, and all that it leaves behind."""
+
+    def __init__(self, run_dir: Path, arguments: tuple[str, ...], program: tuple[str, ...]) -> None:
+        self.run_dir = run_dir
+        if not any(each.startswith("resume=") for each in arguments):
+            arguments = (*arguments, f"run_dir={run_dir}")
+        self.process = subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def wait_for_rows(self, number: int = 1) -> None:
+        path = self.run_dir / "metrics.csv"
+        deadline = time.monotonic() + 100
+        while not path.exists() or path.read_text().count("\n") < number + 1:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, "no metrics after 100 s"
+            time.sleep(0.02)
+
+    def learner(self, rank: int) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        return next(each for each in children if each.environ().get("RANK") == str(rank))
+
+    def ends(self, code: int, seconds: float = 100) -> str:
+        """What it said on standard error, after its end with ``code``, nothing left of it."""
+        processes = psutil.Process(self.process.pid).children(recursive=True)
+        _, errors = self.process.communicate(timeout=seconds)
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert not alive
+        assert self.process.returncode == code, errors
+        return errors
+
+
+@contextmanager
+def launched(
+    run_dir: Path, *arguments: str, program: tuple[str, ...] = ("-m", "accel_rl")
+) -> Iterator[Launched]:
+    run = Launched(run_dir, arguments, program)
+    try:
+        yield run
+    finally:
+        for stream in (run.process.stdout, run.process.stderr):
+            assert stream is not None
+            stream.close()
+        if run.process.poll() is None:  # the test has failed
+            for each in psutil.Process(run.process.pid).children(recursive=True):
+                each.kill()
+            run.process.kill()
+            run.process.wait()
+
+
+def train(run_dir: Path, *arguments: str) -> str:
+    with launched(run_dir, *arguments) as run:
+        return run.ends(0)
+
+
+def table(run_dir: Path) -> list[dict[str, str]]:
+    """The metrics without the columns that depend on time."""
+    timed = ("seconds", "share", "per_second")
+    with (run_dir / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{name: row[name] for name in row if not name.endswith(timed)} for row in rows]
+
+
+def last_checkpoint(run_dir: Path) -> dict:
+    return load_checkpoint(list_checkpoints(run_dir)[-1])
+
+
+def same_tensors(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def goes_on_to_the_bit(folder: Path, *options: str) -> None:
+    """Half of a run and then the rest give what a whole run gives, in all its learners."""
+    options = (*options, *CATCH, "log_interval=300", "checkpoint_interval=1200")
+    whole, halves = folder / "whole", folder / "halves"
+    with (  # two runs at once, which shall not meet
+        launched(whole, *options, "total_steps=2400") as first,
+        launched(halves, *options, "total_steps=1200") as second,
+    ):
+        assert first.ends(0) == second.ends(0) == ""
+    assert train(halves, f"resume={halves}", "total_steps=2400") == ""
+    saved, expected = last_checkpoint(halves), last_checkpoint(whole)
+    assert saved["parts"] == {1: 2400}
+    assert same_tensors(saved["learner"]["parameters"], expected["learner"]["parameters"])
+    assert table(halves) == table(whole)
+    parts = [load_checkpoint(part_path(each, 2400, 1)) for each in (whole, halves)]
+    assert torch.equal(parts[0]["sampler"], parts[1]["sampler"])
+    assert not torch.equal(parts[0]["sampler"], expected["sampler"]), "two learners, one experience"
+
+
+def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
+    goes_on_to_the_bit(tmp_path, "algo=a2c", "num_workers=1", "decorrelation_steps=10")
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("algo=ppo", "horizon=20", "minibatch_size=20", "schedule_steps=2400", "log_norms=true"),
+        (
+            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
+            *("save_replay=true", "prioritized=true"),
+        ),
+        (
+            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
+            *("save_replay=true", "secondary_learner=true", "gradient_cosine_interval=7"),
+            *("evaluation_interval=600", "evaluation_steps=20", "evaluation_envs=2"),
+        ),
+    ],
+    ids=["ppo", "prioritized", "two-each"],
+)
+def test_learners_of_others_in_step_go_on_to_the_bit(options, tmp_path) -> None:
+    goes_on_to_the_bit(tmp_path, *options, "serial=true")
+
+
+def test_killed_learner_ends_the_run_which_one_learner_can_go_on_with(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        run.wait_for_rows(3)
+        learner = run.learner(1)
+        learner.kill()
+        errors = run.ends(1, seconds=20)
+    assert errors == (
+        f"error: learner 1 (pid {learner.pid}) was killed by SIGKILL; the others are stopped\n"
+    )
+    saved = last_checkpoint(tmp_path)
+    steps = saved["counts"]["steps"]
+    with launched(tmp_path, f"resume={tmp_path}", "learners=1", f"total_steps={steps + 40}") as run:
+        run.ends(0)
+    assert "with 1 learner in place of 2; all" in (tmp_path / "train.log").read_text()
+    assert last_checkpoint(tmp_path)["counts"]["steps"] == steps + 40
+
+
+def test_killed_launcher_takes_learners_and_workers_along_saved(tmp_path) -> None:
+    options = [each for each in SMALL if each != "serial=true"]
+    with launched(tmp_path, *options, "num_workers=1", ENDLESS) as run:
+        run.wait_for_rows()
+        run.process.kill()
+        assert "lost touch with the launcher" in run.ends(-signal.SIGKILL)
+    assert list_checkpoints(tmp_path)
+
+
+def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, ENDLESS, "learner_timeout_seconds=3") as run:
+        run.wait_for_rows()
+        run.learner(1).suspend()
+        assert run.process.stderr is not None
+        assert run.process.stderr.readline().endswith("learner 1 does not answer\n")
+        first = run.learner(0)
+        first.wait(20)
+        run.process.send_signal(signal.SIGTERM)
+        assert "learner 1 (pid " in run.ends(1, seconds=10)
+
+
+def test_learner_that_cannot_save_is_named_and_the_run_can_go_on(tmp_path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    hindrance = tmp_path / "checkpoints" / f".{part_path(tmp_path, 1600, 1).name}.part"
+    hindrance.mkdir()
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        errors = run.ends(1)
+    assert errors.startswith(f"error: learner 1: cannot write {part_path(tmp_path, 1600, 1)}: ")
+    assert errors.count("error:") == 1
+    hindrance.rmdir()
+    part_path(tmp_path, 800, 1).unlink()
+    train(tmp_path, f"resume={tmp_path}", "total_steps=2400")
+    log = (tmp_path / "train.log").read_text()
+    assert "nothing was saved of learner 1, whose environments start new episodes" in log
+
+
+def test_peers_of_a_lost_learner_finish_with_the_store(tmp_path) -> None:
+    options = ("sync=store", "on_learner_failure=continue", "pull_steps=2", "log_norms=true")
+    with launched(tmp_path, *SMALL, *options, "total_steps=6000") as run:
+        run.wait_for_rows()
+        run.learner(1).kill()
+        errors = run.ends(0)
+    assert errors.endswith("was killed by SIGKILL; the others go on without it\n")
+    assert 6000 <= last_checkpoint(tmp_path)["counts"]["steps"] <= 6020
+
+
+def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, "sync=store", ENDLESS) as run:
+        run.wait_for_rows()
+        run.process.send_signal(signal.SIGINT)
+        assert run.ends(128 + signal.SIGINT, seconds=20) == ""
+    before = last_checkpoint(tmp_path)
+    assert before["parts"].keys() == {1}
+    steps = before["counts"]["steps"] + 400
+    train(tmp_path, f"resume={tmp_path}", f"total_steps={steps}")
+    after = last_checkpoint(tmp_path)
+    assert steps <= after["counts"]["steps"] <= steps + 40
+    assert after["counts"]["updates"] == after["counts"]["steps"] / 20
+
+
+def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
+    script = tmp_path / "drift.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from accel_rl.training.follower import Follower
+            from accel_rl.__main__ import main
+            report = Follower._report
+            def change(self):
+                self._exchange.parameters.parameter[0] += self.steps == 800
+                report(self)
+            Follower._report = change
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    with launched(run_dir, *SMALL, ENDLESS, program=(*TORCHRUN, str(script))) as run:
+        errors = run.ends(1)
+    assert "the parameters of learner 1 are no longer those of learner 0, after 800" in errors
+
+
+class Told:
+    """A team of which the other learner has left one report."""
+
+    ranks = Ranks(0, 2, 0, 2)
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def read(self, *, waits: bool) -> dict[int, list[Report]]:
+        return {1: [self._report]}
+
+
+def test_other_parameters_of_one_learner_are_an_error() -> None:
+    class InStep:
+        num_sharing = 2
+
+    others = Others(Told(Report([], {}, {}, 1, 5)), InStep())  # type: ignore[arg-type]
+    others.merge(Report([], {}, {}, 1, 5), 400)
+    with pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps"):
+        others.merge(Report([], {}, {}, 1, 6), 400)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "message"),
+    [
+        (["learners=3"], Ranks(0, 2, 0, 2), "learners=3, but the launcher has started 2; leave"),
+        (["sync=store"], Ranks(0, 2, 0, 1), "sync=store is for learners of one machine"),
+        (
+            ["sync=store", "on_learner_failure=continue"],
+            Ranks(0, 2, 0, 2),
+            "torchrun ends all learners when one fails",
+        ),
+    ],
+    ids=["number", "machines", "going-on"],
+)
+def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: str) -> None:
+    config = parse_arguments(["env=catch", "num_envs=12", *options])
+    with pytest.raises(ValueError, match=message):
+        check_learners(config, ranks)
+
+
+LEARNING = {
+    "a3c": ("num_envs=8", "horizon=10", "lr=2e-3", "total_steps=60000"),
+    "a2c": ("num_envs=16", "horizon=10", "lr=2e-3", "total_steps=100000"),
+    "ppo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=100000"),
+    "appo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=120000"),
+    "async_dqn": (
+        *("num_envs=8", "horizon=4", "batch_size=32", "lr=1e-3", "optimizer=adam"),
+        *("min_steps=1000", "replay_size=20000", "training_intensity=4"),
+        *("target_update_steps=1000", "epsilon_steps=10000", "total_steps=60000"),
+    ),
+}
+
+
+def learned(run_dir: Path, algo: str, learners: int) -> tuple[float, float]:
+    """Mean returns at the start and the end of a run; 0.9 is 95 % of the balls caught."""
+    common = ("env=catch", "serial=true", "log_interval=2000", f"learners={learners}")
+    assert train(run_dir, f"algo={algo}", *common, *LEARNING[algo]) == ""
+    returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir)]
+    return returns[0], float(np.mean(returns[-5:]))
+
+
+def test_two_learners_without_waiting_learn_catch(tmp_path) -> None:
+    first, last = learned(tmp_path, "a3c", 2)
+    assert first < 0
+    assert last >= 0.9
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    ("algo", "learners"),
+    [("a2c", 2), ("ppo", 2), ("a3c", 3), ("appo", 2), ("async_dqn", 2)],
+)
+def test_learners_together_learn_catch(algo: str, learners: int, tmp_path) -> None:
+    first, last = learned(tmp_path, algo, learners)
+    assert first < 0
+    assert last >= 0.9

@@ -166,7 +166,7 @@ def run(rank: int, size: int) -> dict[str, Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     team: Team = meet_by_store(read_ranks(os.environ), 60.0)
-    team.open_group(60.0)
+    team.open_group()
     found = run(team.ranks.rank, team.ranks.size)
     torch.save(found, Path(sys.argv[1]) / f"{team.ranks.size}_{team.ranks.rank}.pt")
     team.close()

@@ -43,12 +43,12 @@ def test_waiting_for_messages_takes_one_of_each_and_names_who_is_missing() -> No
 
 def test_learners_meet_but_for_those_that_are_lost() -> None:
     (first, second, third), store = make_teams(3)
-    second.arrive("end")
+    second.reach("end", 1)
     with pytest.raises(TeamError, match="learner 2 has not answered"):
         first.meet("end")
-    third.arrive("end")
-    first.wait_for_all("end")
-    second.arrive("later")
+    third.reach("end", 1)
+    first.meet("end")
+    second.reach("later", 1)
     store.set(f"{LOST}/2", "1")
     first.meet("later")
 

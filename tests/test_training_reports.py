@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
-from accel_rl.training.reports import Others, Report, part_name
+from accel_rl.training.reports import SAVED, Others, Report
 
 
 def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
@@ -26,18 +26,14 @@ def report(num_updates: int) -> Report:
     return Report([], {"loss": 1.0}, {"lag_max": math.nan}, num_updates, None)
 
 
-def test_part_of_a_learner_in_step_is_waited_for() -> None:
-    others, second = make_others(num_sharing=2)
+@pytest.mark.parametrize("num_sharing", [1, 2], ids=["apart", "in step"])
+def test_part_of_a_learner_is_waited_for_and_may_be_of_a_later_step(num_sharing: int) -> None:
+    others, second = make_others(num_sharing)
+    second.reach(SAVED, 900, 900)
     with pytest.raises(TeamError, match="learner 1 has not answered within"):
         others.await_parts(1000)
-    second.arrive(part_name(1000))
-    others.await_parts(1000)
-
-
-def test_part_of_a_learner_that_comes_by_other_marks_is_not_waited_for() -> None:
-    others, second = make_others(num_sharing=1)
-    second.arrive(part_name(2000))
-    others.await_parts(1000)
+    second.reach(SAVED, 2000, 1980)
+    assert others.await_parts(1000) == {1: 1980}
 
 
 def test_updates_that_others_made_before_the_run_went_on_count() -> None:

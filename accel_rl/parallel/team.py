@@ -67,7 +67,7 @@ class Team:
     ) -> None:
         self.ranks = ranks
         self._store = store
-        self._timeout = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self.is_stop_asked = False
         self._num_posted = 0
         self._num_read = [0] * ranks.size
@@ -197,8 +197,8 @@ class Team:
         """Whether that learner has ended before its time."""
         return self._store is not None and self._store.check([f"{LOST}/{rank}"])
 
-    def open_group(self, timeout_seconds: float, *, nccl: bool = False) -> None:
-        """Opens the process group; from now on no wait takes longer than ``timeout_seconds``.
+    def open_group(self, *, nccl: bool = False) -> None:
+        """Opens the process group, for collective calls.
 
         Tensors go through gloo, those on a GPU by way of the CPU; with ``nccl`` these go through
         NCCL, which needs a GPU for each learner.
@@ -208,14 +208,13 @@ class Team:
         """
         if self._store is None:
             return
-        self._timeout = timeout_seconds
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",
                 store=PrefixStore("group", self._store),
                 rank=self.ranks.rank,
                 world_size=self.ranks.size,
-                timeout=timedelta(seconds=timeout_seconds),
+                timeout=timedelta(seconds=self.timeout_seconds),
             )
         except RuntimeError as error:  # of torch.distributed, timeouts included
             raise TeamError(
@@ -246,14 +245,14 @@ class Team:
     def _wait_for(self, key: str, rank: int, count: int = 0) -> bool:
         """Whether ``key`` is there, after waiting for it; False if its learner is lost."""
         assert self._store is not None
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout_seconds
         pause = 0.0005
         while not self._is_there(key, count):
             if self.is_lost(rank):
                 return False
             if time.monotonic() > deadline:
                 raise TeamError(
-                    f"learner {rank} has not answered within {self._timeout:g} s (it was expected "
+                    f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was expected "
                     f"to give {key}); see its part of the log, or raise "
                     "parallel.learner_timeout_seconds"
                 )

@@ -26,6 +26,8 @@ from accel_rl.training.files import write_whole
 
 FORMAT = 3
 """raised when what a checkpoint holds changes"""
+PART = ("algorithm", "sampler", "torch_rng")
+"""what each learner has of its own"""
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:

@@ -11,7 +11,7 @@ import torch
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
-from accel_rl.training.checkpoint import save_part
+from accel_rl.training.checkpoint import PART, save_part
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics
 from accel_rl.training.reports import SAVED, make_report
@@ -98,7 +98,8 @@ class Follower:
         state = self._make_state()
         failure = state.pop("failure")
         rank, num_kept = self._team.ranks.rank, self._config.num_checkpoints
-        save_part(self._run_dir, self.steps, rank, state, num_kept)
+        own = {name: state[name] for name in PART}
+        save_part(self._run_dir, self.steps, rank, own, num_kept)
         self._team.reach(SAVED, reached, self.steps)
         self._saved_steps = self.steps
         if failure is not None:

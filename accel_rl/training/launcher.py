@@ -21,8 +21,12 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
 from accel_rl.training.orphan import LAUNCHER_VARIABLE
 
-GRACE_SECONDS = 60.0
-"""for learners to save and end, once asked to; then they are killed"""
+STOP_SECONDS = 600.0
+"""for learners to save and end, once asked to; then they are killed. A replay may be large"""
+FAILURE_SECONDS = 60.0
+"""the same after one of them has failed"""
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""exit codes of learners that were asked to stop, and did"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -148,6 +152,9 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0 or self._deadline is not None:
             return
+        if learner.returncode in _STOPPED:  # it was asked by itself, and tells the others
+            self._deadline = time.monotonic() + STOP_SECONDS
+            return
         self._store.set(f"{LOST}/{rank}", "1")
         what_now = "the others are stopped"
         if self._goes_on and rank != 0:
@@ -155,19 +162,19 @@ class _Watch:
             what_now = "the others go on without it"
         else:
             self._has_failed = True
-            self._stop(signal.SIGTERM)
+            self._stop(signal.SIGTERM, FAILURE_SECONDS)
         if learner.returncode != 1:  # then it has said why itself
             how = f"ended with exit code {learner.returncode}"
             if learner.returncode < 0:
                 how = f"was killed by {signal.Signals(-learner.returncode).name}"
             _say(f"learner {rank} (pid {learner.pid}) {how}; {what_now}")
 
-    def _stop(self, number: int) -> None:
+    def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
         """Asks all to end; asked again, kills them."""
         if self._deadline is not None:
             self._kill()
             return
-        self._deadline = time.monotonic() + GRACE_SECONDS
+        self._deadline = time.monotonic() + seconds
         for learner in self._running.values():
             learner.send_signal(number)
 

@@ -9,7 +9,7 @@ from typing import Any
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
-from accel_rl.training.checkpoint import load_checkpoint, part_path
+from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
 from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
@@ -76,8 +76,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     if own_part is None:
         return _without_own(saved)
     part = load_checkpoint(own_part)
-    own = ("algorithm", "sampler", "torch_rng")
-    return {**saved, **{name: part[name] for name in own}}
+    return {**saved, **{name: part[name] for name in PART}}
 
 
 def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:

@@ -75,6 +75,9 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     config = None
     if ranks.is_first:
         config = parse_arguments(arguments)
+        given = {argument.partition("=")[0] for argument in arguments}
+        if "resume" in given and not given & {"learners", "gpus"}:
+            config = dataclasses.replace(config, learners=ranks.size)
         if STORE_VARIABLE not in os.environ:  # our own launcher has checked
             check_learners(config, ranks)
         if config.num_learners != ranks.size:
@@ -83,8 +86,9 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         console = Console(stderr=True, force_terminal=False)
     shared: TrainConfig = team.share("config", config)
     try:
-        nccl = has_own_gpu(shared, ranks)
-        team.open_group(shared.parallel.learner_timeout_seconds, nccl=nccl)
+        team.timeout_seconds = shared.parallel.learner_timeout_seconds
+        if shared.parallel.sync == "all_reduce":
+            team.open_group(nccl=has_own_gpu(shared, ranks))
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         if not isinstance(error, RunError) and not ranks.is_first and 0 in team.find_failed()[0]:

@@ -80,7 +80,7 @@ class Recorder:
         self._metric_names = metric_names
         self._exchange = exchange
         self._team = team
-        self._others = Others(team, exchange)
+        self._others = Others(team, exchange, self.updates - exchange.num_updates)
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)

@@ -37,9 +37,13 @@ def make_report(
 
 
 class Others:
-    """The other learners' reports, for the first."""
+    """The other learners' reports, for the first.
 
-    def __init__(self, team: Team, exchange: Exchange) -> None:
+    ``num_before``: updates that others had made by themselves when the run was stopped.
+    """
+
+    def __init__(self, team: Team, exchange: Exchange, num_before: int = 0) -> None:
+        self._num_before = num_before
         self._team = team
         self._exchange = exchange
         self._num_updates = [0] * team.ranks.size
@@ -47,7 +51,7 @@ class Others:
     @property
     def num_updates(self) -> int:
         """Updates that the others have made by themselves, as last reported."""
-        return sum(self._num_updates)
+        return self._num_before + sum(self._num_updates)
 
     def merge(self, own: Report, steps: int) -> Report:
         """``own`` and what the others have reported, as one.

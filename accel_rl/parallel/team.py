@@ -252,8 +252,8 @@ class Team:
                 return False
             if time.monotonic() > deadline:
                 raise TeamError(
-                    f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was expected "
-                    f"to give {key}); see its part of the log, or raise "
+                    f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was "
+                    f"expected to give {key}); see its part of the log, or raise "
                     "parallel.learner_timeout_seconds"
                 )
             time.sleep(pause)

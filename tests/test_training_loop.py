@@ -100,9 +100,9 @@ class FakeEvaluator:
 class TapedRecorder(Recorder):
     tape: Tape
 
-    def write_row(self) -> None:
+    def write_row(self, *, alone: bool = False) -> None:
         self.tape.append(f"row {self.steps}")
-        super().write_row()
+        super().write_row(alone=alone)
 
     def save(self, mark: int | None = None, *, alone: bool = False) -> None:
         self.tape.append(f"save {self.steps}")

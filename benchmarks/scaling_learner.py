@@ -58,7 +58,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
     rank, size = spec["rank"], config.num_learners
     team = meet_by_store(Ranks(rank, size, rank, size), spec["timeout"])
-    team.open_group(spec["timeout"])
+    team.open_group()
     parts = build(config, None, team)
     parts.sampler.start()
     is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"

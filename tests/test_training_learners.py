@@ -300,7 +300,12 @@ LEARNING = {
     "async_dqn": (
         *("num_envs=8", "horizon=4", "batch_size=32", "lr=1e-3", "optimizer=adam"),
         *("min_steps=1000", "replay_size=20000", "training_intensity=4"),
-        *("target_update_steps=1000", "epsilon_steps=10000", "total_steps=60000"),
+        *(
+            "target_update_steps=1000",
+            "epsilon_steps=10000",
+            "epsilon_final=0.01",
+            "total_steps=60000",
+        ),
     ),
 }
 

@@ -35,7 +35,7 @@ def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=a3c"], ["algo=appo", "horizon=64"]])
+@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=a3c"], ["algo=appo", "horizon=128"]])
 def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = [*options, "env=catch", "gpus=1", "learners=2", "total_steps=4000"]

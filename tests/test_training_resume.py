@@ -287,7 +287,7 @@ def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    torch.save(saved | {"num_learners": 2, "parts": 4000}, list_checkpoints(run_dir)[-1])
+    torch.save(saved | {"num_learners": 2, "parts": {1: 4000}}, list_checkpoints(run_dir)[-1])
     monkeypatch.setattr("accel_rl.training.resume._refuse_changes", lambda before, config: None)
     config = parse_arguments([f"resume={run_dir}", "total_steps=5000", f"sync={sync}"])
     first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))

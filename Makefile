@@ -1,7 +1,7 @@
 # The commands of accel_rl. Each makes .venv when it is missing and installs nothing when called again.
 #   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
 #   make test             passes the tests
-#   make test-learning    the three-seed learning tests, minutes long
+#   make test-learning    learning on three seeds and other slow tests, minutes long
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
 #   make format           formats and mends what can be mended

@@ -106,6 +106,7 @@ def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.learning
 def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
@@ -123,6 +124,7 @@ def test_peer_that_is_missing_is_noted(load: Any) -> None:
     assert "one is left out" in console.export_text()
 
 
+@pytest.mark.learning
 def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
     out = tmp_path / "vector_env"
     done = run("vector_env_speed.py", "rounds=1", "seconds=0.05", "num_envs=4", f"out={out}")
@@ -133,6 +135,7 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
     assert all(row["of_reference"]["median"] > 0 for row in rows)
 
 
+@pytest.mark.learning
 def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "store"
     sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
@@ -145,6 +148,7 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.learning
 def test_scaling_tiny_compares_learners_with_the_model(tmp_path: Path) -> None:
     out = tmp_path / "scaling"
     sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")

@@ -93,6 +93,7 @@ def wait_for_rows(process: subprocess.Popen[str], folder: Path, names: list[str]
         time.sleep(0.05)
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_path, capsys) -> None:
     folder = tmp_path / "sweep"

@@ -69,7 +69,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     missing = [rank for rank in others if parts[rank] is None]
     # In step, all begin anew or none: a learner with a replay would make updates alone.
     if missing and config.parallel.sync == "all_reduce":
-        return _without_own(saved)
+        return {**_without_own(saved), "partless": missing}
     if ranks.is_first:
         return {**saved, "partless": missing}
     own_part = parts[ranks.rank]
@@ -112,8 +112,10 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
             "environments start new episodes"
         )
     if saved.get("partless"):
-        ranks = ", ".join(map(str, saved["partless"]))
-        line += f"; nothing was saved of learner {ranks}, whose environments start new episodes"
+        line += f"; nothing was saved of learner {', '.join(map(str, saved['partless']))}"
+        if saved["sampler"] is None:
+            return f"{line}, so all environments start new episodes"
+        line += ", whose environments start new episodes"
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, they were gone when it was saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]

@@ -256,7 +256,7 @@ def test_state_that_cannot_be_saved_names_the_environment_and_what_it_is(kind: s
     with (
         make(Secretive, kind) as sampler,
         pytest.raises(
-            SamplerError, match=r"environment 0 \(catch\) failed in get_state.*Generator"
+            SamplerError, match=r"environment [01] \(catch\) failed in get_state.*Generator"
         ),
     ):
         sampler.get_state()

@@ -87,6 +87,7 @@ def test_measure_child_that_fails_tells_why(load: Any) -> None:
     assert results["broken"].rates == []
 
 
+@pytest.mark.learning
 def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     done = run("sampling_speed.py", *TINY, f"out={out}", "groups=[2]", "workers_per_core=[1]")

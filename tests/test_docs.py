@@ -21,6 +21,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_examples_of_a_page_run_as_written(page: Path, folder: Path) -> None:

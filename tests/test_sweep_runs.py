@@ -40,6 +40,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_failed_run_is_named_the_others_go_on_and_resuming_runs_it_alone(
     tmp_path, monkeypatch, capsys

@@ -174,6 +174,7 @@ def test_killed_launcher_takes_learners_and_workers_along_saved(tmp_path) -> Non
     assert list_checkpoints(tmp_path)
 
 
+@pytest.mark.learning
 def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
     with launched(tmp_path, *SMALL, ENDLESS, "learner_timeout_seconds=3") as run:
         run.wait_for_rows()
@@ -186,6 +187,7 @@ def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
         assert "learner 1 (pid " in run.ends(1, seconds=10)
 
 
+@pytest.mark.learning
 def test_learner_that_cannot_save_is_named_and_the_run_can_go_on(tmp_path) -> None:
     folder = tmp_path / "checkpoints"
     with launched(tmp_path, *SMALL, ENDLESS) as run:

@@ -1,8 +1,8 @@
 """The learners of one run, as each of them sees the others.
 
 Two ways lead from one to another: collective calls of a process group (`torch.distributed`), for
-which all must come, and a key-value store, into which anyone writes at any time. Both were opened
-by `join`, from what the launcher put into the environment.
+which all must come, and a key-value store, into which anyone writes at any time. The launcher puts
+into the environment where that is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from accel_rl.parallel.ranks import Ranks
 
 LOST = "lost"
-"""the launcher sets ``lost/<rank>`` when that learner's process has ended, and the run goes on"""
+"""our own launcher sets ``lost/<rank>`` when that learner's process has ended before its time"""
 PREFIX = "accel_rl"
 """of all keys in the store"""
 STORE_VARIABLE = "ACCEL_RL_STORE"

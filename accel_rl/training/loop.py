@@ -244,6 +244,8 @@ def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
     if _is_apart(config, team):
         if received:
             team.ask_to_stop()
+        elif team.is_stop_asked:  # by another, whose signal is not known here
+            stop.received = signal.SIGTERM
         return team.is_stop_asked
     received = team.largest(received)
     if received and stop.received is None:

@@ -192,7 +192,7 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
         rows = server._rows = action_server._DeviceRows(sampler, CPU)
         sampler.collect(server)
         server.finish()
-        os.kill(sampler._pool._workers[0].pid, signal.SIGKILL)
+        os.kill(sampler._pool._workers.processes[0].pid, signal.SIGKILL)
         sampler.get_state()  # where its end is noticed
         sampler.collect(server)
         assert torch.equal(rows._observation[0], torch.from_numpy(sampler.rollout.observation[0]))

@@ -216,7 +216,7 @@ def test_worker_that_dies_while_asked_is_replaced_and_its_environments_have_no_s
     sampler = ParallelSampler(CountingEnv, config, seed=0)
     with sampler:
         collect(sampler, 1)
-        lost = sampler._pool._workers[1]
+        lost = sampler._pool._workers.processes[1]
         os.kill(lost.pid, signal.SIGKILL)
         state = sampler.get_state()
         assert [each is None for each in state.environments] == [False, True, False, True]

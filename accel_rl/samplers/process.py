@@ -59,7 +59,7 @@ class WorkerProcess:
             [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
             stdin=subprocess.DEVNULL,
             env=environment,
-            pass_fds=[*inherited, *setup.countdown, *setup.ready],
+            pass_fds=[*inherited, *setup.countdown.values(), *setup.ready.values()],
         )
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)

@@ -52,7 +52,8 @@ class SharedArrays(NamedTuple):
     ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
-    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. Both by the worker.
+    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. ``done_at``: ``[W]``,
+    when it had carried out its last order, by `time.perf_counter`. All three by the worker.
     """
 
     rollout: Rollout
@@ -63,6 +64,7 @@ class SharedArrays(NamedTuple):
     done: NDArray[np.int64]
     has_started: NDArray[np.bool_]
     busy_seconds: NDArray[np.float64]
+    done_at: NDArray[np.float64]
 
 
 class Descriptors(NamedTuple):
@@ -90,9 +92,9 @@ class Setup(NamedTuple):
     ``start_rows[group]`` is the observation row that its first observations go to, or
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
     go on from instead. ``countdown``
-    and ``ready`` are eventfds for each group: who finds the count-down empty is last and says that
-    the group is ready, so that the server wakes once for a group and not once for a worker.
-    ``make_block`` is `Block`, or has its parameters.
+    and ``ready`` are eventfds for each of its groups: who finds the count-down empty is last and
+    says that the group is ready, so that the server wakes once for a group and not once for a
+    worker. ``make_block`` is `Block`, or has its parameters.
     """
 
     worker: int
@@ -106,8 +108,8 @@ class Setup(NamedTuple):
     niceness: int
     start_rows: list[int]
     states: EnvStates
-    countdown: list[int]
-    ready: list[int]
+    countdown: dict[int, int]
+    ready: dict[int, int]
 
 
 def create_memory(spec: PoolSpec) -> int:
@@ -157,5 +159,6 @@ def _layout(spec: PoolSpec) -> Layout:
         "done": ((W, G), int64),
         "has_started": ((W,), boolean),
         "busy_seconds": ((W,), np.dtype(np.float64)),
+        "done_at": ((W,), np.dtype(np.float64)),
     }
     return layout

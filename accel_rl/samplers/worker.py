@@ -122,7 +122,9 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                         pickle.dump(block.get_states(), file)
                 else:
                     block.reset_waiting()
-                arrays.busy_seconds[worker] += perf_counter() - began
+                ended = perf_counter()
+                arrays.busy_seconds[worker] += ended - began
+                arrays.done_at[worker] = ended
                 done[group] = order
                 count_down(setup.countdown[group], setup.ready[group])
                 has_order = True

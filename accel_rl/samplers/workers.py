@@ -1,0 +1,194 @@
+"""The simulator processes of a pool, the memory they share with it, and the signals in between.
+
+What is made of them is the business of `WorkerPool`, whose groups have several workers each, and of
+`AgentPool`, whose workers come and go.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+import psutil
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.rollout import RolloutSpec
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.errors import SamplerError, WorkerError
+from accel_rl.samplers.process import WorkerProcess
+from accel_rl.samplers.shared import (
+    CLOSE,
+    STEP,
+    PoolSpec,
+    Setup,
+    create_memory,
+    map_memory,
+)
+from accel_rl.samplers.stepping import EnvStates
+
+NICENESS = 5
+"""a third of the weight of a policy on the same core, which all workers wait for"""
+GRACE_SECONDS = 0.5
+"""for environments to close after a failure; more may hang"""
+
+
+class Workers:
+    """Processes by number, not started yet; each steps its columns of the groups when released.
+
+    ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
+    ``make_block``: makes what steps a worker's environments of one group. ``members[g]``: the
+    workers of group ``g``. ``deadlines[g]``: by when its order must be done; None: it has none.
+    ``generation``: how often environments have started anew.
+
+    Raises:
+        SamplerError: this is not Linux.
+        ValueError: the rollout does not fit the free memory.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        rollout_spec: RolloutSpec,
+        config: SamplerConfig,
+        seed: int,
+        cpus: Sequence[tuple[int, ...]],
+        columns: list[list[range]],
+        *,
+        niceness: int,
+        make_block: Callable[..., Any],
+    ) -> None:
+        if sys.platform != "linux":
+            raise SamplerError(
+                f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
+                f"(serial=true on the command line)"
+            )
+        free = psutil.virtual_memory().available
+        if rollout_spec.nbytes > free:
+            raise ValueError(
+                f"rollouts of num_envs={rollout_spec.B} x horizon={rollout_spec.T} take "
+                f"{rollout_spec.nbytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
+            )
+        self._factory = factory
+        self._config = config
+        self._seed = seed
+        self._cpus = ((),) * len(columns) if config.affinity == "off" else cpus
+        self._niceness = niceness
+        self._make_block = make_block
+        self.spec = PoolSpec(rollout_spec, columns)
+        W, G = self.spec.num_workers, self.spec.num_groups
+        self.members = [[w for w in range(W) if columns[w][g]] for g in range(G)]
+        self.processes: dict[int, WorkerProcess] = {}
+        self.deadlines: list[float | None] = [None] * G
+        self.generation = 0
+        self._memory = create_memory(self.spec)
+        self.arrays = map_memory(self.spec, self._memory)
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        self.countdown = [os.eventfd(0, flags | os.EFD_SEMAPHORE) for _ in range(G)]
+        self.ready = [os.eventfd(0, flags) for _ in range(G)]
+        self._wake = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(W)]
+        self.started = os.eventfd(0, flags)
+        self._epoll = select.epoll()
+        for descriptor in (*self.ready, self.started):
+            # Edge-triggered: another group that is ready must not keep this process from sleeping.
+            self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._epoll.closed)
+
+    def start(self, worker: int, start_rows: list[int], states: EnvStates) -> None:
+        """Start a process, in the place of one that is gone, too; does not wait for it."""
+        self.arrays.has_started[worker] = False
+        columns = self.spec.columns[worker]
+        setup = Setup(
+            worker=worker,
+            spec=self.spec,
+            config=self._config,
+            make_block=self._make_block,
+            factory=self._factory,
+            seed=self._seed,
+            restart=self.generation,
+            cpus=self._cpus[worker],
+            niceness=self._niceness,
+            start_rows=start_rows,
+            states={b: states.get(b) for own in columns for b in own},
+            countdown={g: self.countdown[g] for g, own in enumerate(columns) if own},
+            ready={g: self.ready[g] for g, own in enumerate(columns) if own},
+        )
+        process = WorkerProcess(setup, self._memory, self._wake[worker], self.started)
+        self._epoll.register(process.pidfd, select.EPOLLIN)
+        self.processes[worker] = process
+
+    def release(self, group: int, row: int, command: int = STEP) -> None:
+        """Release a group: its workers take step ``row``, or do what else ``command`` says."""
+        arrays, config = self.arrays, self._config
+        members = self.members[group]
+        arrays.command[group] = command
+        arrays.row[group] = row
+        arrays.sequence[group] += 1
+        is_step = command == STEP
+        timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
+        self.deadlines[group] = monotonic() + timeout
+        if len(members) > 1:
+            os.eventfd_write(self.countdown[group], len(members) - 1)
+        for worker in members:
+            os.eventfd_write(self._wake[worker], 1)
+
+    def owes(self, worker: int, group: int) -> bool:
+        """Whether a worker has an order of this group that it has not carried out."""
+        is_member = worker in self.members[group]
+        arrays = self.arrays
+        return is_member and bool(arrays.done[worker, group] != arrays.sequence[group])
+
+    def is_done(self, group: int) -> bool:
+        return not any(self.owes(worker, group) for worker in self.members[group])
+
+    def poll(self, seconds: float) -> set[int]:
+        """Sleep until something happens, or so long; the descriptors to which it did."""
+        return {descriptor for descriptor, _ in self._epoll.poll(seconds)}
+
+    def hung(self, worker: int, group: int) -> WorkerError:
+        """Kill a worker that is late with its order of ``group``; what to say of it."""
+        is_step = self.arrays.command[group] == STEP
+        option = "step_timeout_seconds" if is_step else "reset_timeout_seconds"
+        process = self.processes[worker]
+        error = WorkerError(
+            f"{process.describe()} has not answered within {option}="
+            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time"
+        )
+        process.kill()
+        return error
+
+    def late_start(self, worker: int) -> WorkerError:
+        """What to say of a worker that has not started in time."""
+        return WorkerError(
+            f"{self.processes[worker].describe()} has not started its environments within "
+            f"reset_timeout_seconds={self._config.reset_timeout_seconds:g}; raise it, or lower "
+            f"decorrelation_steps"
+        )
+
+    def forget(self, worker: int, timeout_seconds: float = 0.0) -> None:
+        """Let go of a process that is gone, or is killed unless it goes within so long."""
+        process = self.processes.pop(worker)
+        self._epoll.unregister(process.pidfd)
+        process.close(timeout_seconds)
+
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""
+        if self.is_closed:
+            return
+        self.arrays.command[:] = CLOSE
+        self.arrays.sequence[:] += 1
+        for wake in self._wake:
+            os.eventfd_write(wake, 1)
+        deadline = monotonic() + grace_seconds
+        for process in self.processes.values():
+            process.close(max(0.0, deadline - monotonic()))
+        self._epoll.close()
+        descriptors = (*self.countdown, *self.ready, *self._wake, self.started, self._memory)
+        for descriptor in descriptors:
+            os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode
@@ -41,6 +42,22 @@ class EpisodeTracker:
                 self._end(b, bool(rollout.truncated[t, b]), is_lost=(t, b) in lost)
             start = t + 1
         self._add(rollout, start, len(rollout.action))
+
+    def add_step(
+        self, rollout: Rollout, rows: NDArray[np.int64], columns: NDArray[np.int64], is_lost: bool
+    ) -> None:
+        """Take in one step each of ``columns``, in ``rows``: for environments that step apart."""
+        fields = (rollout.raw_reward, rollout.reward, rollout.valid)
+        for total, field in zip(self.sums, fields, strict=True):
+            total[columns] += field[rows, columns].astype(np.float64)
+        for i in np.flatnonzero(rollout.episode_ended[rows, columns]).tolist():
+            b = int(columns[i])
+            self._end(b, bool(rollout.truncated[rows[i], b]), is_lost)
+
+    def forget(self, columns: slice, skip_first: bool) -> None:
+        """Others begin in ``columns``; the episodes that ran there go unreported."""
+        self.sums[:, columns] = 0
+        self.is_skipped[columns] = skip_first
 
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that were replaced between rollouts."""

@@ -52,8 +52,8 @@ class SharedArrays(NamedTuple):
     ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
-    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. ``done_at``: ``[W]``,
-    when it had carried out its last order, by `time.perf_counter`. All three by the worker.
+    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. ``done_at``:
+    ``[W]``, when it had carried out its last order, by `time.perf_counter`. All by the worker.
     """
 
     rollout: Rollout

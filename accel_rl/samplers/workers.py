@@ -10,6 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -171,11 +172,15 @@ class Workers:
             f"decorrelation_steps"
         )
 
+    def unwatch(self, worker: int) -> None:
+        """No longer say that a process has ended; said already, nothing more happens."""
+        with suppress(FileNotFoundError):
+            self._epoll.unregister(self.processes[worker].pidfd)
+
     def forget(self, worker: int, timeout_seconds: float = 0.0) -> None:
         """Let go of a process that is gone, or is killed unless it goes within so long."""
-        process = self.processes.pop(worker)
-        self._epoll.unregister(process.pidfd)
-        process.close(timeout_seconds)
+        self.unwatch(worker)
+        self.processes.pop(worker).close(timeout_seconds)
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""

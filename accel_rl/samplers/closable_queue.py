@@ -1,0 +1,91 @@
+"""A bounded queue between threads that can be closed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence, Sized
+from threading import Condition
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item", bound=Sized)
+
+
+class QueueClosed(Exception):
+    """The queue takes nothing more, or has nothing more to give."""
+
+
+class ClosableQueue(Generic[Item]):
+    """First in, first out, of at most ``capacity`` items, for any number of threads.
+
+    Items have a length: `take` gives whole ones until it has enough of that. Nothing that was put
+    is lost or given twice. Closed, the queue takes nothing more and gives what it still holds;
+    whoever waits then wakes.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        assert capacity > 0
+        self._capacity = capacity
+        self._items: deque[Item] = deque()
+        self._total = 0  # length of all items
+        self._changed = Condition()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Items in it."""
+        return len(self._items)
+
+    def put(self, items: Sequence[Item], timeout_seconds: float) -> None:
+        """Append ``items`` in their order, each as soon as there is room.
+
+        Raises:
+            QueueClosed: it was closed; this item and those after it are not in it.
+            TimeoutError: likewise; there was no room for so long.
+        """
+        for item in items:
+            with self._changed:
+                self._wait(lambda: len(self._items) < self._capacity, "full", timeout_seconds)
+                if self._is_closed:
+                    raise QueueClosed
+                self._items.append(item)
+                self._total += len(item)
+                self._changed.notify_all()
+
+    def take(self, least: int, timeout_seconds: float) -> list[Item]:
+        """The first items, as few as have a length of ``least`` together.
+
+        Waits until there are so many; all that there are do if the queue is full, or closed.
+
+        Raises:
+            QueueClosed: it was closed and is empty.
+            TimeoutError: there were fewer for so long.
+        """
+        with self._changed:
+            self._wait(
+                lambda: self._total >= max(least, 1) or len(self._items) == self._capacity,
+                f"short of {least} samples",
+                timeout_seconds,
+            )
+            if not self._items:
+                raise QueueClosed
+            taken = [self._items.popleft()]
+            length = len(taken[0])
+            while length < least and self._items:
+                taken.append(self._items.popleft())
+                length += len(taken[-1])
+            self._total -= length
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Take nothing more, and wake whoever waits. Calling it again does nothing."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool], state: str, timeout_seconds: float) -> None:
+        holds = self._changed.wait_for(lambda: condition() or self._is_closed, timeout_seconds)
+        if not holds:
+            raise TimeoutError(
+                f"the training queue has been {state} for {timeout_seconds:g} s "
+                f"({len(self._items)} of {self._capacity} segments)"
+            )

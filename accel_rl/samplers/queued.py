@@ -1,0 +1,329 @@
+"""The queued sampler: agents that never wait for each other, predictors and trainers (GA3C).
+
+Babaeizadeh et al. 2017 (arXiv:1611.06256), section 4. Agents are worker processes, each a group of
+its own. The *prediction queue* is those that are ready: an agent is in it once at most, so that it
+is bounded by their number. Predictors, threads that call `QueuedSampler.serve` again and again,
+take whatever is there, choose the actions in one go and release the agents. What ends of their
+segments goes to the *training queue*, from which trainers take it. A full training queue makes
+predictors wait, and these the agents: its size bounds how old experience can be.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.make import probe_spec
+from accel_rl.samplers.agent_pool import AgentPool
+from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes
+from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
+from accel_rl.samplers.episodes import EpisodeTracker
+from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.layout import ALONE
+from accel_rl.samplers.noise import EnvNoise
+from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.saving import SamplerState
+from accel_rl.samplers.segments import Segment, Segments, Taken
+from accel_rl.topology import Seat, plan_cores
+
+TAKE_SECONDS = 0.1
+"""that a predictor waits for agents before it looks whether it is to stop"""
+QUEUE_SECONDS = 600.0
+"""that a full or empty training queue is waited for"""
+
+
+class Prediction(NamedTuple):
+    """``n`` actions and ``n + m`` values, by parameters of this version.
+
+    ``transfer_seconds``: of the time it took, that for copies to and from a device.
+    """
+
+    action: NDArray[np.int64]  # [n]
+    value: NDArray[np.float32]  # [n + m]
+    version: int
+    transfer_seconds: float = 0.0
+
+
+QueuedPolicy = Callable[[NDArray[Any], NDArray[np.float64]], Prediction]
+"""Given observations ``[n + m, ...]`` and uniform numbers ``[n]``: actions are for the first ``n``,
+the others are the last of episodes that were cut off, of which only the value is asked."""
+
+
+class QueueTimes(NamedTuple):
+    """Sums over all predictions (one for each environment and step) since the start.
+
+    Seconds are those of each prediction, from the agent's being ready to its release; ``batches``:
+    in how many calls of the policy; ``queued``: agents left in the prediction queue at each take;
+    ``predictor_waiting``: seconds of predictors without any agent.
+    """
+
+    predictions: int = 0
+    batches: int = 0
+    queued: int = 0
+    waiting: float = 0.0
+    transfer: float = 0.0
+    inference: float = 0.0
+    predictor_waiting: float = 0.0
+    predictor_busy: float = 0.0
+
+
+class QueuedSampler:
+    """Agents, each with ``num_envs / num_groups`` environments, and the two queues.
+
+    ``config.horizon``: the longest segment, in steps. ``most_agents``: that can be added.
+    ``max_prediction_batch``: environments that one call of the policy gets at most (at least one
+    agent's). ``training_queue_size``: in segments. Others as in `Segments` and `ParallelSampler`.
+
+    ``steps``: taken so far. ``training_queue``: for trainers. Threads may call anything at any
+    time.
+
+    Raises:
+        ValueError: an option has no use here, or the environment cannot be made.
+        SamplerError: this is not Linux.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        config: SamplerConfig,
+        seed: int = 0,
+        cpus: list[int] | None = None,
+        drives_gpu: bool = False,
+        seat: Seat = ALONE,
+        *,
+        most_agents: int,
+        max_prediction_batch: int,
+        training_queue_size: int,
+        gamma: float,
+        time_limit_terminal: bool = False,
+        drops_last_reward: bool = False,
+    ) -> None:
+        check_queued(config, most_agents)
+        self.config = config
+        self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, **seat._asdict())
+        self.env_spec = probe_spec(factory)
+        self._envs_per_agent = config.num_envs // config.num_groups
+        num_envs = most_agents * self._envs_per_agent
+        spec = config.rollout_spec(self.env_spec)
+        self.rollout_spec = replace(spec, T=config.horizon + 1, B=num_envs)
+        self._pool = AgentPool(
+            factory,
+            self.rollout_spec,
+            config,
+            seed,
+            self.plan,
+            self._envs_per_agent,
+            yields=not drives_gpu,
+        )
+        self.rollout = self._pool.rollout
+        self._segments = Segments(
+            self.rollout,
+            config.horizon,
+            gamma,
+            time_limit_terminal=time_limit_terminal,
+            drops_last_reward=drops_last_reward,
+        )
+        self._skips_first = config.decorrelation_steps > 0
+        self._tracker = EpisodeTracker(num_envs, self._skips_first)
+        self._noise = EnvNoise(seed, num_envs)
+        self.most_agents = most_agents
+        self._limit = max(1, max_prediction_batch // self._envs_per_agent)
+        self.training_queue = ClosableQueue[Segment](training_queue_size)
+        self._taking = threading.Lock()  # who has it is the one thread that uses the pool
+        self._counting = threading.Lock()
+        self._num_surplus = 0
+        self.steps = 0
+        self.queue_times = QueueTimes()
+        self.is_running = False
+
+    def start(self, state: SamplerState | None = None) -> None:
+        """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
+
+        Raises:
+            SamplerError: started before.
+            WorkerError: an agent failed, or took longer than ``reset_timeout_seconds``.
+        """
+        assert state is None
+        if self.is_running or self._pool.is_closed:
+            raise SamplerError("this sampler was started before; make another one")
+        try:
+            for _ in range(self.config.num_groups):
+                self._pool.add()
+            self._pool.await_start()
+        except BaseException:
+            self.close()
+            raise
+        self.is_running = True
+
+    @property
+    def num_agents(self) -> int:
+        """Agents that run and are to go on."""
+        return len(self._pool.agents) - self._num_surplus
+
+    def set_num_agents(self, num_agents: int) -> None:
+        """Add agents, or let some go as they come: nobody waits for that."""
+        assert 1 <= num_agents <= self.most_agents
+        with self._taking:
+            self._num_surplus = max(0, len(self._pool.agents) - num_agents)
+            while len(self._pool.agents) < num_agents and self._pool.add() is not None:
+                pass
+
+    def serve(self, policy: QueuedPolicy) -> int:
+        """One round of a predictor: take ready agents, act for them, release them.
+
+        Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`.
+
+        Raises:
+            QueueClosed: the sampler was closed, or its training queue.
+            WorkerError: an agent died or hung and is not to be replaced; the sampler is closed.
+            ValueError: the policy returned something else than valid actions.
+            TimeoutError: the training queue was full for `QUEUE_SECONDS`.
+        """
+        began = perf_counter()
+        with self._taking:
+            if not self.is_running:
+                raise QueueClosed
+            agents = self._pool.take(self._limit, TAKE_SECONDS)
+            taken_at = perf_counter()
+            if not agents:
+                self._count(QueueTimes(predictor_waiting=taken_at - began))
+                return 0
+            is_fresh = [agent in self._pool.fresh for agent in agents]
+            is_lost = [agent in self._pool.lost for agent in agents]
+            self._pool.fresh.difference_update(agents)
+            self._pool.lost.difference_update(agents)
+            leaving = agents[: self._num_surplus]
+            self._num_surplus -= len(leaving)
+            num_queued = self._pool.num_ready
+        ready_at = self._pool.arrays.done_at[agents]
+        waited = float((taken_at - ready_at)[~np.array(is_fresh)].sum()) * self._envs_per_agent
+        taken, steps = self._take(agents, is_fresh, is_lost, len(leaving))
+        n, m = len(taken.columns), len(taken.final)
+        observation = np.empty(
+            (n + m, *self.env_spec.observation_shape), self.rollout.observation.dtype
+        )
+        self._segments.observations(taken, observation)
+        called = perf_counter()
+        prediction = policy(observation, self._noise.take(taken.columns))
+        answered = perf_counter()
+        segments = self._segments.cut(taken, prediction.value)
+        self._release(agents, leaving, taken, prediction)
+        released = perf_counter()
+        inference = answered - called - prediction.transfer_seconds
+        self._count(
+            QueueTimes(
+                predictions=n,
+                batches=1,
+                queued=num_queued,
+                waiting=waited,
+                transfer=n * (released - taken_at - inference),
+                inference=n * inference,
+                predictor_waiting=taken_at - began,
+                predictor_busy=released - taken_at,
+            ),
+            steps,
+        )
+        self.training_queue.put(segments, QUEUE_SECONDS)
+        return n
+
+    def _take(
+        self, agents: list[int], is_fresh: list[bool], is_lost: list[bool], num_leaving: int
+    ) -> tuple[Taken, int]:
+        """Take in the agents' last steps; those and how many they are."""
+        m = self._envs_per_agent
+        for agent in (a for a, fresh in zip(agents, is_fresh, strict=True) if fresh):
+            columns = self._pool.columns[agent]
+            self._segments.begin(columns)
+            self._tracker.forget(columns, self._skips_first)
+            self._noise.begin(columns, self._pool.generation)
+        all_columns = (np.array(agents)[:, None] * m + np.arange(m)).ravel()
+        has_stepped = ~np.repeat(is_fresh, m)
+        rows = self._segments.rows(all_columns)
+        for lost in (False, True):
+            chosen = has_stepped & (np.repeat(is_lost, m) == lost)
+            if chosen.any():
+                self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], lost)
+        taken = self._segments.take(all_columns, has_stepped)
+        taken.is_closing[: num_leaving * m] = True  # nothing of them is lost
+        return taken, int(self.rollout.valid[rows, all_columns][has_stepped].sum())
+
+    def _release(
+        self, agents: list[int], leaving: list[int], taken: Taken, prediction: Prediction
+    ) -> None:
+        action = np.empty(len(taken.columns), np.int64)
+        write_actions(action, prediction.action, self.env_spec.num_actions)
+        rows = self._segments.act(taken, action, prediction.version)
+        for agent, row in zip(agents, rows[:: self._envs_per_agent].tolist(), strict=True):
+            if agent in leaving:
+                self._pool.dismiss(agent)
+            else:
+                self._pool.send(agent, row)
+
+    def _count(self, times: QueueTimes, steps: int = 0) -> None:
+        with self._counting:
+            self.steps += steps
+            before = self.queue_times
+            self.queue_times = QueueTimes._make(a + b for a, b in zip(before, times, strict=True))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, no agent gets an action; what they do already they finish."""
+        with self._taking:
+            yield
+
+    def take_episodes(self) -> list[Episode]:
+        """Episodes that ended since the last call."""
+        return self._tracker.take()
+
+    @property
+    def times(self) -> SamplerTimes:
+        """Of predictors together; ``simulating`` is the mean of the agents that run."""
+        times = self.queue_times
+        simulating = self._pool.busy_seconds / max(1, self.num_agents)
+        return SamplerTimes(times.predictor_waiting, times.predictor_busy, simulating)
+
+    @property
+    def generation(self) -> int:
+        return self._pool.generation
+
+    def close(self) -> None:
+        """End the agents, and let trainers have what is in the queue. Again, it does nothing."""
+        self.is_running = False
+        self.training_queue.close()
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def check_queued(config: SamplerConfig, most_agents: int) -> None:
+    """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
+    if config.reset_policy != "immediate":
+        raise ValueError(
+            f"reset_policy={config.reset_policy} needs rollouts, and agents of GA3C give none; use "
+            f"reset_policy=immediate"
+        )
+    if config.num_workers not in (None, config.num_groups):
+        raise ValueError(
+            f"num_workers is {config.num_workers}; an agent of GA3C is a worker and a group, and "
+            f"num_groups={config.num_groups}: leave num_workers out"
+        )
+    if config.workers_per_core != 1:
+        raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
+    if most_agents < config.num_groups:
+        raise ValueError(
+            f"max_agents is {most_agents}, less than the num_groups={config.num_groups} agents at "
+            f"the start; use max_agents={config.num_groups} or more"
+        )

@@ -1,0 +1,176 @@
+"""Segments: what GA3C's agents give to its trainers, cut from the rows that they go through.
+
+Each environment goes through the rows ``0 .. R - 1`` of a shared rollout again and again; row ``R``
+of the observations is row 0 of the next round. A segment is the run of steps from the end of the
+one before to the end of an episode, or to its ``horizon``-th step. So it may begin in any row, and
+a whole one is still there when it ends: ``R`` is ``horizon + 1``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.rollout import Rollout
+
+Columns = NDArray[np.int64]
+
+
+class Segment(NamedTuple):
+    """``L`` steps in a row of one environment, with their n-step returns; its `len` is ``L``.
+
+    ``return_``: rewards up to the end of the segment and, unless the episode terminated there, the
+    value that the policy gave the observation behind it, all discounted.
+    """
+
+    observation: NDArray[Any]  # [L, ...]
+    action: NDArray[np.int64]  # [L]
+    return_: NDArray[np.float32]  # [L]
+    version: NDArray[np.int64]  # [L], of the parameters that acted
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+class Taken(NamedTuple):
+    """Environments that wait for an action, and what of their segments has ended.
+
+    ``columns``: ``[n]``. ``is_closing``: ``[n]``, the segment ends here. ``final``: ``[m]``,
+    indices into ``columns`` of those that were truncated; the value behind their segments is that
+    of slot ``final_slot``, ``[m]``, of `Rollout.final_observation`.
+    """
+
+    columns: Columns
+    is_closing: NDArray[np.bool_]
+    final: NDArray[np.int64]
+    final_slot: NDArray[np.int64]
+
+
+class Segments:
+    """The running segment of each environment.
+
+    Everything of an environment belongs to the thread that has taken its agent.
+
+    ``time_limit_terminal``: a time limit ends the task. ``drops_last_reward``: the last step of an
+    episode that terminated is left out, and its reward with it (as in GA3C's released code).
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        horizon: int,
+        gamma: float,
+        *,
+        time_limit_terminal: bool,
+        drops_last_reward: bool,
+    ) -> None:
+        R, B = rollout.action.shape
+        assert R == horizon + 1
+        self._rollout = rollout
+        self._horizon = horizon
+        self._gamma = np.float32(gamma)
+        self._time_limit_terminal = time_limit_terminal
+        self._drops_last_reward = drops_last_reward
+        self._flat_observation = rollout.observation.reshape(
+            (R + 1) * B, *rollout.observation.shape[2:]
+        )
+        self._version = np.zeros((R, B), np.int64)
+        self._row = np.zeros(B, np.int64)  # of the last step, whose observation is in the next one
+        self._start = np.zeros(B, np.int64)  # row in which the segment begins
+        self._length = np.zeros(B, np.int64)  # steps in it
+
+    def begin(self, columns: slice) -> None:
+        """Environments of a new agent: their first observations are in row ``R``."""
+        self._row[columns] = len(self._rollout.action) - 1
+        self._start[columns] = 0
+        self._length[columns] = 0
+
+    def rows(self, columns: Columns) -> NDArray[np.int64]:
+        """The rows of the last steps of ``columns``, ``[n]``."""
+        rows: NDArray[np.int64] = self._row[columns]
+        return rows
+
+    def take(self, columns: Columns, has_stepped: NDArray[np.bool_]) -> Taken:
+        """Take in the last step of those that ``has_stepped``, ``[n]``; all wait for an action."""
+        rollout, row = self._rollout, self._row[columns]
+        self._length[columns] += has_stepped & rollout.valid[row, columns]
+        terminated = has_stepped & rollout.terminated[row, columns]
+        truncated = has_stepped & rollout.truncated[row, columns] & ~terminated
+        is_closing = (self._length[columns] == self._horizon) | terminated | truncated
+        final = np.flatnonzero(truncated)
+        if self._time_limit_terminal:
+            final = final[:0]
+        slots = rollout.final_step[:, columns[final]] == row[final]
+        return Taken(columns, is_closing, final, slots.argmax(axis=0))
+
+    def observations(self, taken: Taken, out: NDArray[Any]) -> None:
+        """Write the last observations of ``taken``, then its final ones: ``[n + m, ...]``."""
+        columns, B = taken.columns, self._rollout.action.shape[1]
+        n = len(columns)
+        indices = (self._row[columns] + 1) * B + columns
+        np.take(self._flat_observation, indices, axis=0, out=out[:n], mode="clip")
+        if len(taken.final):
+            final_columns = columns[taken.final]
+            out[n:] = self._rollout.final_observation[taken.final_slot, final_columns]
+
+    def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
+        """The segments that end here. ``value``: ``[n + m]``, of what `observations` gave.
+
+        Copies: their rows may be written again.
+        """
+        n = len(taken.columns)
+        bootstrap = value[:n].copy()
+        bootstrap[taken.final] = value[n:]
+        closing = np.flatnonzero(taken.is_closing)
+        columns = taken.columns[closing]
+        rollout, R = self._rollout, len(self._rollout.action)
+        row, length, start = self._row[columns], self._length[columns], self._start[columns]
+        is_last = rollout.terminated[row, columns]
+        if self._time_limit_terminal:
+            is_last = is_last | rollout.truncated[row, columns]
+        if self._drops_last_reward:
+            length = length - is_last
+        following = np.where(is_last, np.float32(0), bootstrap[closing])
+        # [horizon, closing]; steps behind a segment's end have no effect
+        steps = np.arange(self._horizon)[:, None]
+        rows = (start + steps) % R
+        is_inside = steps < length
+        reward = rollout.reward[rows, columns]
+        return_ = np.empty_like(reward)
+        for t in reversed(range(self._horizon)):
+            following = np.where(is_inside[t], reward[t] + self._gamma * following, following)
+            return_[t] = following
+        # [samples], segment after segment
+        own, at = np.nonzero(is_inside.T)
+        rows, columns = rows[at, own], columns[own]
+        observation = self._flat_observation[rows * rollout.action.shape[1] + columns]
+        action, version = rollout.action[rows, columns], self._version[rows, columns]
+        flat_return = return_[at, own]
+        ends = np.cumsum(length).tolist()
+        return [
+            Segment(observation[i:j], action[i:j], flat_return[i:j], version[i:j])
+            for i, j in zip([0, *ends], ends, strict=False)
+            if j > i
+        ]
+
+    def act(self, taken: Taken, action: NDArray[np.int64], version: int) -> NDArray[np.int64]:
+        """Note the next actions, ``[n]``, of these parameters; the rows of their steps, ``[n]``.
+
+        After `cut`. Where a new round of rows begins, the last observation goes to row 0.
+        """
+        rollout, columns = self._rollout, taken.columns
+        R = len(rollout.action)
+        row = self._row[columns] + 1
+        begins = columns[row == R]
+        if len(begins):
+            rollout.observation[0, begins] = rollout.observation[R, begins]
+            row[row == R] = 0
+        rollout.action[row, columns] = action
+        self._version[row, columns] = version
+        self._row[columns] = row
+        closing = columns[taken.is_closing]
+        self._start[closing] = row[taken.is_closing]
+        self._length[closing] = 0
+        return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
@@ -103,12 +103,28 @@ class TrainConfig:
             )
         if isinstance(self.learner, A2CConfig):
             self.learner.check_halves("num_envs", self.sampler.num_envs)
+        if isinstance(self.learner, GA3CConfig):
+            self._check_queued()
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
         if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
             raise ValueError(
                 f"total_steps={self.total_steps} ends before learning begins, after min_steps="
                 f"{self.learner.min_steps}; use more steps or a smaller min_steps"
+            )
+
+    def _check_queued(self) -> None:
+        if self.num_learners > 1:
+            raise ValueError(
+                f"algo={self.algo} has one model, and {self.num_learners} learners were asked for; "
+                f"use gpus=1, or algo=a3c for several"
+            )
+        if self.serial:
+            raise ValueError(f"algo={self.algo} has agents in processes; leave out serial=true")
+        if self.parallel.sync != "all_reduce":
+            raise ValueError(
+                f"sync={self.parallel.sync} is for several learners, and algo={self.algo} has one; "
+                f"leave it out"
             )
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, exp, log
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
@@ -107,6 +107,27 @@ def paac(num_envs: int = 32) -> TrainConfig:
             rmsprop_eps=0.1,
             rmsprop_initial=1.0,
         ),
+    )
+
+
+def ga3c(num_envs: int = 32) -> TrainConfig:
+    """GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): agents, predictors and trainers
+
+    The numbers of the paper and of the code that its authors published: 32 agents of one
+    environment each, 2 predictors, 2 trainers and a tuner of these numbers; segments of up to 5
+    steps, the sum of the loss over a batch, RMSProp with epsilon 0.1 inside the root and learning
+    rate 3e-4; 84x84 images, whole games. Batches have at least 20 samples, where the paper finds
+    learning most stable. num_groups agents share the environments.
+    """
+    return TrainConfig(
+        algo="ga3c",
+        model="nips",
+        total_steps=100_000_000,
+        sampler=replace(
+            _SAMPLER, num_envs=num_envs, horizon=5, num_groups=num_envs, affinity="auto"
+        ),
+        atari=AtariConfig(observation_size="84x84", episodic_lives=False, press_fire=False),
+        learner=GA3CConfig(),
     )
 
 
@@ -264,6 +285,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         a2c_baselines,
         a3c,
         paac,
+        ga3c,
         ppo,
         appo,
         ppo_baselines,

@@ -10,6 +10,7 @@ from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, rmsprop_
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
 from accel_rl.parallel.team import Team, TeamError, meet_by_store
+from accel_rl.parallel.versions import VersionExchange, Versions
 
 __all__ = [
     "Adam",
@@ -26,6 +27,8 @@ __all__ = [
     "StoreExchange",
     "Team",
     "TeamError",
+    "VersionExchange",
+    "Versions",
     "adam_",
     "fingerprint",
     "meet_by_store",

@@ -7,7 +7,7 @@ a parameter store) is the exchange's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -102,16 +102,30 @@ class Local:
     def state_dict(self) -> State:
         """Parameters and optimizer state, on the CPU."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        named = {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
-        return {**named, "counts": {"num_updates": torch.tensor(self.num_updates)}}
+        return make_state(self.parameters, flats, self.num_updates)
 
     def load_state_dict(self, state: State) -> None:
         """Raises ValueError where ``state`` is of another model or rule."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
-        check_kinds(state, flats)
-        self.num_updates = int(state["counts"]["num_updates"])
-        for kind, flat in flats.items():
-            self.parameters.from_named_(flat, state[kind])
+        self.num_updates = load_state(self.parameters, flats, state)
+
+
+def make_state(parameters: FlatParameters, flats: Mapping[str, Tensor], num_updates: int) -> State:
+    """What to save of ``flats``, ``[P]`` each, that are laid out like ``parameters``."""
+    named = {kind: parameters.to_named(flat) for kind, flat in flats.items()}
+    return {**named, "counts": {"num_updates": torch.tensor(num_updates)}}
+
+
+def load_state(parameters: FlatParameters, flats: Mapping[str, Tensor], state: State) -> int:
+    """Fill ``flats`` from what `make_state` gave; returns its ``num_updates``.
+
+    Raises:
+        ValueError: ``state`` is of another model or rule.
+    """
+    check_kinds(state, flats)
+    for kind, flat in flats.items():
+        parameters.from_named_(flat, state[kind])
+    return int(state["counts"]["num_updates"])
 
 
 def check_kinds(state: State, flats: Iterable[str]) -> None:

@@ -68,6 +68,15 @@ class FlatParameters:
     def zero_gradient(self) -> None:
         self.gradient.zero_()
 
+    def attach(self, flat: Tensor) -> None:
+        """Let the model's parameters be views of ``flat`` instead, ``[P]``, which is the caller's.
+
+        ``parameter`` is then ``flat``. Not between a forward pass and its backward pass.
+        """
+        self.parameter = flat
+        for name, view in self._views(flat).items():
+            self._parameters[name].data = view
+
     def check_views(self) -> None:
         """Assert that the model's parameters and gradients still are the views made here."""
         parameters, gradients = self._views(self.parameter), self._views(self.gradient)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.parallel import ParallelSampler
     from accel_rl.samplers.pool import WorkerPool
+    from accel_rl.samplers.queued import Prediction, QueuedSampler
     from accel_rl.samplers.saving import SamplerState
     from accel_rl.samplers.sb3_vec_env import SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
@@ -34,6 +35,8 @@ _MODULES = {
     "ParallelSampler": "parallel",
     "Policy": "base",
     "PolicyInput": "base",
+    "Prediction": "queued",
+    "QueuedSampler": "queued",
     "SB3VecEnv": "sb3_vec_env",
     "Sampler": "base",
     "SamplerConfig": "base",
@@ -55,6 +58,8 @@ __all__ = [
     "ParallelSampler",
     "Policy",
     "PolicyInput",
+    "Prediction",
+    "QueuedSampler",
     "SB3VecEnv",
     "Sampler",
     "SamplerConfig",

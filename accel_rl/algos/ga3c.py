@@ -1,0 +1,201 @@
+"""GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): actor-critic on segments from a queue.
+
+Predictors and trainers are threads that work on one model (`accel_rl.parallel.versions`); here is
+what one trainer does with a batch. Returns come with the segments, advantages are measured from the
+values of the trainer's own parameters.
+
+Where it leaves the paper or the code published with it, unless ``compatibility`` is set:
+
+- the last step of an episode, with its reward, is trained on: that code leaves it out;
+- a batch has at least ``min_training_batch`` samples: there it has more than that;
+- the logarithm in the loss is ``log(pi + log_eps)``, as in the paper: that code takes
+  ``log(max(pi, log_eps))``, which has no gradient below ``log_eps``;
+- a time limit bootstraps from the final observation (``time_limit_terminal`` gives theirs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos.a2c import A2CLoss
+from accel_rl.algos.actor_critic import evaluate
+from accel_rl.algos.learner_config import LearnerConfig, require
+from accel_rl.algos.measurements import Measurements, every_other
+from accel_rl.models import PolicyValue
+from accel_rl.parallel import Exchange, RMSProp
+
+
+@dataclass(frozen=True, kw_only=True)
+class GA3CConfig(LearnerConfig):
+    """GA3C's settings. The defaults are those of the paper and the code published with it.
+
+    Agents are processes that step ``num_envs / num_groups`` environments each; at the start there
+    are ``num_groups`` of them. Raises ValueError where a value is out of range.
+    """
+
+    lr: float = 3e-4
+    """learning rate; the loss is a sum, so it goes with any number of samples"""
+    value_coefficient: float = 0.5
+    """weight of the squared value error"""
+    entropy_coefficient: float = 0.01
+    """weight of the policy entropy, in nats"""
+    reduction: Literal["sum", "mean"] = "sum"
+    """of the loss over a batch's samples"""
+    log_eps: float = 1e-6
+    """added to probabilities in logarithms"""
+    rmsprop_decay: float = 0.99
+    """of the running mean of squared gradients, for each update"""
+    rmsprop_eps: float = 0.1
+    """added to that mean inside the root"""
+    rmsprop_initial: float = 1.0
+    """what that mean begins with"""
+    time_limit_terminal: bool = False
+    """true: a time limit ends the task; false: the value goes on behind it"""
+    num_predictors: int = 2
+    """threads that choose actions, at the start"""
+    num_trainers: int = 2
+    """threads that learn, at the start"""
+    max_agents: int | None = None
+    """agents that the tuner may start, for which there is memory; none: four times num_groups"""
+    max_prediction_batch: int = 128
+    """environments for which a predictor acts in one go, at most"""
+    min_training_batch: int = 20
+    """samples of an update at least: whole segments, until there are so many"""
+    training_queue_size: int = 100
+    """segments in the training queue at most; so it bounds how old they get"""
+    tuner: bool = True
+    """the numbers of predictors, trainers and agents are changed by one now and then, for the most
+    updates a second"""
+    tuner_interval_seconds: float = 60.0
+    """between two changes"""
+    compatibility: bool = False
+    """true: the released code's deviations from the paper, for comparison: the last step of an
+    episode is dropped, batches have more than min_training_batch samples, probabilities in
+    logarithms are at least log_eps"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive = ("lr", "rmsprop_eps", "log_eps", "tuner_interval_seconds")
+        require(self, "above 0", lambda value: value > 0, *positive)
+        counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
+        require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
+        at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
+        require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
+        require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
+
+    @property
+    def rule(self) -> RMSProp:
+        """The update rule, for the exchange."""
+        return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
+
+    @property
+    def least_samples(self) -> int:
+        """Samples of an update at least."""
+        return self.min_training_batch + self.compatibility
+
+
+class Samples(NamedTuple):
+    """``N`` samples of segments, on the learner's device."""
+
+    observation: Tensor  # [N, ...]
+    action: Tensor  # [N] int64
+    return_: Tensor  # [N] float32
+
+
+def ga3c_loss(
+    output: PolicyValue,
+    action: Tensor,
+    return_: Tensor,
+    weight: Tensor,
+    value_coefficient: float,
+    entropy_coefficient: float,
+    log_eps: float,
+    *,
+    floors: bool,
+) -> A2CLoss:
+    """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
+
+    ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
+    ``policy = sum(-w * (R - V) * l(pi(action)))``, where ``V`` is a constant, ``value =
+    sum(w * (R - V) ** 2)`` and ``entropy = sum(-w * sum_a pi(a) * l(pi(a)))``;
+    ``l(p) = log(p + log_eps)``, or with ``floors`` ``log(max(p, log_eps))``.
+
+    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
+    ``weight``: ``[N]`` float, constants; a ``weight`` of ones gives sums, of 1/N means.
+    """
+    N = len(output.logits)
+    if any(x.shape != (N,) for x in (output.value, action, return_, weight)):
+        raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
+    pi = output.logits.softmax(1)
+    log_pi = (pi.clamp(min=log_eps) if floors else pi + log_eps).log()
+    advantage = (return_ - output.value).detach()
+    log_prob = log_pi.gather(1, action.unsqueeze(1)).squeeze(1)
+    policy = -(weight * advantage * log_prob).sum()
+    value = (weight * (return_ - output.value).square()).sum()
+    entropy = -(weight * (pi * log_pi).sum(1)).sum()
+    total = policy + value_coefficient * value - entropy_coefficient * entropy
+    return A2CLoss(total, policy, value, entropy)
+
+
+_METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
+
+
+class GA3C:
+    """What a trainer does: one update for each batch. ``exchange``: of the model of ``agent``.
+
+    The losses and the entropy in the metrics are means over samples, whatever ``reduction``.
+    """
+
+    def __init__(self, agent: CategoricalAgent, config: GA3CConfig, exchange: Exchange) -> None:
+        self.config = config
+        self._agent = agent
+        self._exchange = exchange
+        self._measurements = Measurements(config, exchange)
+        self.metric_names = (*_METRICS, *self._measurements.names)
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the exchange's."""
+        return self._measurements.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._measurements.set_state(state)
+
+    def update(self, batch: Samples, progress: float) -> dict[str, Tensor]:
+        """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
+
+        Returns metrics as 0-d tensors on the batch's device, without waiting for it.
+        """
+        config, N = self.config, len(batch.action)
+        self._exchange.parameters.zero_gradient()
+        output = evaluate(self._agent, batch.observation, config.precision)
+        scale = 1.0 if config.reduction == "sum" else 1.0 / N
+        weight = torch.full_like(batch.return_, scale)
+
+        def loss_of(weight: Tensor) -> A2CLoss:
+            return ga3c_loss(
+                output,
+                batch.action,
+                batch.return_,
+                weight,
+                config.value_coefficient,
+                config.entropy_coefficient,
+                config.log_eps,
+                floors=config.compatibility,
+            )
+
+        loss = loss_of(weight)
+        gradient_norm = self._measurements.update(
+            loss.total,
+            lambda: loss_of(weight * every_other(weight)).total,
+            config.lr * config.remaining(progress),
+        )
+        losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
+        means = (each / (N * scale) for each in losses)
+        metrics = (*means, gradient_norm, batch.return_.mean())
+        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()

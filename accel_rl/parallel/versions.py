@@ -1,0 +1,161 @@
+"""Parameters that threads of one process share: in versions, each written once.
+
+Predictors and trainers of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256) work on one model at the
+same time. In the code published with it an update writes into the parameters while others compute
+with them. Here nobody ever computes with parameters that change:
+
+- every thread has a network of its own, whose parameters are views of the version that it took last
+  (`VersionExchange.pull`), and gradients of its own;
+- an update is made from the latest version and a gradient, into memory that nobody reads, and
+  becomes the latest version whole. Updates wait for each other, and nobody else does.
+
+So a gradient may be of an earlier version than the one it is applied to, as with any asynchronous
+method; by how many updates is known of each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from accel_rl.parallel.exchange import State, clip_gradient_, load_state, make_state
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.rules import Rule
+
+
+class Versions:
+    """The versions of ``parameter``, ``[P]``, which is the first of them and is copied.
+
+    On a GPU all threads must use one stream, as they do unless told otherwise: what was enqueued
+    by a reader before it lets a version go then runs before anything that is written there.
+
+    ``num_updates``: made so far; the latest version's number.
+    """
+
+    def __init__(self, parameter: Tensor, rule: Rule, max_gradient_norm: float | None) -> None:
+        self.num_updates = 0
+        self.rule_state = rule.make_state(parameter)
+        self._rule = rule
+        self._max_gradient_norm = max_gradient_norm
+        self._slots = [parameter.clone()]
+        self._num_readers = [0]
+        self._latest = 0
+        self._lock = threading.Lock()  # of the four above but the contents of slots
+        self._updating = threading.Lock()
+
+    def take(self) -> tuple[int, Tensor, int]:
+        """The latest version: its slot, to be given back by `release`; itself; its number."""
+        with self._lock:
+            self._num_readers[self._latest] += 1
+            return self._latest, self._slots[self._latest], self.num_updates
+
+    def release(self, slot: int) -> None:
+        with self._lock:
+            self._num_readers[slot] -= 1
+
+    def update(self, gradient: Tensor, lr: float) -> tuple[Tensor, int]:
+        """Make the next version with ``gradient``, ``[P]``, which is clipped in place.
+
+        Returns its norm before clipping, 0-d, and the number of the new version.
+        """
+        norm = clip_gradient_(gradient, self._max_gradient_norm)
+        with self._updating:
+            slot, number = self._free_slot(), self.num_updates + 1
+            parameter = self._slots[slot]
+            parameter.copy_(self._slots[self._latest])
+            self._rule.step_(parameter, gradient, self.rule_state, lr, number)
+            self._publish(slot, number)
+        return norm, number
+
+    def state_dict(self, parameters: FlatParameters) -> State:
+        """The latest version and the optimizer's state, on the CPU."""
+        with self._updating:
+            flats = {"parameters": self._slots[self._latest], **self.rule_state}
+            return make_state(parameters, flats, self.num_updates)
+
+    def load_state_dict(self, parameters: FlatParameters, state: State) -> None:
+        """Raises ValueError where ``state`` is of another model or rule."""
+        with self._updating:
+            slot = self._free_slot()
+            flats = {"parameters": self._slots[slot], **self.rule_state}
+            self._publish(slot, load_state(parameters, flats, state))
+
+    def _free_slot(self) -> int:
+        with self._lock:
+            for slot, num_readers in enumerate(self._num_readers):
+                if num_readers == 0 and slot != self._latest:
+                    return slot
+            self._slots.append(torch.zeros_like(self._slots[0]))
+            self._num_readers.append(0)
+            return len(self._slots) - 1
+
+    def _publish(self, slot: int, number: int) -> None:
+        with self._lock:
+            self._latest, self.num_updates = slot, number
+
+
+class VersionExchange:
+    """One thread's view of `Versions`: an `Exchange` for its learner, or what it acts with.
+
+    ``parameters``: of a network of its own. ``version``: the number of the version they are;
+    ``made``: that of the last one it made. ``metrics``: what `take_metrics` gives.
+    """
+
+    num_sharing = 1
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        versions: Versions,
+        metrics: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        self.parameters = parameters
+        self.versions = versions
+        self.take_metrics = metrics
+        self.made = 0
+        self._slot, flat, self.version = versions.take()
+        parameters.attach(flat)
+
+    @property
+    def num_updates(self) -> int:
+        """Of all threads."""
+        return self.versions.num_updates
+
+    def pull(self) -> None:
+        """Take the latest version over. Not between a forward pass and its backward pass."""
+        if self.version != self.versions.num_updates:
+            self.close()
+            self._slot, flat, self.version = self.versions.take()
+            self.parameters.attach(flat)
+
+    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
+        """As `Exchange.step`. ``made`` is then the version that this made."""
+        norm, self.made = self.versions.update(self.parameters.gradient, lr)
+        self.pull()
+        return norm
+
+    def sum(self, x: Tensor) -> Tensor:
+        """``x``: nobody shares in it."""
+        return x
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """``x``: nobody shares in it."""
+        return x
+
+    def state_dict(self) -> State:
+        """As `Versions.state_dict`."""
+        return self.versions.state_dict(self.parameters)
+
+    def load_state_dict(self, state: State) -> None:
+        """As `Versions.load_state_dict`; also takes it over."""
+        self.versions.load_state_dict(self.parameters, state)
+        self.close()
+        self._slot, flat, self.version = self.versions.take()
+        self.parameters.attach(flat)
+
+    def close(self) -> None:
+        """Let go of the version; the network must not be used any more."""
+        self.versions.release(self._slot)

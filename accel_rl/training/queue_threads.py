@@ -1,0 +1,223 @@
+"""GA3C's predictors and trainers: threads that serve agents and learn from what these do.
+
+Numbers of both can change while they run. Whoever is too many ends after what it is doing; nobody
+waits for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accel_rl.agents import CategoricalAgent, sample_categorical
+from accel_rl.algos import GA3C, GA3CConfig, Samples
+from accel_rl.parallel import FlatParameters, VersionExchange, Versions
+from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.samplers.queued import Prediction, QueuedSampler
+from accel_rl.samplers.segments import Segment
+
+_JOIN_SECONDS = 60.0
+_TAKE_SECONDS = 1.0  # that a trainer waits for samples before it looks whether it is to stop
+
+
+@dataclass
+class Trainings:
+    """What trainers have done since the start; ``lags``: of the oldest sample of each batch, in
+    updates between acting and learning, how often each.
+    """
+
+    count: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    queued: int = 0
+    lags: Counter[int] = field(default_factory=Counter)
+    metrics: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+class QueueThreads:
+    """Predictors and trainers of ``agent``'s model, none of them started yet.
+
+    Each has a network of its own over the parameters of ``versions``. ``progress``: how far
+    schedules have run. ``woken`` is set when a thread has failed.
+    """
+
+    def __init__(
+        self,
+        agent: CategoricalAgent,
+        config: GA3CConfig,
+        versions: Versions,
+        sampler: QueuedSampler,
+        device: torch.device,
+    ) -> None:
+        self._agent = agent
+        self._config = config
+        self._versions = versions
+        self._sampler = sampler
+        self._device = device
+        self.trainings = Trainings()
+        self.progress: Callable[[], float] = lambda: 0.0
+        self._stops: dict[str, list[threading.Event]] = {"predictor": [], "trainer": []}
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()  # of trainings and error
+        self._making = threading.Lock()
+        self._error: BaseException | None = None
+        self.woken = threading.Event()
+
+    @property
+    def num_predictors(self) -> int:
+        return len(self._stops["predictor"])
+
+    @property
+    def num_trainers(self) -> int:
+        return len(self._stops["trainer"])
+
+    def set_counts(self, num_predictors: int, num_trainers: int) -> None:
+        """So many of each shall run from now on."""
+        self._set_count("predictor", self._predict, num_predictors)
+        self._set_count("trainer", self._train, num_trainers)
+
+    def _set_count(self, kind: str, loop: Callable[[threading.Event], None], number: int) -> None:
+        stops = self._stops[kind]
+        while len(stops) > number:
+            stops.pop().set()
+        while len(stops) < number:
+            stop = threading.Event()
+            stops.append(stop)
+            name = f"{kind} {len(self._threads)}"
+            thread = threading.Thread(target=self._run, args=(loop, stop), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def check(self) -> None:
+        """Raises what a thread has failed with."""
+        if self._error is not None:
+            raise self._error
+
+    def finish(self) -> None:
+        """No new actions; what agents have done is learned from. Returns when that is done."""
+        self._set_count("predictor", self._predict, 0)
+        self._join("predictor")
+        self._sampler.training_queue.close()
+        self._join("trainer")
+
+    def take_metrics(self) -> list[dict[str, Tensor]]:
+        """The learner's, of the updates since the last call."""
+        with self._lock:
+            metrics, self.trainings.metrics = self.trainings.metrics, []
+        return metrics
+
+    def close(self) -> None:
+        """End all threads. Calling it again does nothing."""
+        self._stop()
+        for kind in self._stops:
+            self._join(kind)
+
+    def _stop(self) -> None:
+        self.set_counts(0, 0)
+        self._sampler.training_queue.close()  # wakes whoever waits there
+
+    def _join(self, kind: str) -> None:
+        deadline = monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            if thread.name.startswith(kind):
+                thread.join(max(0.0, deadline - monotonic()))
+                if thread.is_alive():
+                    raise TimeoutError(f"{thread.name} has not ended within {_JOIN_SECONDS:g} s")
+
+    def _run(self, loop: Callable[[threading.Event], None], stop: threading.Event) -> None:
+        torch.set_num_threads(1)
+        try:
+            loop(stop)
+        except QueueClosed:
+            pass
+        except BaseException as error:
+            with self._lock:
+                self._error = self._error or error
+            self._stop()
+            self.woken.set()
+
+    def _make_network(self) -> tuple[CategoricalAgent, VersionExchange]:
+        with self._making:
+            model = copy.deepcopy(self._agent.model)
+            return CategoricalAgent(model), VersionExchange(FlatParameters(model), self._versions)
+
+    def _predict(self, stop: threading.Event) -> None:
+        agent, exchange = self._make_network()
+        policy = _Policy(agent, exchange, self._device)
+        while not stop.is_set():
+            self._sampler.serve(policy)
+        exchange.close()
+
+    def _train(self, stop: threading.Event) -> None:
+        agent, exchange = self._make_network()
+        learner = GA3C(agent, self._config, exchange)
+        queue, least = self._sampler.training_queue, self._config.least_samples
+        while not stop.is_set():
+            try:
+                segments = queue.take(least, _TAKE_SECONDS)
+            except TimeoutError:
+                continue
+            num_queued = len(queue)
+            began = perf_counter()
+            exchange.pull()
+            metrics = learner.update(_batch(segments, self._device), self.progress())
+            lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
+            with self._lock:
+                done = self.trainings
+                done.count += 1
+                done.samples += sum(map(len, segments))
+                done.seconds += perf_counter() - began
+                done.queued += num_queued
+                done.lags[lag] += 1
+                done.metrics.append(metrics)
+        exchange.close()
+
+
+class _Policy:
+    """What a predictor does with observations: a `QueuedPolicy` of its network."""
+
+    def __init__(
+        self, agent: CategoricalAgent, exchange: VersionExchange, device: torch.device
+    ) -> None:
+        self._agent = agent
+        self._exchange = exchange
+        self._device = device
+
+    @torch.inference_mode()
+    def __call__(self, observation: np.ndarray, uniform: np.ndarray) -> Prediction:
+        self._exchange.pull()
+        began = perf_counter()
+        inputs = _to_device(observation, self._device), _to_device(uniform, self._device)
+        moved = perf_counter()
+        output = self._agent.evaluate(inputs[0])
+        action = sample_categorical(output.logits[: len(uniform)], inputs[1])
+        value = output.value.cpu().numpy()  # waits for the device
+        return Prediction(action.cpu().numpy(), value, self._exchange.version, moved - began)
+
+
+def _batch(segments: list[Segment], device: torch.device) -> Samples:
+    """One after the other."""
+    fields = (
+        [segment.observation for segment in segments],
+        [segment.action for segment in segments],
+        [segment.return_ for segment in segments],
+    )
+    return Samples(*(_to_device(np.concatenate(each), device) for each in fields))
+
+
+def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """On the CPU the array itself; else a copy, from pinned memory, which the device may read while
+    the host goes on.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)

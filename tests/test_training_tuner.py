@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from accel_rl.training.plot_tuner import draw_tuner
 from accel_rl.training.tuner import Tuner
 
 Counts = tuple[int, ...]
@@ -123,3 +125,29 @@ def test_counts_without_room_stay() -> None:
 def test_start_outside_the_limits_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\(3, 0\).*at least \(1, 1\)"):
         Tuner([3, 0], [1, 1], [4, 4], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("num_windows", [0, 1, 30])
+def test_picture_of_the_tuner_is_a_whole_png(num_windows: int, tmp_path: Path) -> None:
+    tuner = Tuner(LEAST, LEAST, MOST, np.random.default_rng(0))
+    rows = []
+    for window in range(num_windows):
+        counts = dict(
+            zip(("num_predictors", "num_trainers", "num_agents"), tuner.counts, strict=True)
+        )
+        rate = ridge(tuner.counts)
+        rows.append(
+            {
+                "seconds": 60.0 * (window + 1),
+                **counts,
+                "trainings_per_second": rate,
+                "predictions_per_second": 5 * rate,
+                "is_kept": float(tuner.after_window(rate)),
+            }
+        )
+    path = tmp_path / "tuner.png"
+    draw_tuner(path, rows, "pong, ga3c, seed 0")
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    assert [each.name for each in tmp_path.iterdir()] == ["tuner.png"]

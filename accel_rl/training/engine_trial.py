@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
@@ -27,10 +26,8 @@ SECONDS = 30.0
 """of a trial; what is not compared by then is left out"""
 WINDOW_SECONDS = 0.5
 """of one measurement, or one rollout where that takes longer"""
-NUM_WINDOWS = 3
-"""of each of the two in a comparison"""
-GAIN = 1.02
-"""how many times as fast one must be to be taken: less is noise"""
+NUM_TURNS = 3
+"""in each of which one must be the faster of two to be taken"""
 _MOST_STEPS = 20
 """of a rollout in the trial, so that none takes long"""
 
@@ -90,7 +87,7 @@ def tune_engine(
         first = Layout(*(getattr(config.sampler, name) for name in Layout._fields))
         try:
             with _without_warnings():
-                chosen = choose(first, parts.sampler.config.num_envs, make, tell)
+                chosen = choose(first, parts.sampler.config.num_envs, make, tell, SECONDS)
         except Exception:
             _LOGGER.info("the trial failed\n%s", traceback.format_exc())
             raise
@@ -106,7 +103,7 @@ def choose(
     num_envs: int,
     make: Callable[[Layout], Engine],
     tell: Callable[[str], None],
-    seconds: float = SECONDS,
+    seconds: float,
 ) -> Layout:
     """The fastest layout that is found within ``seconds``, ``first`` if no other is faster.
 
@@ -135,7 +132,8 @@ def choose(
                 other.close()
     finally:
         fastest.close()
-    tell(f"chose {best.describe()} in {perf_counter() - began:.0f} s")
+    rest = ", and time was over" * bool(waiting)
+    tell(f"chose {best.describe()} in {perf_counter() - began:.0f} s{rest}")
     return best
 
 
@@ -145,38 +143,44 @@ def neighbours(layout: Layout, num_workers: int, num_envs: int) -> list[Layout]:
     Half and twice as many workers; workers that hold a slice of one group in place of all, or the
     other way round; the next larger and smaller number of groups.
     """
-    groups, per_core, _ = layout
-    most = num_envs // groups * per_core
-    half = max(per_core, num_workers // 2 // per_core * per_core)
-    found = [Layout(groups, per_core, number) for number in (min(2 * num_workers, most), half)]
-    if groups > 1:
-        found.append(Layout(groups, groups if per_core == 1 else 1, None))
+    groups, per_core, given = layout
     divisors = [number for number in range(1, num_envs + 1) if num_envs % number == 0]
     at = divisors.index(groups)
+    found: list[tuple[int, int, int | None]] = [
+        (groups, per_core, 2 * num_workers),
+        (groups, per_core, num_workers // 2),
+    ]
+    if groups > 1:
+        found.append((groups, groups if per_core == 1 else 1, given))
     for number in divisors[at + 1 : at + 2] + divisors[:at][-1:]:
-        found.append(Layout(number, 1 if per_core == 1 else number, None))
-    return found
+        held = 1 if per_core == 1 else number
+        found.append((number, held, None if given is None else given // per_core * held))
+    return [_fit(*each, num_envs) for each in found]
+
+
+def _fit(groups: int, per_core: int, number: int | None, num_envs: int) -> Layout:
+    """With as many workers as `plan_workers` allows, and as close to ``number``."""
+    if number is not None:
+        slices = min(max(1, number // per_core), num_envs // groups)
+        number = slices * per_core
+    return Layout(groups, per_core, number)
 
 
 def _is_faster(
     other: Engine, fastest: Engine, end: float, tell: Callable[[str], None], layout: Layout
 ) -> bool:
-    """Whether ``other``, of ``layout``, is; False if there is no time to tell before ``end``."""
+    """Whether ``other``, of ``layout``, is; no if there is no time to tell before ``end``."""
     other.start()
     other.measure()
-    rates, ratios = [], []
-    for _ in range(NUM_WINDOWS):
+    for _ in range(NUM_TURNS):
         if perf_counter() > end:
             return False
-        before = fastest.measure()
-        rates.append(other.measure())
-        ratios.append(rates[-1] / before)
-    ratio = statistics.median(ratios)
-    tell(
-        f"{layout.describe()} makes {statistics.median(rates):,.0f} steps/s, "
-        f"{ratio:.2f} times as many" + ": kept" * (ratio > GAIN)
-    )
-    return ratio > GAIN
+        before, now = fastest.measure(), other.measure()
+        if now <= before:
+            tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}")
+            return False
+    tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}: kept")
+    return True
 
 
 class _Simulators:

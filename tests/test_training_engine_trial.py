@@ -168,7 +168,7 @@ def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_p
     small = ["env=catch", "algo=a2c", "num_envs=4", "total_steps=400"]
     tuned, told = tmp_path / "tuned", tmp_path / "told"
     shown = run(tuned, *small, "num_groups=1", "tune=true")
-    assert "trial: num_groups=1 workers_per_core=1 num_workers=None makes" in shown
+    assert "trial: num_groups=1 workers_per_core=1 num_workers=none makes" in shown
     assert "trial: chose" in (tuned / "train.log").read_text()
     config = read_config(tuned)
     assert not config.tune

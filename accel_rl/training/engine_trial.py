@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
 from accel_rl.samplers import ActionServer, ParallelSampler
+from accel_rl.training.options import format_value
 from accel_rl.training.parts import Parts, make_sampler, with_sampler
 
 SECONDS = 30.0
@@ -43,7 +44,7 @@ class Layout(NamedTuple):
 
     def describe(self) -> str:
         """As one would write them on the command line."""
-        return " ".join(f"{name}={value}" for name, value in self._asdict().items())
+        return " ".join(f"{name}={format_value(value)}" for name, value in self._asdict().items())
 
 
 class Engine(Protocol):

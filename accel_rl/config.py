@@ -44,6 +44,9 @@ class TrainConfig:
     """step all environments in this process, without workers; works on every system"""
     cpus: tuple[int, ...] = ()
     """CPUs that workers may be pinned to; empty: all that this process may use"""
+    tune: bool = False
+    """a trial of at most half a minute before the run chooses sampler.num_groups, num_workers and
+    workers_per_core, from those given on: whatever samples fastest here"""
     run_dir: str | None = None
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
     resume: str | None = None
@@ -96,6 +99,15 @@ class TrainConfig:
             raise ValueError(f"learners is {self.learners}; it must be at least 1")
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
+        if self.tune and self.serial:
+            raise ValueError(
+                "tune=true chooses groups and workers, which serial=true has not; leave one out"
+            )
+        if self.tune and self.resume is not None:
+            raise ValueError(
+                f"tune=true cannot be given with resume={self.resume}, which goes on with its "
+                "groups and workers; leave it out, and give others by hand if need be"
+            )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "

@@ -20,6 +20,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import SamplerError
 from accel_rl.samplers.base import Sampler
+from accel_rl.topology import available_cpus
+from accel_rl.training.engine_trial import tune_engine
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
 from accel_rl.training.parts import ALONE, Learner, Parts, Server, build
@@ -81,9 +83,10 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_first:
                 stack.enter_context(hold(Path(config.resume)))
             saved = load_last(config, team.ranks)
+        cpus = available_cpus()
         parts = build(config, saved, team)
-        stack.callback(parts.sampler.close)
-        stack.callback(parts.server.close)
+        stack.callback(lambda: parts.sampler.close())  # of the parts that there are then
+        stack.callback(lambda: parts.server.close())
         if saved is not None:
             if is_first and _is_apart(config, team):
                 team.add_steps(int(saved["counts"]["steps"]))
@@ -101,6 +104,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
         log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
         try:
             with log_to(log, ProgressHandler(progress)):
+                if config.tune:
+                    config, parts = tune_engine(config, parts, team, cpus, progress.say)
                 return _run(config, parts, run_dir, progress, stop, saved, team)
         except Exception as error:
             who = _blame(team) if isinstance(error, TeamError) else ""

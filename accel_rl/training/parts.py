@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from accel_rl.algos import DQN, AnyAgent, DQNConfig, make_agent, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
-from accel_rl.envs.base import EnvFactory
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team, rank_seed
 from accel_rl.samplers import (
     ActionServer,
@@ -68,11 +68,11 @@ class Parts:
 
     sampler: Sampler
     server: Server
+    agent: AnyAgent
     learner: Learner
     exchange: Exchange
     evaluator: Evaluator | None
     device: torch.device
-    num_parameters: int
 
     def start(self, saved: Mapping[str, Any] | None) -> None:
         """Starts the simulators: anew, or from the checkpoint ``saved``."""
@@ -123,10 +123,10 @@ class Parts:
         where = "in this process"
         if isinstance(sampler, ParallelSampler):
             where = f"in {sampler.plan.describe()}"
-        spec = sampler.env_spec
+        num_parameters = sum(each.numel() for each in self.agent.model.parameters())
         return (
-            f"{sampler.config.num_envs} x {spec.name} {where}; {self.num_parameters:,} parameters "
-            f"on {self.device}"
+            f"{sampler.config.num_envs} x {sampler.env_spec.name} {where}; "
+            f"{num_parameters:,} parameters on {self.device}"
         )
 
 
@@ -141,13 +141,12 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
     """
     ranks = team.ranks
     device = learner_device(config, ranks)
-    factory = make_env_factory(config.env, config.atari)
     seed = config.seed
     if saved is not None and saved["sampler"] is None:
         # Its simulators start anew, and shall not repeat what they did at the start of the run.
         seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
         seed = int(seeds.generate_state(1)[0])
-    sampler = _make_sampler(config, factory, rank_seed(seed, ranks.rank), device, ranks)
+    sampler = make_sampler(config, seed, device, ranks)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
         spec = sampler.env_spec
@@ -171,18 +170,41 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
-        server: Server = ActionServer(agent, sampler, device)
-        if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
-            server = PullingServer(server, exchange, learner, config.parallel.pull_steps)
+        server = _make_server(config, agent, sampler, learner, exchange, device)
         undo.pop_all()
-    num_parameters = sum(parameter.numel() for parameter in agent.model.parameters())
-    return Parts(sampler, server, learner, exchange, evaluator, device, num_parameters)
+    return Parts(sampler, server, agent, learner, exchange, evaluator, device)
 
 
-def _make_sampler(
-    config: TrainConfig, factory: EnvFactory, seed: int, device: torch.device, ranks: Ranks
-) -> Sampler:
-    """This learner's simulators; with others on the machine, it keeps to its share of the cores."""
+def with_sampler(parts: Parts, config: TrainConfig, team: Team) -> Parts:
+    """``parts``, whose simulators have not begun, with those of ``config``'s sampler instead."""
+    parts.server.close()
+    parts.sampler.close()
+    sampler = make_sampler(config, config.seed, parts.device, team.ranks)
+    server = _make_server(config, parts.agent, sampler, parts.learner, parts.exchange, parts.device)
+    return dataclasses.replace(parts, sampler=sampler, server=server)
+
+
+def _make_server(
+    config: TrainConfig,
+    agent: AnyAgent,
+    sampler: Sampler,
+    learner: Learner,
+    exchange: Exchange,
+    device: torch.device,
+) -> Server:
+    server = ActionServer(agent, sampler, device)
+    if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
+        return PullingServer(server, exchange, learner, config.parallel.pull_steps)
+    return server
+
+
+def make_sampler(config: TrainConfig, seed: int, device: torch.device, ranks: Ranks) -> Sampler:
+    """This learner's simulators; with others on the machine, it keeps to its share of the cores.
+
+    ``seed``: of all learners together.
+    """
+    factory = make_env_factory(config.env, config.atari)
+    seed = rank_seed(seed, ranks.rank)
     share = sampler_share(config, ranks)
     if config.serial:
         return SerialSampler(factory, share, seed)

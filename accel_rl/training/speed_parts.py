@@ -194,6 +194,7 @@ def alone(config: TrainConfig, num_learners: int) -> TrainConfig:
         total_steps=total_steps,
         schedule_steps=None,
         serial=True,
+        tune=False,
         learners=None,
         gpus=None,
         evaluation_interval=0,

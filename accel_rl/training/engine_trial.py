@@ -1,0 +1,229 @@
+"""``tune=true``: a short trial before a run finds the groups and workers that sample fastest here.
+
+They alter the speed, not the rollouts. The run's environments step with the run's policy, which
+does not learn meanwhile. From the configured groups and workers the search goes from neighbour to
+neighbour (`neighbours`), each against the fastest before: the two run by turns, so that whatever
+else the machine does slows both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Team
+from accel_rl.samplers import ActionServer, ParallelSampler
+from accel_rl.training.options import format_value
+from accel_rl.training.parts import Parts, make_sampler, with_sampler
+
+SECONDS = 30.0
+"""of a trial; what is not compared by then is left out"""
+WINDOW_SECONDS = 0.5
+"""of one measurement, or one rollout where that takes longer"""
+NUM_TURNS = 3
+"""in each of which one must be the faster of two to be taken"""
+_MOST_STEPS = 20
+"""of a rollout in the trial, so that none takes long"""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Layout(NamedTuple):
+    """Options of the sampler of these names, which alter its speed alone."""
+
+    num_groups: int
+    workers_per_core: int
+    num_workers: int | None
+
+    def describe(self) -> str:
+        """As one would write them on the command line."""
+        return " ".join(f"{name}={format_value(value)}" for name, value in self._asdict().items())
+
+
+class Engine(Protocol):
+    """Simulators of some layout; ``num_workers``: how many there are."""
+
+    num_workers: int
+
+    def start(self) -> None: ...
+
+    def measure(self) -> float:
+        """Steps a second over one window."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def tune_engine(
+    config: TrainConfig, parts: Parts, team: Team, cpus: Sequence[int], say: Callable[[str], None]
+) -> tuple[TrainConfig, Parts]:
+    """``config`` with the fastest groups and workers, and ``parts`` with such simulators.
+
+    Of several learners the first one tries, on its share of the cores, and the others take its
+    answer. ``cpus``: what this process could use before it took its share. ``say`` is told what is
+    tried.
+
+    Raises:
+        SamplerError: simulators failed.
+        TeamError: another learner is gone.
+    """
+
+    def tell(line: str) -> None:
+        say(f"trial: {line}")
+        _LOGGER.info("trial: %s", line)
+
+    def make(layout: Layout) -> Engine:
+        os.sched_setaffinity(0, cpus)
+        return _Simulators(config, layout, parts, team)
+
+    chosen = None
+    if team.ranks.is_first:
+        first = Layout(*(getattr(config.sampler, name) for name in Layout._fields))
+        try:
+            with _without_warnings():
+                chosen = choose(first, parts.sampler.config.num_envs, make, tell, SECONDS)
+        except Exception:
+            _LOGGER.info("the trial failed\n%s", traceback.format_exc())
+            raise
+    layout: Layout = team.share("layout", chosen)
+    sampler = dataclasses.replace(config.sampler, **layout._asdict())
+    config = dataclasses.replace(config, tune=False, sampler=sampler)
+    os.sched_setaffinity(0, cpus)
+    return config, with_sampler(parts, config, team)
+
+
+def choose(
+    first: Layout,
+    num_envs: int,
+    make: Callable[[Layout], Engine],
+    tell: Callable[[str], None],
+    seconds: float,
+) -> Layout:
+    """The fastest layout that is found within ``seconds``, ``first`` if no other is faster.
+
+    ``make`` gives the simulators of a layout, ``num_envs`` of them, which are started and closed
+    here. ``tell`` is given a line for each.
+    """
+    began = perf_counter()
+    end = began + seconds
+    best, fastest = first, make(first)
+    try:
+        fastest.start()
+        fastest.measure()  # gets warm
+        tell(f"{first.describe()} makes {fastest.measure():,.0f} steps/s")
+        tried = {first._replace(num_workers=fastest.num_workers)}
+        waiting = neighbours(first, fastest.num_workers, num_envs)
+        while waiting and perf_counter() < end:
+            layout = waiting.pop(0)
+            other = make(layout)
+            try:
+                counted = layout._replace(num_workers=other.num_workers)
+                if counted not in tried and _is_faster(other, fastest, end, tell, layout):
+                    best, fastest, other = layout, other, fastest
+                    waiting = neighbours(best, fastest.num_workers, num_envs)
+                tried.add(counted)
+            finally:
+                other.close()
+    finally:
+        fastest.close()
+    rest = ", and time was over" * bool(waiting)
+    tell(f"chose {best.describe()} in {perf_counter() - began:.0f} s{rest}")
+    return best
+
+
+def neighbours(layout: Layout, num_workers: int, num_envs: int) -> list[Layout]:
+    """Those to try beside ``layout``, which has ``num_workers`` for ``num_envs``.
+
+    Half and twice as many workers; workers that hold a slice of one group in place of all, or the
+    other way round; the next larger and smaller number of groups.
+    """
+    groups, per_core, given = layout
+    divisors = [number for number in range(1, num_envs + 1) if num_envs % number == 0]
+    at = divisors.index(groups)
+    found: list[tuple[int, int, int | None]] = [
+        (groups, per_core, 2 * num_workers),
+        (groups, per_core, num_workers // 2),
+    ]
+    if groups > 1:
+        found.append((groups, groups if per_core == 1 else 1, given))
+    for number in divisors[at + 1 : at + 2] + divisors[:at][-1:]:
+        held = 1 if per_core == 1 else number
+        found.append((number, held, None if given is None else given // per_core * held))
+    return [_fit(*each, num_envs) for each in found]
+
+
+def _fit(groups: int, per_core: int, number: int | None, num_envs: int) -> Layout:
+    """With as many workers as `plan_workers` allows, and as close to ``number``."""
+    if number is not None:
+        slices = min(max(1, number // per_core), num_envs // groups)
+        number = slices * per_core
+    return Layout(groups, per_core, number)
+
+
+def _is_faster(
+    other: Engine, fastest: Engine, end: float, tell: Callable[[str], None], layout: Layout
+) -> bool:
+    """Whether ``other``, of ``layout``, is; no if there is no time to tell before ``end``."""
+    other.start()
+    other.measure()
+    for _ in range(NUM_TURNS):
+        if perf_counter() > end:
+            return False
+        before, now = fastest.measure(), other.measure()
+        if now <= before:
+            tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}")
+            return False
+    tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}: kept")
+    return True
+
+
+class _Simulators:
+    """The environments of a run, in the layout to try, stepping with its policy."""
+
+    def __init__(self, config: TrainConfig, layout: Layout, parts: Parts, team: Team) -> None:
+        shorter = dataclasses.replace(
+            config.sampler,
+            **layout._asdict(),
+            horizon=min(config.sampler.horizon, _MOST_STEPS),
+            decorrelation_steps=0,
+        )
+        sampler = make_sampler(
+            dataclasses.replace(config, sampler=shorter), config.seed, parts.device, team.ranks
+        )
+        assert isinstance(sampler, ParallelSampler)
+        self.num_workers = len(sampler.plan.worker_cpus)
+        self._sampler = sampler
+        self._server = ActionServer(parts.agent, sampler, parts.device)
+
+    def start(self) -> None:
+        self._sampler.start()
+
+    def measure(self) -> float:
+        began, steps = perf_counter(), 0
+        while (gone := perf_counter() - began) < WINDOW_SECONDS or not steps:
+            rollout = self._sampler.collect(self._server)
+            self._server.finish()
+            steps += rollout.action.size
+        return steps / gone
+
+    def close(self) -> None:
+        self._server.close()
+        self._sampler.close()
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Within, nobody is told that workers share cores: that is being tried."""
+    logger = logging.getLogger("accel_rl.topology")
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = False

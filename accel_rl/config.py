@@ -133,6 +133,11 @@ class TrainConfig:
             )
         if self.serial:
             raise ValueError(f"algo={self.algo} has agents in processes; leave out serial=true")
+        if self.tune:
+            raise ValueError(
+                f"tune=true tries rollout samplers, and algo={self.algo} has a tuner of its own "
+                f"(tuner=true); leave it out"
+            )
         if self.parallel.sync != "all_reduce":
             raise ValueError(
                 f"sync={self.parallel.sync} is for several learners, and algo={self.algo} has one; "
@@ -156,7 +161,12 @@ class TrainConfig:
 
     @property
     def planned_steps(self) -> int:
-        """``total_steps`` rounded up to whole rollouts: exactly what an undisturbed run takes."""
+        """``total_steps`` rounded up to whole rollouts: exactly what an undisturbed run takes.
+
+        Of GA3C's, which has none, ``total_steps``; what is on its way then counts as well.
+        """
+        if isinstance(self.learner, GA3CConfig):
+            return self.total_steps
         return -(-self.total_steps // self.steps_per_iteration) * self.steps_per_iteration
 
     def progress(self, steps: int) -> float:

@@ -24,13 +24,17 @@ with "num_updates", 0-d int64."""
 class Exchange(Protocol):
     """What algorithms need of an exchange.
 
-    ``num_updates``: how often `step` was called. ``num_sharing``: learners whose gradients make up
+    ``num_sharing``: learners whose gradients make up
     one update, this one included; each has its part of the batch.
     """
 
     parameters: FlatParameters
-    num_updates: int
     num_sharing: int
+
+    @property
+    def num_updates(self) -> int:
+        """How often `step` was called."""
+        ...
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.

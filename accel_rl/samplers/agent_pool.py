@@ -103,6 +103,11 @@ class AgentPool:
         return len(self._ready)
 
     @property
+    def num_starting(self) -> int:
+        """Agents that were added and have not begun."""
+        return len(self._starting)
+
+    @property
     def generation(self) -> int:
         """How often environments have started anew."""
         return self._workers.generation

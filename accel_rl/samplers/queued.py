@@ -168,6 +168,11 @@ class QueuedSampler:
         """Agents that run and are to go on."""
         return len(self._pool.agents) - self._num_surplus
 
+    @property
+    def num_starting(self) -> int:
+        """Agents that were added and have not begun."""
+        return self._pool.num_starting
+
     def set_num_agents(self, num_agents: int) -> None:
         """Add agents, or let some go as they come: nobody waits for that."""
         assert 1 <= num_agents <= self.most_agents

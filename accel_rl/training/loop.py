@@ -18,7 +18,7 @@ from rich.console import Console
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
-from accel_rl.samplers import SamplerError
+from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.samplers.base import Sampler
 from accel_rl.topology import available_cpus
 from accel_rl.training.engine_trial import tune_engine
@@ -31,6 +31,8 @@ from accel_rl.training.progress import (
     Status,
     make_progress,
 )
+from accel_rl.training.queue_threads import QueueThreads
+from accel_rl.training.queued_loop import iterate_queued
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.resume import describe_resumed, load_last
 from accel_rl.training.run_directory import (
@@ -40,7 +42,7 @@ from accel_rl.training.run_directory import (
     make_run_directory,
     write_config,
 )
-from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.stopping import StopRequest
 from accel_rl.training.torch_threads import learning_threads, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
@@ -133,17 +135,7 @@ def _run(
         stop.hold()
         recorder.begin(parts.sampler.times)
         try:
-            iterate(
-                config,
-                parts.sampler,
-                parts.server,
-                parts.learner,
-                parts.exchange,
-                recorder,
-                parts.evaluator,
-                stop,
-                team,
-            )
+            _go_through(config, parts, recorder, stop, team, run_dir)
             finish(config, parts.exchange, recorder, team)
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
@@ -162,6 +154,23 @@ def _run(
     _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
     status = recorder.whole_run() if isinstance(recorder, Recorder) else None
     return TrainResult(run_dir, status, recorder.updates, stop.received)
+
+
+def _go_through(
+    config: TrainConfig,
+    parts: Parts,
+    recorder: Recorder | Follower,
+    stop: StopRequest,
+    team: Team,
+    run_dir: Path,
+) -> None:
+    exchange, evaluator = parts.exchange, parts.evaluator
+    if isinstance(parts.sampler, QueuedSampler):
+        sampler, threads = parts.sampler, parts.server
+        assert isinstance(threads, QueueThreads) and isinstance(recorder, Recorder)
+        iterate_queued(config, sampler, threads, exchange, recorder, evaluator, stop, run_dir)
+    else:
+        iterate(config, *parts.in_turns, exchange, recorder, evaluator, stop, team)
 
 
 def _make_recorder(
@@ -264,12 +273,7 @@ def _evaluate_if_due(
     if evaluator is None or not evaluator.is_due(recorder.steps):
         return
     assert isinstance(recorder, Recorder), "the first learner evaluates"
-    began = perf_counter()
-    try:
-        recorder.write_evaluation(evaluator.evaluate(recorder.steps, stop))
-    except Interrupted:  # the loop ends, and saves
-        pass
-    recorder.pause(perf_counter() - began)
+    recorder.evaluate(evaluator, stop)
 
 
 def _notices(

@@ -13,15 +13,25 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
-from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
-from accel_rl.algos import DQN, AnyAgent, DQNConfig, make_agent, make_learner
+from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_agent, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
-from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team, rank_seed
+from accel_rl.parallel import (
+    Exchange,
+    FlatParameters,
+    Ranks,
+    StoreExchange,
+    Team,
+    VersionExchange,
+    Versions,
+    rank_seed,
+)
 from accel_rl.samplers import (
     ActionServer,
     ParallelSampler,
+    QueuedSampler,
     SamplerError,
     SamplerState,
     SerialSampler,
@@ -33,6 +43,8 @@ from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
+from accel_rl.training.queue_meter import QueueMeter
+from accel_rl.training.queue_threads import QueueThreads
 
 ALONE = Team(Ranks())
 
@@ -66,13 +78,21 @@ class Learner(Protocol):
 class Parts:
     """What a run consists of, built but not started."""
 
-    sampler: Sampler
-    server: Server
+    sampler: Sampler | QueuedSampler
+    server: Server | QueueThreads
     agent: AnyAgent
-    learner: Learner
+    learner: Learner | GA3C
     exchange: Exchange
     evaluator: Evaluator | None
     device: torch.device
+
+    @property
+    def in_turns(self) -> tuple[Sampler, Server, Learner]:
+        """The parts of an algorithm that collects and learns in turns: any but GA3C."""
+        sampler, server, learner = self.sampler, self.server, self.learner
+        assert not isinstance(sampler, QueuedSampler)
+        assert not isinstance(server, QueueThreads) and not isinstance(learner, GA3C)
+        return sampler, server, learner
 
     def start(self, saved: Mapping[str, Any] | None) -> None:
         """Starts the simulators: anew, or from the checkpoint ``saved``."""
@@ -84,7 +104,7 @@ class Parts:
         ``failure``: a `SamplerError` or None. What was learned is worth keeping without them.
         """
         sampler, failure = None, None
-        if self.sampler.is_running:
+        if self.sampler.is_running and not isinstance(self.sampler, QueuedSampler):
             try:
                 encoded = encode_state(self.sampler.get_state()._asdict())
                 sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
@@ -123,6 +143,8 @@ class Parts:
         where = "in this process"
         if isinstance(sampler, ParallelSampler):
             where = f"in {sampler.plan.describe()}"
+        if isinstance(sampler, QueuedSampler):
+            where = f"in {sampler.config.num_groups} agents"
         num_parameters = sum(each.numel() for each in self.agent.model.parameters())
         return (
             f"{sampler.config.num_envs} x {sampler.env_spec.name} {where}; "
@@ -146,6 +168,8 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         # Its simulators start anew, and shall not repeat what they did at the start of the run.
         seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
         seed = int(seeds.generate_state(1)[0])
+    if isinstance(config.learner, GA3CConfig):
+        return _build_queued(config, config.learner, seed, device)
     sampler = make_sampler(config, seed, device, ranks)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
@@ -175,12 +199,46 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
     return Parts(sampler, server, agent, learner, exchange, evaluator, device)
 
 
+def _build_queued(
+    config: TrainConfig, learner: GA3CConfig, seed: int, device: torch.device
+) -> Parts:
+    """Those of GA3C."""
+    agents = config.sampler.num_groups
+    sampler = QueuedSampler(
+        make_env_factory(config.env, config.atari),
+        config.sampler,
+        seed,
+        list(config.cpus) or None,
+        drives_gpu=device.type == "cuda",
+        most_agents=learner.max_agents or (4 * agents if learner.tuner else agents),
+        max_prediction_batch=learner.max_prediction_batch,
+        training_queue_size=learner.training_queue_size,
+        gamma=learner.gamma,
+        time_limit_terminal=learner.time_limit_terminal,
+        drops_last_reward=learner.compatibility,
+    )
+    with contextlib.ExitStack() as undo:
+        undo.callback(sampler.close)
+        torch.manual_seed(config.seed)
+        agent = make_agent(learner, config.model, sampler.env_spec, device)
+        assert isinstance(agent, CategoricalAgent)
+        flat = FlatParameters(agent.model)
+        versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
+        threads = QueueThreads(agent, learner, versions, sampler, device)
+        exchange = VersionExchange(flat, versions, QueueMeter(sampler, threads).take)
+        evaluator = Evaluator(config, {"": agent}, device) if config.evaluation_interval else None
+        undo.pop_all()
+    learns = GA3C(agent, learner, exchange)
+    return Parts(sampler, threads, agent, learns, exchange, evaluator, device)
+
+
 def with_sampler(parts: Parts, config: TrainConfig, team: Team) -> Parts:
     """``parts``, whose simulators have not begun, with those of ``config``'s sampler instead."""
     parts.server.close()
     parts.sampler.close()
     sampler = make_sampler(config, config.seed, parts.device, team.ranks)
-    server = _make_server(config, parts.agent, sampler, parts.learner, parts.exchange, parts.device)
+    _, _, learner = parts.in_turns
+    server = _make_server(config, parts.agent, sampler, learner, parts.exchange, parts.device)
     return dataclasses.replace(parts, sampler=sampler, server=server)
 
 

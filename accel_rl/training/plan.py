@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
+from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
@@ -50,6 +51,11 @@ def describe_plan(
     Raises:
         ValueError: the config cannot be had.
     """
+    if isinstance(config.learner, GA3CConfig):
+        raise ValueError(
+            f"{PLAN} is for algorithms that collect and learn in turns; the numbers of algo="
+            f"{config.algo} are found while it runs, by its tuner"
+        )
     here = machine is None
     machine = machine or read_machine()
     num = config.num_learners

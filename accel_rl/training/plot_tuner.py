@@ -1,10 +1,10 @@
-"""How GA3C's numbers of predictors, trainers and agents were adjusted, as a picture: Fig. 2 of
-Babaeizadeh et al. 2017 (arXiv:1611.06256).
+"""Pictures of a GA3C run: how its predictors, trainers and agents were adjusted in number (Fig. 2
+of Babaeizadeh et al. 2017, arXiv:1611.06256), and the policy lag of its batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,4 +62,23 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
         axes.spines[["right", "top"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.suptitle(title, fontsize=11)
+    write_whole(path, to_png(figure))
+
+
+def draw_lags(path: Path, lags: Mapping[int, int], title: str) -> None:
+    """Writes a PNG of how many batches of training had which policy lag, in updates.
+
+    Raises:
+        OSError: the file could not be written; the one before stays.
+    """
+    figure = Figure(figsize=(6.4, 4.0), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    total = sum(lags.values())
+    axes.bar(list(lags), [count / total for count in lags.values()], width=1.0, color=COLOURS[0])
+    axes.set_xlabel("policy lag of the oldest sample (updates)")
+    axes.set_ylabel("share of batches")
+    axes.set_title(title)
+    axes.grid(color="#e3e3e3", linewidth=0.8, axis="y")
+    axes.set_axisbelow(True)
     write_whole(path, to_png(figure))

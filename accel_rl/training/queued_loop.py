@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 
@@ -11,61 +10,27 @@ import numpy as np
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import VersionExchange
+from accel_rl.parallel import Exchange, VersionExchange
 from accel_rl.samplers.base import SamplerTimes
-from accel_rl.samplers.queued import QueuedSampler, QueueTimes
-from accel_rl.training.queue_threads import QueueThreads, Trainings
+from accel_rl.samplers.queued import QueuedSampler
+from accel_rl.topology import available_cpus
+from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.files import write_whole
+from accel_rl.training.metrics import CsvTable
+from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
+from accel_rl.training.tuner import Tuner
 
 POLL_SECONDS = 0.1
 """between two looks at what was done"""
 
 
-class QueueMeter:
-    """What to tell of the queues since the last time, for a row of metrics."""
-
-    def __init__(self, sampler: QueuedSampler, threads: QueueThreads) -> None:
-        self._sampler = sampler
-        self._threads = threads
-        self._read_at = perf_counter()
-        self._times = sampler.queue_times
-        self._trainings = Trainings()
-
-    def take(self) -> dict[str, float]:
-        """As `Exchange.take_metrics`."""
-        now, times, done = perf_counter(), self._sampler.queue_times, self._threads.trainings
-        before, self._times = self._times, times
-        seconds, self._read_at = max(now - self._read_at, 1e-9), now
-        spent = QueueTimes._make(a - b for a, b in zip(times, before, strict=True))
-        lags = done.lags - self._trainings.lags
-        trainings = max(1, done.count - self._trainings.count)
-        samples = done.samples - self._trainings.samples
-        queued = done.queued - self._trainings.queued
-        self._trainings = Trainings(done.count, done.samples, 0.0, done.queued, done.lags.copy())
-        latency = max(spent.waiting + spent.transfer + spent.inference, 1e-9)
-        batches = max(1, spent.batches)
-        return {
-            "predictions_per_second": spent.predictions / seconds,
-            "prediction_batch_mean": spent.predictions / batches,
-            "prediction_queue_mean": spent.queued / batches,
-            "prediction_latency_ms": 1e3 * latency / max(1, spent.predictions),
-            "latency_waiting_share": spent.waiting / latency,
-            "latency_transfer_share": spent.transfer / latency,
-            "latency_inference_share": spent.inference / latency,
-            "training_batch_mean": samples / trainings,
-            "training_queue_mean": queued / trainings,
-            "lag_updates_min": float(min(lags, default=0)),
-            "lag_updates_mean": sum(lag * count for lag, count in lags.items()) / trainings,
-            "lag_updates_max": float(max(lags, default=0)),
-            "num_predictors": float(self._threads.num_predictors),
-            "num_trainers": float(self._threads.num_trainers),
-            "num_agents": float(self._sampler.num_agents),
-        }
-
-
 class Tuning:
-    """Changes the numbers of threads and agents after each interval, and keeps the time line."""
+    """Changes the numbers of threads and agents after each interval, and keeps the time line.
+
+    An interval begins when all agents that were added have begun.
+    """
 
     def __init__(
         self, config: TrainConfig, sampler: QueuedSampler, threads: QueueThreads, run_dir: Path
@@ -78,41 +43,128 @@ class Tuning:
         self._run_dir = run_dir
         self._title = config.title
         start = (learner.num_predictors, learner.num_trainers, config.sampler.num_groups)
-        cores = len(available_cpus())
-        most = (_MOST_THREADS * cores, _MOST_THREADS * cores, sampler.most_agents)
+        most_threads = max(2 * len(available_cpus()), *start[:2])
         rng = np.random.default_rng(np.random.SeedSequence([config.seed, 5]))
-        self._tuner = Tuner(start, (1, 1, 1), np.maximum(most, start).tolist(), rng)
-        self._began = perf_counter()
+        most = (most_threads, most_threads, sampler.most_agents)
+        self._tuner = Tuner(start, (1, 1, 1), most, rng)
+        self._table = CsvTable(run_dir / "tuner.csv", 0)
         self._rows: list[dict[str, float]] = []
-        self._open_window()
-
-    def _open_window(self) -> None:
-        self._opened = perf_counter()
-        self._before = self._threads.trainings.count, self._sampler.queue_times.predictions
+        self._began = perf_counter()
+        self._opened: float | None = None
+        self._counts = 0, 0
 
     def look(self) -> None:
-        """To be called often: moves on where a window has ended."""
+        """To be called often: moves on where an interval has ended."""
         now = perf_counter()
+        counts = self._threads.trainings.count, self._sampler.queue_times.predictions
+        if self._opened is None:
+            if self._sampler.num_starting == 0:
+                self._opened, self._counts = now, counts
+            return
         seconds = now - self._opened
         if seconds < self._interval:
             return
-        trainings, predictions = self._before
-        rate = (self._threads.trainings.count - trainings) / seconds
-        ran = self._tuner.counts
-        kept = self._tuner.after_window(rate)
-        self._rows.append(
-            {
-                "seconds": now - self._began,
-                "num_predictors": ran[0],
-                "num_trainers": ran[1],
-                "num_agents": ran[2],
-                "trainings_per_second": rate,
-                "predictions_per_second": (self._sampler.queue_times.predictions - predictions)
-                / seconds,
-                "is_kept": kept,
-            }
-        )
+        trainings, predictions = (b - a for a, b in zip(self._counts, counts, strict=True))
+        names = ("num_predictors", "num_trainers", "num_agents")
+        row: dict[str, float] = {"steps": self._sampler.steps, "seconds": now - self._began}
+        row |= dict(zip(names, self._tuner.counts, strict=True))
+        row["trainings_per_second"] = trainings / seconds
+        row["predictions_per_second"] = predictions / seconds
+        row["is_kept"] = self._tuner.after_window(trainings / seconds)
+        self._rows.append(row)
+        self._table.write(row)
         num_predictors, num_trainers, num_agents = self._tuner.counts
         self._threads.set_counts(num_predictors, num_trainers)
         self._sampler.set_num_agents(num_agents)
-        self._open_window()
+        self._opened = None
+
+    def draw(self) -> None:
+        """``tuner.png``, where an interval has ended."""
+        if self._rows:
+            from accel_rl.training.plot_tuner import draw_tuner  # Matplotlib takes a while to load
+
+            draw_tuner(self._run_dir / "tuner.png", self._rows, self._title)
+
+
+def iterate_queued(
+    config: TrainConfig,
+    sampler: QueuedSampler,
+    threads: QueueThreads,
+    exchange: Exchange,
+    recorder: Recorder,
+    evaluator: Evaluator | None,
+    stop: StopRequest,
+    run_dir: Path,
+) -> None:
+    """Let all go on until ``planned_steps`` are taken or a stop is asked for, and record."""
+    learner = config.learner
+    assert isinstance(learner, GA3CConfig) and isinstance(exchange, VersionExchange)
+    earlier = recorder.steps
+    threads.progress = lambda: config.progress(earlier + sampler.steps)
+    tuning = Tuning(config, sampler, threads, run_dir) if learner.tuner else None
+    shares = Shares(sampler, threads, recorder)
+    threads.set_counts(learner.num_predictors, learner.num_trainers)
+
+    def record() -> None:
+        for metrics in threads.take_metrics():
+            recorder.add_metrics(metrics)
+        steps = earlier + sampler.steps
+        times = shares.read()
+        recorder.after_update(steps, exchange.num_updates, {}, sampler.take_episodes(), times)
+
+    while recorder.steps < config.planned_steps and stop.received is None:
+        threads.woken.wait(POLL_SECONDS)
+        threads.check()
+        record()
+        if tuning is not None:
+            tuning.look()
+        if evaluator is not None and evaluator.is_due(recorder.steps):
+            with sampler.paused():
+                exchange.pull()
+                recorder.evaluate(evaluator, stop)
+    threads.finish()
+    threads.check()
+    record()
+    recorder.write_last_row()
+    began = perf_counter()
+    if tuning is not None:
+        tuning.draw()
+    write_lags(run_dir, threads.trainings.lags, config.title)
+    recorder.pause(perf_counter() - began)
+
+
+class Shares:
+    """Clocks of predictors and trainers, as shares of the time of all these threads together.
+
+    What they do not act or learn they wait for simulators, trainers through predictors.
+    """
+
+    def __init__(self, sampler: QueuedSampler, threads: QueueThreads, recorder: Recorder) -> None:
+        self._sampler = sampler
+        self._threads = threads
+        self._recorder = recorder
+        self._before = perf_counter(), sampler.times.policy, 0.0
+        self._waiting = self._policy = 0.0
+
+    def read(self) -> SamplerTimes:
+        """The sampler's clocks; adds to the recorder's ``learning_seconds``."""
+        times = self._sampler.times
+        now = perf_counter(), times.policy, self._threads.trainings.seconds
+        wall, policy, learning = (b - a for a, b in zip(self._before, now, strict=True))
+        self._before = now
+        number = max(1, self._threads.num_predictors + self._threads.num_trainers)
+        self._policy += policy / number
+        self._waiting += max(0.0, wall - (policy + learning) / number)
+        self._recorder.learning_seconds += learning / number
+        return SamplerTimes(self._waiting, self._policy, times.simulating)
+
+
+def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:
+    """``policy_lag.csv``: how many batches of training had which policy lag, and its picture."""
+    if not lags:
+        return
+    rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
+    write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())
+    from accel_rl.training.plot_tuner import draw_lags  # Matplotlib takes a while to load
+
+    draw_lags(run_dir / "policy_lag.png", lags, title)

@@ -16,11 +16,13 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_checkpoint
+from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores
 from accel_rl.training.parts import ALONE
 from accel_rl.training.progress import Progress, Status, clock, line
 from accel_rl.training.reports import Others, make_report
+from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0
@@ -124,6 +126,10 @@ class Recorder:
         """Where the run stands, speeds and shares since `begin`."""
         return self.status(self._first)
 
+    def add_metrics(self, metrics: Mapping[str, torch.Tensor]) -> None:
+        """The learner's, of one update: 0-d each."""
+        self._learner_metrics.add(metrics)
+
     def after_update(
         self,
         steps: int,
@@ -205,6 +211,15 @@ class Recorder:
                 f"learning has diverged: {', '.join(diverged)} not finite after {self.steps:,} "
                 "steps; a smaller learner.lr or a tighter gradient clip may help"
             )
+
+    def evaluate(self, evaluator: Evaluator, stop: StopRequest) -> None:
+        """An evaluation now, whose time is no training time; a stop cuts it off."""
+        began = perf_counter()
+        try:
+            self.write_evaluation(evaluator.evaluate(self.steps, stop))
+        except Interrupted:  # the loop ends, and saves
+            pass
+        self.pause(perf_counter() - began)
 
     def write_evaluation(self, row: Mapping[str, float]) -> None:
         """A row of ``evaluation.csv``, the counts put before it."""

@@ -151,12 +151,14 @@ class PartsOfOne:
         columns = slice(0, sampler.num_envs // sampler.num_groups)
         uniform = self._rng.random(columns.stop)
         observation = self._parts.sampler.rollout.observation[0, columns]
-        self._parts.server(PolicyInput(observation, uniform, 0, columns))
+        _, server, _ = self._parts.in_turns
+        server(PolicyInput(observation, uniform, 0, columns))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration
+        _, server, learner = self._parts.in_turns
         with learning_threads():
-            self._parts.learner.update(self._parts.server.finish(), 0.0, self._steps)
+            learner.update(server.finish(), 0.0, self._steps)
         if self._parts.device.type == "cuda":
             torch.cuda.synchronize(self._parts.device)
 

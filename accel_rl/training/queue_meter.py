@@ -1,0 +1,50 @@
+"""What a GA3C run tells of its queues: speeds, lengths, batches, latency, policy lag."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from accel_rl.samplers.queued import QueuedSampler, QueueTimes
+from accel_rl.training.queue_threads import QueueThreads, Trainings
+
+
+class QueueMeter:
+    """What to tell of the queues since the last time, for a row of metrics."""
+
+    def __init__(self, sampler: QueuedSampler, threads: QueueThreads) -> None:
+        self._sampler = sampler
+        self._threads = threads
+        self._read_at = perf_counter()
+        self._times = sampler.queue_times
+        self._trainings = Trainings()
+
+    def take(self) -> dict[str, float]:
+        """As `Exchange.take_metrics`."""
+        now, times, done = perf_counter(), self._sampler.queue_times, self._threads.trainings
+        before, self._times = self._times, times
+        seconds, self._read_at = max(now - self._read_at, 1e-9), now
+        spent = QueueTimes._make(a - b for a, b in zip(times, before, strict=True))
+        lags = done.lags - self._trainings.lags
+        trainings = max(1, done.count - self._trainings.count)
+        samples = done.samples - self._trainings.samples
+        queued = done.queued - self._trainings.queued
+        self._trainings = Trainings(done.count, done.samples, 0.0, done.queued, done.lags.copy())
+        latency = max(spent.waiting + spent.transfer + spent.inference, 1e-9)
+        batches = max(1, spent.batches)
+        return {
+            "predictions_per_second": spent.predictions / seconds,
+            "prediction_batch_mean": spent.predictions / batches,
+            "prediction_queue_mean": spent.queued / batches,
+            "prediction_latency_ms": 1e3 * latency / max(1, spent.predictions),
+            "latency_waiting_share": spent.waiting / latency,
+            "latency_transfer_share": spent.transfer / latency,
+            "latency_inference_share": spent.inference / latency,
+            "training_batch_mean": samples / trainings,
+            "training_queue_mean": queued / trainings,
+            "lag_updates_min": float(min(lags, default=0)),
+            "lag_updates_mean": sum(lag * count for lag, count in lags.items()) / trainings,
+            "lag_updates_max": float(max(lags, default=0)),
+            "num_predictors": float(self._threads.num_predictors),
+            "num_trainers": float(self._threads.num_trainers),
+            "num_agents": float(self._sampler.num_agents),
+        }

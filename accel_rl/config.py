@@ -126,6 +126,7 @@ class TrainConfig:
             )
 
     def _check_queued(self) -> None:
+        assert isinstance(self.learner, GA3CConfig)
         if self.num_learners > 1:
             raise ValueError(
                 f"algo={self.algo} has one model, and {self.num_learners} learners were asked for; "
@@ -133,6 +134,13 @@ class TrainConfig:
             )
         if self.serial:
             raise ValueError(f"algo={self.algo} has agents in processes; leave out serial=true")
+        most = self.learner.training_queue_size * self.sampler.horizon
+        if self.learner.least_samples > most:
+            raise ValueError(
+                f"min_training_batch is {self.learner.min_training_batch}, more than the training "
+                f"queue holds: training_queue_size={self.learner.training_queue_size} segments of "
+                f"horizon={self.sampler.horizon} steps; use a larger training_queue_size"
+            )
         if self.tune:
             raise ValueError(
                 f"tune=true tries rollout samplers, and algo={self.algo} has a tuner of its own "

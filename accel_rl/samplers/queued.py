@@ -325,6 +325,8 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
             f"num_workers is {config.num_workers}; an agent of GA3C is a worker and a group, and "
             f"num_groups={config.num_groups}: leave num_workers out"
         )
+    if config.affinity == "rotate":
+        raise ValueError("affinity=rotate is for one policy thread; use affinity=auto with GA3C")
     if config.workers_per_core != 1:
         raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
     if most_agents < config.num_groups:

@@ -18,7 +18,7 @@ from typing import TypeVar, get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from accel_rl.algos import A2CConfig, DQNConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.preset_notes import NOTES
@@ -313,6 +313,9 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
     }
     if isinstance(config.learner, DQNConfig):
         reasons |= {f"learner.{key}": why for key, why in _idle(config.learner).items()}
+    if isinstance(config.learner, GA3CConfig) and not config.learner.tuner:
+        names = ("tuner_interval_seconds", "max_agents")
+        reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
     if config.serial:
         reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
     for key, text in given.items():

@@ -103,6 +103,7 @@ def iterate_queued(
     threads.progress = lambda: config.progress(earlier + sampler.steps)
     tuning = Tuning(config, sampler, threads, run_dir) if learner.tuner else None
     shares = Shares(sampler, threads, recorder)
+    exchange.take_metrics()  # from here on
     threads.set_counts(learner.num_predictors, learner.num_trainers)
 
     def record() -> None:

@@ -1,0 +1,110 @@
+"""GA3C's loss against explicit loops in both forms, and one update against autograd by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos import GA3C, GA3CConfig, Samples
+from accel_rl.algos.ga3c import ga3c_loss
+from accel_rl.models import PolicyValue, make_model
+from accel_rl.parallel import FlatParameters, Local
+
+
+@pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
+@pytest.mark.parametrize("scale", [1.0, 1 / 30], ids=["sum", "mean"])
+def test_loss_equals_slow_version(floors: bool, scale: float) -> None:
+    rng = np.random.default_rng(0)
+    logits, value = rng.normal(size=(30, 4)) * 8, rng.normal(size=30)
+    action, return_ = rng.integers(4, size=30), rng.normal(size=30)
+    eps = 1e-3  # large enough to matter
+    policy = squares = entropy = 0.0
+    for i in range(30):
+        weights = [math.exp(z) for z in logits[i]]
+        pi = [w / sum(weights) for w in weights]
+        logs = [math.log(max(p, eps) if floors else p + eps) for p in pi]
+        policy -= scale * (return_[i] - value[i]) * logs[action[i]]
+        squares += scale * (return_[i] - value[i]) ** 2
+        entropy -= scale * sum(p * each for p, each in zip(pi, logs, strict=True))
+    loss = ga3c_loss(
+        PolicyValue(torch.from_numpy(logits), torch.from_numpy(value)),
+        torch.from_numpy(action),
+        torch.from_numpy(return_),
+        torch.full((30,), scale, dtype=torch.float64),
+        value_coefficient=0.5,
+        entropy_coefficient=0.01,
+        log_eps=eps,
+        floors=floors,
+    )
+    expected = (policy + 0.5 * squares - 0.01 * entropy, policy, squares, entropy)
+    assert [each.item() for each in loss] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
+def test_gradient_below_the_floor_vanishes_only_in_the_released_form(floors: bool) -> None:
+    # pi(0) is about 2e-9, far below 1e-6. Of log(max(pi, 1e-6)) nothing is left; log(pi + 1e-6)
+    # has the gradient pi (1 - pi) / (pi + 1e-6) = 2.0611e-3 by the first logit.
+    logits = torch.tensor([[-20.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, dtype=torch.float64)
+    output = PolicyValue(logits, one * 0)
+    loss = ga3c_loss(
+        output, torch.zeros(1, dtype=torch.int64), one, one, 0.0, 0.0, 1e-6, floors=floors
+    )
+    loss.total.backward()
+    pi = 1 / (1 + math.exp(20))
+    expected = 0.0 if floors else -pi * (1 - pi) / (pi + 1e-6)
+    assert logits.grad is not None
+    assert logits.grad[0, 0].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_loss_refuses_other_shapes() -> None:
+    output = PolicyValue(torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(ValueError, match="expected \\[N\\] with N = 3"):
+        ga3c_loss(
+            output,
+            torch.zeros(3, dtype=torch.int64),
+            torch.zeros(2),
+            torch.ones(3),
+            0.5,
+            0.01,
+            1e-6,
+            floors=False,
+        )
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction: str) -> None:
+    config = GA3CConfig(lr=0.1, reduction=reduction)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    rng = np.random.default_rng(1)
+    batch = Samples(
+        torch.from_numpy(rng.normal(size=(7, 4)).astype(np.float32)),
+        torch.from_numpy(rng.integers(3, size=7)),
+        torch.from_numpy(rng.normal(size=7).astype(np.float32)),
+    )
+    before = exchange.parameters.parameter.clone()
+    output = model(batch.observation)
+    probability = output.logits.softmax(1)
+    log = (probability + 1e-6).log()
+    advantage = (batch.return_ - output.value).detach()
+    each = -advantage * log[torch.arange(7), batch.action]
+    each = each + 0.5 * (batch.return_ - output.value) ** 2 + 0.01 * (probability * log).sum(1)
+    loss = each.sum() if reduction == "sum" else each.mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    metrics = GA3C(CategoricalAgent(model), config, exchange).update(batch, 0.0)
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
+    assert metrics["mean_value_target"].item() == pytest.approx(batch.return_.mean().item())
+    assert metrics["value_loss"].item() == pytest.approx(advantage.square().mean().item(), rel=1e-5)
+    gradient = exchange.parameters.gradient
+    expected = before - 0.1 * gradient / (0.99 + 0.01 * gradient**2 + 0.1).sqrt()
+    torch.testing.assert_close(exchange.parameters.parameter, expected)
+
+
+def test_released_code_wants_more_samples_than_the_minimum() -> None:
+    assert GA3CConfig(min_training_batch=20).least_samples == 20
+    assert GA3CConfig(min_training_batch=20, compatibility=True).least_samples == 21

@@ -1,0 +1,241 @@
+"""GA3C runs from start to end: what they learn, leave behind, and how they end."""
+
+import csv
+import dataclasses
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from accel_rl.algos import GA3C, GA3CConfig
+from accel_rl.config import TrainConfig
+from accel_rl.presets import PRESETS
+from accel_rl.samplers import SamplerConfig
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import RunError, TrainResult, train
+
+SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
+LEARNER = GA3CConfig(
+    lr=3e-3,
+    reduction="mean",
+    rmsprop_eps=1e-3,
+    rmsprop_initial=0.0,
+    num_predictors=1,
+    num_trainers=1,
+    tuner=False,
+)
+CONFIG = TrainConfig(
+    algo="ga3c",
+    env="catch",
+    model="mlp",
+    total_steps=2_000,
+    device="cpu",
+    sampler=SamplerConfig(num_envs=8, horizon=5, num_groups=2),
+    learner=LEARNER,
+)
+
+
+def run(config: TrainConfig, run_dir: Path) -> TrainResult:
+    return train(dataclasses.replace(config, run_dir=str(run_dir)), Console(file=io.StringIO()))
+
+
+def rows_of(path: Path) -> list[dict[str, float]]:
+    with path.open(newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def learn_catch(seed: int, run_dir: Path) -> None:
+    sampler = SamplerConfig(num_envs=16, horizon=5, num_groups=2)
+    config = dataclasses.replace(
+        CONFIG, seed=seed, total_steps=40_000, sampler=sampler, log_interval=2_000
+    )
+    run(config, run_dir)
+    scores = [row["episode_return_raw_mean"] for row in rows_of(run_dir / "metrics.csv")]
+    assert scores[0] < 0.5  # what it begins with fails
+    assert max(scores[-3:]) >= 0.9, scores  # 95 % of catches
+
+
+def test_ga3c_learns_catch(tmp_path: Path) -> None:
+    learn_catch(0, tmp_path / "run")
+
+
+@pytest.mark.learning
+@SEEDS
+def test_ga3c_learns_catch_with_three_seeds(seed: int, tmp_path: Path) -> None:
+    learn_catch(seed, tmp_path / "run")
+
+
+def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> None:
+    learner = dataclasses.replace(
+        LEARNER, tuner=True, tuner_interval_seconds=0.3, max_agents=4, num_trainers=2
+    )
+    config = dataclasses.replace(CONFIG, learner=learner, total_steps=8_000, log_interval=2_000)
+    result = run(config, tmp_path / "run")
+    assert result.status is not None and result.status.steps >= 8_000
+    rows = rows_of(tmp_path / "run" / "metrics.csv")
+    last = rows[-1]
+    assert last["steps"] == result.status.steps
+    assert last["updates"] == result.updates > 50
+    for row in rows:
+        shares = [row[f"latency_{part}_share"] for part in ("waiting", "transfer", "inference")]
+        assert sum(shares) == pytest.approx(1)
+        assert all(0 <= share <= 1 for share in shares)
+        # As many predictions as steps, but for those on their way (E79: each is counted once).
+        assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)
+        assert row["lag_updates_min"] <= row["lag_updates_mean"] <= row["lag_updates_max"]
+        assert row["training_batch_mean"] >= 20
+        assert 1 <= row["prediction_batch_mean"] <= 16
+    line = rows_of(tmp_path / "run" / "tuner.csv")
+    assert (line[0]["num_predictors"], line[0]["num_trainers"], line[0]["num_agents"]) == (1, 2, 2)
+    assert any(row["num_agents"] != 2 or row["num_predictors"] != 1 for row in line[1:])
+    lags = rows_of(tmp_path / "run" / "policy_lag.csv")
+    assert sum(row["batches"] for row in lags) == result.updates
+    for name in ("tuner.png", "policy_lag.png", "learning_curve.png"):
+        assert (tmp_path / "run" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+    update = GA3C.update
+
+    def count(self: GA3C, batch: Any, progress: float) -> Any:
+        trained.append(len(batch.action))
+        return update(self, batch, progress)
+
+    monkeypatch.setattr(GA3C, "update", count)
+    learner = dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2)
+    result = run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
+    assert result.status is not None
+    unfinished = result.status.steps - sum(trained)
+    assert 0 <= unfinished <= 8 * 4  # less than a segment of each environment
+    assert sorted(trained)[1] >= 20  # one has what is left
+
+
+def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    first = run(CONFIG, tmp_path / "run")
+    saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    assert saved["counts"]["updates"] == first.updates
+    config = dataclasses.replace(CONFIG, total_steps=3_000, resume=str(tmp_path / "run"))
+    second = train(config, Console(file=io.StringIO()))
+    assert second.updates > first.updates
+    steps = [row["steps"] for row in rows_of(tmp_path / "run" / "metrics.csv")]
+    assert steps == sorted(steps) and steps[-1] >= 3_000
+
+
+def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        CONFIG, evaluation_interval=1_000, evaluation_steps=200, evaluation_envs=4
+    )
+    run(config, tmp_path / "run")
+    rows = rows_of(tmp_path / "run" / "evaluation.csv")
+    assert len(rows) >= 2
+    assert all(row["episodes"] >= 4 for row in rows)
+
+
+def test_signal_ends_a_run_with_everything_saved(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, total_steps=10_000_000, log_interval=500)
+    metrics = tmp_path / "run" / "metrics.csv"
+
+    def stop() -> None:
+        deadline = time.monotonic() + 60
+        while not metrics.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    result = run(config, tmp_path / "run")
+    stopper.join()
+    assert result.stopped_by == signal.SIGTERM
+    saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    assert saved["counts"]["updates"] == result.updates
+
+
+@pytest.mark.parametrize("who", ["trainer", "predictor"])
+def test_thread_that_fails_ends_the_run_with_its_error(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    if who == "trainer":
+        monkeypatch.setattr(GA3C, "update", fail)
+    else:
+        monkeypatch.setattr("accel_rl.training.queue_threads.sample_categorical", fail)
+    began = time.monotonic()
+    with pytest.raises(RunError, match="the device is gone"):
+        run(dataclasses.replace(CONFIG, total_steps=10_000_000), tmp_path / "run")
+    assert time.monotonic() - began < 30
+
+
+def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nan = {"policy_loss": torch.tensor(float("nan"))}
+    monkeypatch.setattr(GA3C, "update", lambda self, batch, progress: nan)
+    config = dataclasses.replace(CONFIG, log_interval=500)
+    with pytest.raises(RunError, match="learning has diverged: policy_loss not finite"):
+        run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("learners=2", "algo=ga3c has one model"),
+        ("serial=true", "has agents in processes"),
+        ("sync=store", "is for several learners"),
+        ("tune=true", "has a tuner of its own"),
+        ("min_training_batch=501", "more than the training queue holds"),
+        ("tuner=false max_agents=40", "learner.tuner is false"),
+        ("num_trainers=0", "num_trainers is 0; it must be at least 1"),
+        ("num_groups=5", "does not divide into num_groups=5"),
+    ],
+)
+def test_options_that_ga3c_cannot_have_are_refused(arguments: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(["algo=ga3c", *arguments.split()])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "max_agents", "message"),
+    [
+        ({"reset_policy": "wait"}, None, "reset_policy=wait needs rollouts"),
+        ({"num_workers": 1}, None, "an agent of GA3C is a worker and a group"),
+        ({"affinity": "rotate"}, None, "affinity=rotate is for one policy thread"),
+        ({}, 1, "max_agents is 1, less than the num_groups=2 agents"),
+    ],
+)
+def test_samplers_that_ga3c_cannot_have_are_refused(
+    sampler: dict[str, Any], max_agents: int | None, message: str, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(
+        CONFIG,
+        sampler=dataclasses.replace(CONFIG.sampler, **sampler),
+        learner=dataclasses.replace(LEARNER, max_agents=max_agents),
+    )
+    with pytest.raises(ValueError, match=message):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_preset_has_the_numbers_of_the_paper_and_its_code() -> None:
+    config = PRESETS["ga3c"]()
+    learner = config.learner
+    assert isinstance(learner, GA3CConfig)
+    assert (config.sampler.num_envs, config.sampler.num_groups, config.sampler.horizon) == (
+        (32, 32, 5)
+    )
+    assert (learner.num_predictors, learner.num_trainers, learner.training_queue_size) == (
+        (2, 2, 100)
+    )
+    numbers = (learner.lr, learner.rmsprop_eps, learner.rmsprop_decay, learner.rmsprop_initial)
+    np.testing.assert_allclose(numbers, (3e-4, 0.1, 0.99, 1.0))
+    assert learner.max_gradient_norm is None and learner.reduction == "sum"
+    assert PRESETS["ga3c"](num_envs=64).sampler.num_groups == 64

@@ -154,6 +154,42 @@ NOTES: dict[str, Notes] = {
             ),
         ),
     ),
+    "ga3c": Notes(
+        "Babaeizadeh et al. 2017 (arXiv:1611.06256) and the code published with it",
+        (
+            "The last step of an episode is trained on, with its reward; that code leaves it out. "
+            "learner.compatibility=true does so too, draws batches of more than "
+            "min_training_batch samples (here: at least so many), and takes log(max(pi, 1e-6)), "
+            "where the paper and we have log(pi + 1e-6).",
+            "Nobody computes with parameters while they change: an update makes a new version, and "
+            "predictors and trainers take the latest one. There they are changed in place.",
+            "The value behind a segment is that of the parameters that acted, as there; those that "
+            "advantages are measured from are the trainer's.",
+            "The tuner measures each change against the numbers that it left, over intervals of "
+            "equal length, and changes one number at a time, as the paper says; that code changes "
+            "up to three, and measures its baseline on numbers already given up.",
+            "A game is cut off after 27,000 steps and bootstrapped from its final observation; "
+            "there it has no limit. learner.time_limit_terminal=true lets the limit end it.",
+            _DECORRELATED,
+            "A game starts with 0 to 30 no-ops; there with none. A frame is the maximum of the "
+            "emulator's last two; there the last. Images are reduced by areas; there bilinearly.",
+            "Convolutions have no padding (there: so that they keep the size), observations are "
+            "divided by 255 (there: between -1 and 1), and initial biases are 0 (there: drawn as "
+            "the weights are).",
+            "Batches have at least 20 samples, in the range that the paper finds most stable; that "
+            "code trains on single segments unless told otherwise.",
+        ),
+        (
+            Comparison(
+                "Table 3, mean of 30 games after a day: Pong 18, Seaquest 1706, Qbert 14966",
+                "sweep.py algo=ga3c env=pong,seaquest,qbert seed=0,1,2",
+            ),
+            Comparison(
+                "Table 2: 1,361 predictions a second on a 16-core machine with one GPU",
+                "train.py algo=ga3c env=pong",
+            ),
+        ),
+    ),
     "ppo": Notes(
         _STOOKE,
         (

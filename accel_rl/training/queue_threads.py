@@ -11,10 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, perf_counter
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, sample_categorical
@@ -151,7 +154,7 @@ class QueueThreads:
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        policy = _Policy(agent, exchange, self._device)
+        policy = partial(predict, agent, exchange, self._device)
         while not stop.is_set():
             self._sampler.serve(policy)
         exchange.close()
@@ -181,26 +184,26 @@ class QueueThreads:
         exchange.close()
 
 
-class _Policy:
-    """What a predictor does with observations: a `QueuedPolicy` of its network."""
+@torch.inference_mode()
+def predict(
+    agent: CategoricalAgent,
+    exchange: VersionExchange,
+    device: torch.device,
+    observation: NDArray[Any],
+    uniform: NDArray[np.float64],
+) -> Prediction:
+    """What a predictor does: a `QueuedPolicy`, but for the first three arguments, which are its own.
 
-    def __init__(
-        self, agent: CategoricalAgent, exchange: VersionExchange, device: torch.device
-    ) -> None:
-        self._agent = agent
-        self._exchange = exchange
-        self._device = device
-
-    @torch.inference_mode()
-    def __call__(self, observation: np.ndarray, uniform: np.ndarray) -> Prediction:
-        self._exchange.pull()
-        began = perf_counter()
-        inputs = _to_device(observation, self._device), _to_device(uniform, self._device)
-        moved = perf_counter()
-        output = self._agent.evaluate(inputs[0])
-        action = sample_categorical(output.logits[: len(uniform)], inputs[1])
-        value = output.value.cpu().numpy()  # waits for the device
-        return Prediction(action.cpu().numpy(), value, self._exchange.version, moved - began)
+    With the latest parameters.
+    """
+    exchange.pull()
+    began = perf_counter()
+    inputs = _to_device(observation, device), _to_device(uniform, device)
+    moved = perf_counter()
+    output = agent.evaluate(inputs[0])
+    action = sample_categorical(output.logits[: len(uniform)], inputs[1])
+    value = output.value.cpu().numpy()  # waits for the device
+    return Prediction(action.cpu().numpy(), value, exchange.version, moved - began)
 
 
 def _batch(segments: list[Segment], device: torch.device) -> Samples:
@@ -213,7 +216,7 @@ def _batch(segments: list[Segment], device: torch.device) -> Samples:
     return Samples(*(_to_device(np.concatenate(each), device) for each in fields))
 
 
-def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
+def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """On the CPU the array itself; else a copy, from pinned memory, which the device may read while
     the host goes on.
     """

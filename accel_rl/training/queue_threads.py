@@ -192,7 +192,7 @@ def predict(
     observation: NDArray[Any],
     uniform: NDArray[np.float64],
 ) -> Prediction:
-    """What a predictor does: a `QueuedPolicy`, but for the first three arguments, which are its own.
+    """What a predictor does: a `QueuedPolicy`, once the first three arguments are given.
 
     With the latest parameters.
     """

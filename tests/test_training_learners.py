@@ -232,6 +232,34 @@ def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
 
 
 @pytest.mark.learning
+def test_learner_that_is_slow_to_begin_has_the_initial_parameters_of_the_store(tmp_path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            from accel_rl.__main__ import main
+            from accel_rl.training import loop
+            build = loop.build
+            def build_slowly(config, saved, team):
+                time.sleep(0 if team.ranks.is_first else 4)
+                return build(config, saved, team)
+            loop.build = build_slowly
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    options = (*SMALL, "sync=store", "log_norms=true", "total_steps=4000")
+    with launched(run_dir, *options, program=(*TORCHRUN, str(script))) as run:
+        run.ends(0)
+    saved = last_checkpoint(run_dir)
+    part = load_checkpoint(part_path(run_dir, saved["parts"][1], 1))
+    first, second = (each["algorithm"]["initial_parameters"] for each in (saved, part))
+    assert same_tensors(first, second)
+
+
+@pytest.mark.learning
 def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
     script = tmp_path / "drift.py"
     script.write_text(

@@ -210,10 +210,12 @@ class DQN:
             counted = valid if weight is None else valid * weight
             return (counted * each.loss).sum() / valid.sum().clamp(min=1)
 
+        def half() -> tuple[Tensor, Tensor]:
+            counted = valid * every_other(valid)
+            return loss_of(counted), counted.sum()
+
         loss = loss_of(valid)
-        gradient_norm = self._measurements.update(
-            loss, lambda: loss_of(valid * every_other(valid)), lr, valid.sum()
-        )
+        gradient_norm = self._measurements.update(loss, half, lr, valid.sum())
         if self._priorities is not None and self._owns_replay:
             self._priorities.update(step, env, each.priority.to(self.replay.device))
         with torch.no_grad():

@@ -94,6 +94,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             run_dir = team.share("run_dir", made)
             if is_first:
                 stack.enter_context(hold(run_dir))
+            if _is_apart(config, team):
+                team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or Console(), config.title))
         )

@@ -16,11 +16,13 @@ import psutil
 import pytest
 import torch
 
-from accel_rl.parallel import Ranks, TeamError
+from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
+from accel_rl.training.loop import _check_is_shared
 from accel_rl.training.reports import Others, Report
+from accel_rl.training.run import _given_timeout
 
 REPOSITORY = Path(__file__).parents[1]
 CATCH = ("env=catch", "num_envs=4", "learners=2")
@@ -322,6 +324,21 @@ def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: st
     config = parse_arguments(["env=catch", "num_envs=12", *options])
     with pytest.raises(ValueError, match=message):
         check_learners(config, ranks)
+
+
+def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:
+    second = Team(Ranks(1, 2, 0, 1))
+    _check_is_shared(tmp_path, second)
+    _check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
+    with pytest.raises(ValueError, match=r"there is no .*/absent on .* that all machines see"):
+        _check_is_shared(tmp_path / "absent", second)
+
+
+def test_first_meeting_waits_as_long_as_the_command_line_says() -> None:
+    assert _given_timeout(["env=catch", "parallel.learner_timeout_seconds=7"]) == 7
+    assert _given_timeout(["learner_timeout_seconds=7.5"]) == 7.5
+    for arguments in ([], ["learner_timeout_seconds=-1"], ["learner_timeout_seconds=x"]):
+        assert _given_timeout(arguments) == 1800
 
 
 LEARNING = {

@@ -97,7 +97,9 @@ class DQN:
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
         self._owns_replay = first is None
-        self.replay: Replay = Replay(replay_spec, on) if first is None else first.replay
+        self.replay: Replay = (
+            Replay(replay_spec, on, num_learners) if first is None else first.replay
+        )
         self._priorities: Priorities | None = None if first is None else first._priorities
         if config.prioritized and first is None:
             self._priorities = Priorities(

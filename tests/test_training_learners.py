@@ -326,6 +326,22 @@ def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: st
         check_learners(config, ranks)
 
 
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "ppo_baselines", "dqn"])
+@pytest.mark.parametrize("learners", [2, 3, 5, 8])
+def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> None:
+    """Each message's own, one after another, until the run can be had."""
+    given = {"algo": algo, "env": "catch", "learners": str(learners), "num_envs": "4"}
+    for _ in range(3):
+        config = parse_arguments([f"{key}={value}" for key, value in given.items()])
+        try:
+            return check_learners(config, Ranks())
+        except ValueError as error:
+            advice = str(error).partition("; use ")[2].partition(", or another")[0]
+            assert advice, error
+            given |= dict(each.split("=") for each in advice.split())
+    raise AssertionError(given)
+
+
 def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:
     second = Team(Ranks(1, 2, 0, 1))
     _check_is_shared(tmp_path, second)

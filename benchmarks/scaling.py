@@ -107,7 +107,8 @@ def make_cases(options: Options, cpus: list[int], stores: list[TCPStore]) -> Ite
             f"learners={learners}",
         ]
         given += [f"sync={sync}", f"num_envs={num_envs}", *options.extra.split()]
-        if isinstance(PRESETS[given[0].removeprefix("algo=")]().learner, DQNConfig):
+        preset = PRESETS.get(given[0].removeprefix("algo="))
+        if preset is not None and isinstance(preset().learner, DQNConfig):
             named = {each.partition("=")[0] for each in given}
             given += [f"{key}={value}" for key, value in SMALL_REPLAY.items() if key not in named]
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

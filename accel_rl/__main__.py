@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 TOOLS = ("evaluate", "play", "plot")
+COMMANDS = (*TOOLS, "sweep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from accel_rl.training.sweep.command import sweep
 
             return sweep(given[1:])
+        if given and "=" not in given[0] and (near := get_close_matches(given[0], COMMANDS, 1)):
+            print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
+            return 1
         from accel_rl.training.run import run
 
         return run(given)

@@ -32,9 +32,13 @@ from rich.console import Console
 from scaling_report import draw, summarise, tabulate
 from torch.distributed import TCPStore
 
+from accel_rl.algos import DQNConfig
+from accel_rl.presets import PRESETS
 from accel_rl.topology import available_cpus, physical_cores
 
 TIMEOUT_SECONDS = 120.0
+SMALL_REPLAY = {"min_steps": 2_000, "replay_size": 50_000}
+"""so that learning begins soon, and all cases have room in memory at once"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,8 @@ class Options:
     game: str = "breakout"
     """Atari game"""
     algos: tuple[str, ...] = ("a2c",)
-    """presets to train, options may follow after a blank; sampling is that of a2c"""
+    """presets to train, options may follow after a blank; sampling is that of a2c. Q-learning has
+    min_steps=2000 and replay_size=50000 unless these are among the options"""
     learners: tuple[int, ...] = (1, 2, 4)
     """processes that learn together"""
     num_envs: int = 64
@@ -102,6 +107,10 @@ def make_cases(options: Options, cpus: list[int], stores: list[TCPStore]) -> Ite
             f"learners={learners}",
         ]
         given += [f"sync={sync}", f"num_envs={num_envs}", *options.extra.split()]
+        preset = PRESETS.get(given[0].removeprefix("algo="))
+        if preset is not None and isinstance(preset().learner, DQNConfig):
+            named = {each.partition("=")[0] for each in given}
+            given += [f"{key}={value}" for key, value in SMALL_REPLAY.items() if key not in named]
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         stores.append(store)
         spec = {"what": what, "options": given, "cpus": cpus, "malloc": "tuned"}

@@ -81,6 +81,9 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         parts.sampler.take_episodes()
         return own_steps
 
+    while is_training and not parts.exchange.num_updates:  # what is measured is to learn
+        advance()
+
     def goes_on(has_time: bool) -> bool:
         """As the training loop agrees to stop; where learners go in step this is the barrier."""
         began = perf_counter()

@@ -105,7 +105,7 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
     cores = len(machine["cores_used"])
     title = f"{report['options']['num_envs']} environments, {cores} cores of {machine['cpu']}"
     table = Table(title=title)
-    table.add_column("", no_wrap=True)
+    table.add_column("", max_width=40, overflow="fold")
     for column in ("steps/s", "range", "of one", "of predicted", *SHARES):
         table.add_column(column, justify="right")
     for row in report["rows"]:

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,7 @@ from accel_rl.parallel import (
 )
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
+MEASURED: Any = {"gradient_cosine_interval": 1}
 
 
 class Network(PolicyValueModel):
@@ -73,7 +76,7 @@ def rollouts(rank: int, size: int) -> list[RolloutTensors]:
 
 
 def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    config = A2CConfig(normalize_advantage=True, max_gradient_norm=0.05, lr=0.01)
+    config = A2CConfig(normalize_advantage=True, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = Network().double()
     learner = A2C(CategoricalAgent(model), config, exchange_of(model, config))
     return train(learner, rollouts(rank, size))
@@ -82,11 +85,17 @@ def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
 def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     # One minibatch an epoch: which steps a smaller one has depends on each learner's shuffling.
     config = PPOConfig(
-        normalize_advantage=True, max_gradient_norm=0.05, minibatch_size=T * B, clip_value=True
+        normalize_advantage=True,
+        max_gradient_norm=0.05,
+        minibatch_size=T * B,
+        clip_value=True,
+        **MEASURED,
     )
     model = Network().double()
     learner = PPO(CategoricalAgent(model), config, exchange_of(model, config), seed=rank)
-    return train(learner, rollouts(rank, size))
+    # In order, so that every other step is of the same environments whoever has them.
+    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
+        return train(learner, rollouts(rank, size))
 
 
 def dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
@@ -107,6 +116,7 @@ def q_learning(
         target_update_steps=T * B,
         prioritized=True,
         num_atoms=num_atoms,
+        **MEASURED,
         **options,  # type: ignore[arg-type]
     )
     model = QNetwork(num_atoms).double()
@@ -141,16 +151,17 @@ def q_learning(
 
 
 def train(learner: A2C | PPO | DQN, batches: list[RolloutTensors]) -> Tensor:
-    for number, batch in enumerate(batches):
-        learner.update(batch, progress=0.1 * number)
-    return learner._exchange.parameters.parameter.clone()
+    """The parameters at the end, and behind them the gradient cosine of each batch learned from."""
+    metrics = [learner.update(batch, 0.1 * number) for number, batch in enumerate(batches)]
+    cosines = [each["gradient_cosine"] for each in metrics if each]
+    return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
 CASES = (a2c, ppo, dqn, cat_dqn)
 
 
 def run(rank: int, size: int) -> dict[str, Tensor]:
-    """The parameters that each case ends with."""
+    """What `train` gives of each case."""
     kind = Local if size == 1 else AllReduce
 
     def exchange_of(model: nn.Module, config: A2CConfig | PPOConfig | DQNConfig) -> Exchange:

@@ -259,3 +259,8 @@ def test_options_that_do_not_fit_rollouts_or_device_are_refused(
 def test_replay_too_small_for_the_rollouts_is_refused() -> None:
     with pytest.raises(ValueError, match=r"replay_size is 24; .* it must be at least 36"):
         make(replay_size=24, min_steps=24)
+    config = DQNConfig(replay_size=71, min_steps=71)
+    agent = make_agent(config, "auto", ENV, CPU)
+    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
+        make_learner(config, agent, exchange, ENV, B, T, seed=0, num_learners=2)

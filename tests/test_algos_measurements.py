@@ -17,6 +17,7 @@ from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 
 T, B = 4, 6
+ONE = torch.ones(())
 ENV = EnvSpec(
     name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
 )
@@ -195,14 +196,14 @@ def measured(interval: int) -> tuple[Measurements, torch.Tensor, Local]:
 def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
     # Gradients (4, 0) and (0, 4) of the halves, (2, 2) of all: 8 / (4 * sqrt(8)) = 1 / sqrt(2).
     measurements, numbers, exchange = measured(interval=1)
-    measurements.update((4 * numbers.sum()) / 2, lambda: 4 * numbers[0], lr=0.1)
+    measurements.update((4 * numbers.sum()) / 2, lambda: (4 * numbers[0], ONE), lr=0.1)
     assert exchange.parameters.gradient[:2].tolist() == [2, 2]
     assert measurements.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
 
 
 def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
     measurements, numbers, _ = measured(interval=1)
-    measurements.update(numbers.sum() * 0, lambda: numbers[0] * 0, lr=0.1)
+    measurements.update(numbers.sum() * 0, lambda: (numbers[0] * 0, ONE), lr=0.1)
     found = measurements.take()
     assert found["gradient_cosine"] == 0
     assert all(value.isfinite() for value in found.values())
@@ -213,9 +214,9 @@ def test_cosine_is_measured_every_so_many_updates() -> None:
     halves, found = [], []
     for update in range(7):
 
-        def half(update: int = update) -> torch.Tensor:
+        def half(update: int = update) -> tuple[torch.Tensor, torch.Tensor]:
             halves.append(update)
-            return numbers[0]
+            return numbers[0], ONE
 
         measurements.update(numbers.sum(), half, lr=0.1)
         found.append("gradient_cosine" in measurements.take())

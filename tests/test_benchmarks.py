@@ -150,10 +150,11 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.learning
-def test_scaling_tiny_compares_learners_with_the_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["a2c", "ppo minibatch_size=64", "dqn"])
+def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path) -> None:
     out = tmp_path / "scaling"
     sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")
-    done = run("scaling.py", *ONCE, *sizes, f"out={out}")
+    done = run("scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(f"{out}.json").read_text())
     parts = [(row["part"], row["sync"]) for row in report["rows"]]
@@ -165,6 +166,15 @@ def test_scaling_tiny_compares_learners_with_the_model(tmp_path: Path) -> None:
     assert in_step["shares"]["all_reduce"] > 0 == in_step["shares"]["push"]
     assert apart["shares"]["push"] > 0 == apart["shares"]["all_reduce"]
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise(load: Any) -> None:
+    scaling, stores = load("scaling"), []
+    options = scaling.Options(algos=("dqn min_steps=900", "a2c"), learners=(1,), what=("train",))
+    cases = [*scaling.make_cases(options, [0], stores)]
+    given = [" ".join(case.specs[0]["options"]) for case in cases]
+    assert all(each.endswith(" replay_size=50000") for each in given[:4])
+    assert [each.count("min_steps=") for each in given] == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_scaling_model_of_the_papers_machine(load: Any) -> None:

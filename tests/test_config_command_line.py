@@ -206,7 +206,23 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
         (
             ["algo=ppo", "learners=3", "num_envs=6", "horizon=512"],
             None,
-            "minibatch_size=512 does not divide among 3 learners; use minibatch_size=510",
+            "minibatch_size=512 does not divide among 3 learners; use minibatch_size=384",
+        ),
+        (
+            ["algo=ppo", "learners=3"],
+            None,
+            "num_envs=8 does not divide among 3 learners of 2 groups each; use "
+            "num_envs=6 horizon=342 minibatch_size=513, or",
+        ),
+        (
+            ["algo=dqn", "learners=2", "secondary_learner=true", "secondary_batch_size=33"],
+            None,
+            "secondary_batch_size=33 does not divide among 2 learners; use secondary_batch_size=32",
+        ),
+        (
+            ["algo=dqn", "learners=2", "batch_size=2", "gradient_cosine_interval=5"],
+            None,
+            "batch_size=2 gives each of 2 learners one; use batch_size=4 or more",
         ),
         (["learners=2"], "4", "learners=2, but the launcher has started 4; leave it out"),
         (["sync_period=2"], None, "sync_period=2 needs Adam as the update rule"),
@@ -233,7 +249,7 @@ def test_learners_that_cannot_be_had_are_refused(
         monkeypatch.setenv("WORLD_SIZE", ranks)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-        monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks: Team(ranks))
+        monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks, _: Team(ranks))
     assert main(["env=catch", *arguments]) == 1
     assert message in capfd.readouterr().err
 

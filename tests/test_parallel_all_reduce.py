@@ -42,9 +42,9 @@ def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
     for rank in range(size):
         found = torch.load(tmp_path / f"{size}_{rank}.pt")
         first = torch.load(tmp_path / f"{size}_0.pt")
-        for name, parameter in found.items():
-            assert torch.equal(parameter, first[name]), f"{name}: learner {rank} has others"
-            torch.testing.assert_close(parameter, expected[name], rtol=1e-9, atol=1e-12)
+        for name, numbers in found.items():
+            assert torch.equal(numbers, first[name]), f"{name}: learner {rank} has others"
+            torch.testing.assert_close(numbers, expected[name], rtol=1e-9, atol=1e-12)
 
 
 def test_ranks_are_read_from_torchruns_variables() -> None:

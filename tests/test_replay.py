@@ -294,6 +294,10 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         ValueError, match=r"replay_size=1000000000 takes 8336.* GB, and cpu has .* free"
     ):
         Replay(spec, CPU)
+    with pytest.raises(
+        ValueError, match=r"each of 3 learners' parts of the replay takes 8336.* use replay_size="
+    ):
+        Replay(spec, CPU, num_learners=3)
 
 
 def test_a_million_atari_transitions_take_8_3_gigabytes() -> None:

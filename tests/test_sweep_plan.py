@@ -114,7 +114,7 @@ def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
     sizes = []
     monkeypatch.setattr(
         "accel_rl.algos.replay.memory.check_free_memory",
-        lambda nbytes, size, device: sizes.append(nbytes),
+        lambda nbytes, *_: sizes.append(nbytes),
     )
     check_runs(plan_runs({"algo": "dqn,rainbow", "env": "catch", "seed": "0,1"}))
     assert len(sizes) == 2 and max(sizes) < 1e7
@@ -182,6 +182,37 @@ def test_gpus_are_those_that_this_process_may_use_if_a_run_wants_one(
     (run,) = plan_runs({"env": "catch", "device": device})
     slots = slots_here(SweepOptions(), [run.config])
     assert [gpu for slot in slots for gpu in slot.gpus] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "axes", "expected"),
+    [
+        ({}, {"gpus": "2"}, [("0", "1"), ("2", "3"), ("4", "5", "6")]),
+        ({}, {"learners": "3"}, [("0", "1", "2"), ("3", "4", "5", "6")]),
+        ({}, {"learners": "4", "gpus": "2"}, [("0", "1"), ("2", "3"), ("4", "5", "6")]),
+        ({}, {"gpus": "1,5"}, [("0", "1", "2", "3", "4", "5", "6")]),
+        ({}, {"gpus": "8"}, [("0", "1", "2", "3", "4", "5", "6")]),  # each run refuses that
+        ({}, {"learners": "2", "gpus": "0"}, [()]),
+        ({"slots": 3}, {"gpus": "2"}, [("0", "1"), ("2", "3"), ("4", "5", "6")]),
+        ({"slots": 7}, {"learners": "2"}, [(str(gpu),) for gpu in range(7)]),
+    ],
+    ids=str,
+)
+def test_slots_have_gpus_enough_for_the_learners_of_a_run(
+    options: dict, axes: dict, expected: list, monkeypatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 7)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    configs = [run.config for run in plan_runs({"env": "catch", **axes})]
+    slots = slots_here(SweepOptions(**options), configs)
+    assert [slot.gpus for slot in slots] == expected
+
+
+def test_slots_too_many_for_the_gpus_of_a_run_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 7)
+    configs = [run.config for run in plan_runs({"env": "catch", "gpus": "2"})]
+    with pytest.raises(ValueError, match=r"slots=4 gives a run 1 of 7 GPUs.* use slots=3 or fewer"):
+        slots_here(SweepOptions(slots=4), configs)
 
 
 def test_slots_share_no_more_cores_than_the_quota_pays_for() -> None:

@@ -94,6 +94,44 @@ def wait_for_rows(process: subprocess.Popen[str], folder: Path, names: list[str]
         time.sleep(0.05)
 
 
+def plan_an_end(folder: Path) -> None:
+    """A shorter plan, so that resuming has an end: 8,000 steps more than the furthest run."""
+    names = [path.stem for path in folder.glob("runs/*/checkpoints/steps_*.pt")]
+    steps = max(int(name.removeprefix("steps_")) for name in names) + 8_000
+    plan = folder / "sweep.yaml"
+    plan.write_text(plan.read_text().replace("1e9", str(steps), 1))
+    for config in folder.glob("runs/*/config.yaml"):
+        config.write_text(
+            config.read_text().replace("total_steps: 1000000000", f"total_steps: {steps}")
+        )
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(300)
+def test_runs_of_two_learners_fail_and_stop_as_one_and_go_on(tmp_path, capsys) -> None:
+    folder = tmp_path / "sweep"
+    options = ["seed=0,1", *ENDLESS, "learners=2", "gpus=0", "serial=true", "slots=2"]
+    process = start(folder, *options)
+    wait_for_rows(process, folder, ["catch-a2c-0", "catch-a2c-1"])
+    launchers = psutil.Process(process.pid).children()
+    learners = [launcher.children() for launcher in launchers]
+    assert [len(each) for each in learners] == [2, 2]
+    (failing,) = (each for each in launchers if any("catch-a2c-0" in x for x in each.cmdline()))
+    lost = next(each for each in failing.children() if each.environ()["RANK"] == "1")
+    lost.kill()
+    failing.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"failed: catch-a2c-0: exit code 1: learner 1 (pid {lost.pid}) was killed" in err
+    assert not psutil.wait_procs([*learners[0], *learners[1]], timeout=5)[1]
+    states = [row["state"] for row in rows_of(folder / "results.csv")]
+    assert states == ["failed", "stopped"]
+    plan_an_end(folder)
+    assert main(["sweep", f"resume={folder}", "slots=2"]) == 0
+    assert [row["state"] for row in rows_of(folder / "results.csv")] == ["finished"] * 2
+
+
 @pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_path, capsys) -> None:
@@ -117,14 +155,7 @@ def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_pat
     assert list(states.values()) == ["stopped", "stopped", "waiting"]
     saved = [list_checkpoints(folder / "runs" / f"catch-a2c-{seed}") for seed in (0, 1)]
     assert all(saved) and not (folder / "runs" / "catch-a2c-2").exists()
-    # A shorter plan, so that resuming has an end: 8,000 steps more than the further of them.
-    steps = max(int(each[-1].stem.removeprefix("steps_")) for each in saved) + 8_000
-    plan = folder / "sweep.yaml"
-    plan.write_text(plan.read_text().replace("1e9", str(steps), 1))
-    for config in folder.glob("runs/*/config.yaml"):
-        config.write_text(
-            config.read_text().replace("total_steps: 1000000000", f"total_steps: {steps}")
-        )
+    plan_an_end(folder)
     assert main(["sweep", f"resume={folder}", "part=1/2"]) == 0
     assert "goes on after" in (folder / "runs" / "catch-a2c-0" / "train.log").read_text()
     done = [is_finished(run, folder / "runs" / run.name) for run in read_plan(folder)]

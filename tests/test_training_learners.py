@@ -16,11 +16,13 @@ import psutil
 import pytest
 import torch
 
-from accel_rl.parallel import Ranks, TeamError
+from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
+from accel_rl.training.loop import _check_is_shared
 from accel_rl.training.reports import Others, Report
+from accel_rl.training.run import _given_timeout
 
 REPOSITORY = Path(__file__).parents[1]
 CATCH = ("env=catch", "num_envs=4", "learners=2")
@@ -232,6 +234,34 @@ def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
 
 
 @pytest.mark.learning
+def test_learner_that_is_slow_to_begin_has_the_initial_parameters_of_the_store(tmp_path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            from accel_rl.__main__ import main
+            from accel_rl.training import loop
+            build = loop.build
+            def build_slowly(config, saved, team):
+                time.sleep(0 if team.ranks.is_first else 4)
+                return build(config, saved, team)
+            loop.build = build_slowly
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    options = (*SMALL, "sync=store", "log_norms=true", "total_steps=4000")
+    with launched(run_dir, *options, program=(*TORCHRUN, str(script))) as run:
+        run.ends(0)
+    saved = last_checkpoint(run_dir)
+    part = load_checkpoint(part_path(run_dir, saved["parts"][1], 1))
+    first, second = (each["algorithm"]["initial_parameters"] for each in (saved, part))
+    assert same_tensors(first, second)
+
+
+@pytest.mark.learning
 def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
     script = tmp_path / "drift.py"
     script.write_text(
@@ -294,6 +324,37 @@ def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: st
     config = parse_arguments(["env=catch", "num_envs=12", *options])
     with pytest.raises(ValueError, match=message):
         check_learners(config, ranks)
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "ppo_baselines", "dqn"])
+@pytest.mark.parametrize("learners", [2, 3, 5, 8])
+def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> None:
+    """Each message's own, one after another, until the run can be had."""
+    given = {"algo": algo, "env": "catch", "learners": str(learners), "num_envs": "4"}
+    for _ in range(3):
+        config = parse_arguments([f"{key}={value}" for key, value in given.items()])
+        try:
+            return check_learners(config, Ranks())
+        except ValueError as error:
+            advice = str(error).partition("; use ")[2].partition(", or another")[0]
+            assert advice, error
+            given |= dict(each.split("=") for each in advice.split())
+    raise AssertionError(given)
+
+
+def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:
+    second = Team(Ranks(1, 2, 0, 1))
+    _check_is_shared(tmp_path, second)
+    _check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
+    with pytest.raises(ValueError, match=r"there is no .*/absent on .* that all machines see"):
+        _check_is_shared(tmp_path / "absent", second)
+
+
+def test_first_meeting_waits_as_long_as_the_command_line_says() -> None:
+    assert _given_timeout(["env=catch", "parallel.learner_timeout_seconds=7"]) == 7
+    assert _given_timeout(["learner_timeout_seconds=7.5"]) == 7.5
+    for arguments in ([], ["learner_timeout_seconds=-1"], ["learner_timeout_seconds=x"]):
+        assert _given_timeout(arguments) == 1800
 
 
 LEARNING = {

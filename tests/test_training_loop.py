@@ -19,6 +19,7 @@ from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.loop import _save_what_can_be, iterate
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.recorder import Recorder
+from accel_rl.training.reports import Others
 from accel_rl.training.stopping import StopRequest
 
 
@@ -282,6 +283,19 @@ def test_time_out_of_training_does_not_count(tmp_path, monkeypatch) -> None:
     now[0] = 150.0  # 40 s of evaluation
     recorder.pause(40.0)
     assert recorder.seconds == 10.0
+    recorder.close()
+
+
+def test_evaluation_while_others_go_on_counts_but_for_the_shares(tmp_path, monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("accel_rl.training.recorder.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Others, "are_in_step", False)
+    recorder = make_recorder(make_config(), tmp_path, Tape())
+    recorder.learning_seconds = 5.0
+    now[0] = 150.0
+    recorder.pause(40.0)
+    assert recorder.seconds == 50.0
+    assert recorder.whole_run().split.learning == pytest.approx(0.5)
     recorder.close()
 
 

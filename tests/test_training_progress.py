@@ -166,6 +166,9 @@ def test_time_split_is_what_passed_between_two_readings() -> None:
     before = Clock.read(10.0, SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
     after = Clock.read(20.0, SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
     assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7))
+    # 30 seconds more, of which 30 in an evaluation
+    later = after._replace(wall=50.0, evaluating=30.0)
+    assert TimeSplit.between(before, later) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7))
 
 
 @pytest.mark.parametrize(

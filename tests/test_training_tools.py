@@ -62,6 +62,8 @@ def test_plot_of_measurements_says_where_the_picture_is(tmp_path, capsys, monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["evalute", "RUN"], "evalute is no command; did you mean evaluate?"),
+        (["sweeps", "seed=0,1"], "sweeps is no command; did you mean sweep?"),
         (["evaluate"], "evaluate takes one run directory, as in runs/pong-a2c-0-...; 0 are given"),
         (["play", "a", "b"], "play takes one run directory, as in runs/pong-a2c-0-...; 2 are"),
         (["evaluate", "absent"], "there is no run directory absent; name one that training"),

@@ -168,10 +168,14 @@ class A2C:
                 self.config.entropy_coefficient,
             )
 
+        def half() -> tuple[Tensor, Tensor]:
+            valid = batch.valid & every_other(batch.valid)
+            return loss_of(valid).total * scale, valid.sum()
+
         loss, scale = loss_of(batch.valid), self.config.loss_scale
         gradient_norm = self._measurements.update(
             loss.total * scale,
-            lambda: loss_of(batch.valid & every_other(batch.valid)).total * scale,
+            half,
             self.config.learning_rate(B * self._exchange.num_sharing, progress),
             batch.valid.sum(),
         )

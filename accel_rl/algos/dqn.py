@@ -97,7 +97,9 @@ class DQN:
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
         self._owns_replay = first is None
-        self.replay: Replay = Replay(replay_spec, on) if first is None else first.replay
+        self.replay: Replay = (
+            Replay(replay_spec, on, num_learners) if first is None else first.replay
+        )
         self._priorities: Priorities | None = None if first is None else first._priorities
         if config.prioritized and first is None:
             self._priorities = Priorities(
@@ -210,10 +212,12 @@ class DQN:
             counted = valid if weight is None else valid * weight
             return (counted * each.loss).sum() / valid.sum().clamp(min=1)
 
+        def half() -> tuple[Tensor, Tensor]:
+            counted = valid * every_other(valid)
+            return loss_of(counted), counted.sum()
+
         loss = loss_of(valid)
-        gradient_norm = self._measurements.update(
-            loss, lambda: loss_of(valid * every_other(valid)), lr, valid.sum()
-        )
+        gradient_norm = self._measurements.update(loss, half, lr, valid.sum())
         if self._priorities is not None and self._owns_replay:
             self._priorities.update(step, env, each.priority.to(self.replay.device))
         with torch.no_grad():

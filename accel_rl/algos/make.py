@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
@@ -83,9 +85,9 @@ def make_learner(
 def _replay_spec(
     config: DQNConfig, env: EnvSpec, num_envs: int, horizon: int, num_learners: int
 ) -> ReplaySpec:
-    return ReplaySpec(
-        size=-(-config.replay_size // num_learners),
-        num_envs=num_envs,
+    whole = ReplaySpec(  # checked as such, since the options are of all learners together
+        size=config.replay_size,
+        num_envs=num_envs * num_learners,
         horizon=horizon,
         observation_shape=env.observation_shape,
         observation_dtype=getattr(torch, env.observation_dtype.name),
@@ -93,3 +95,4 @@ def _replay_spec(
         n_step=config.n_step,
         gamma=config.gamma,
     )
+    return replace(whole, size=-(-whole.size // num_learners), num_envs=num_envs)

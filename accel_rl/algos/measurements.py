@@ -45,25 +45,27 @@ class Measurements:
     def update(
         self,
         loss: Tensor,
-        half_loss: Callable[[], Tensor],
+        half: Callable[[], tuple[Tensor, Tensor]],
         lr: float,
         weight: Tensor | None = None,
     ) -> Tensor:
         """``loss.backward()`` into the zeroed flat gradient, then ``exchange.step(lr, weight)``.
 
-        ``half_loss``: the same loss over one half of its batch, from the same forward pass, which
-        is this learner's part where several share an update.
+        ``half``: gives the same loss over one half of its batch, from the same forward pass, and
+        how many samples that is the mean over, 0-d. Where several learners share an update, their
+        halves are added up as their batches are.
         Returns what the exchange does: the norm of the gradient, 0-d.
         """
-        if self._interval and self._exchange.num_updates % self._interval == 0:
-            self._values[(COSINE,)].append(self._backward_measured(loss, half_loss()))
-        else:
-            loss.backward()  # type: ignore[no-untyped-call]
-        if self._norms is None:
-            return self._exchange.step(lr, weight)
-        self._norms.begin()
+        is_measured = self._interval and self._exchange.num_updates % self._interval == 0
+        half_gradient = self._half_gradient(*half()) if is_measured else None
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._norms is not None:
+            self._norms.begin()
         gradient_norm = self._exchange.step(lr, weight)
-        self._values[self._norms.names].append(self._norms.end(gradient_norm))
+        if half_gradient is not None:
+            self._values[(COSINE,)].append(self._cosine(half_gradient))
+        if self._norms is not None:
+            self._values[self._norms.names].append(self._norms.end(gradient_norm))
         return gradient_norm
 
     def take(self) -> dict[str, Tensor]:
@@ -75,18 +77,22 @@ class Measurements:
                 values.clear()
         return means
 
-    def _backward_measured(self, loss: Tensor, half_loss: Tensor) -> Tensor:
-        """Leaves the gradient of ``loss``; returns its cosine with that of ``half_loss``, ``[1]``.
-
-        0 where one of the two vanishes.
-        """
+    def _half_gradient(self, half_loss: Tensor, count: Tensor) -> Tensor:
+        """The sum of gradients over half of the whole batch, ``[P]``; the flat gradient is zero."""
         flat = self._exchange.parameters
         half_loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        half = flat.gradient.clone()
+        half = self._exchange.sum(flat.gradient * count)
         flat.zero_gradient()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(flat.gradient)
-        cosine = half.dot(flat.gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+        return half
+
+    def _cosine(self, half: Tensor) -> Tensor:
+        """That of ``half`` and the gradient just used, ``[1]``; 0 where one of the two vanishes.
+
+        Clipping, which has come between, is a factor.
+        """
+        gradient = self._exchange.parameters.gradient
+        norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(gradient)
+        cosine = half.dot(gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
         return cosine.unsqueeze(0)
 
 

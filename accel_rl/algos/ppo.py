@@ -242,13 +242,12 @@ class PPO:
                 config.entropy_coefficient,
             )
 
+        def half() -> tuple[Tensor, Tensor]:
+            valid = batch.valid & every_other(batch.valid)
+            return loss_of(valid).total, valid.sum()
+
         loss = loss_of(batch.valid)
-        gradient_norm = self._measurements.update(
-            loss.total,
-            lambda: loss_of(batch.valid & every_other(batch.valid)).total,
-            lr,
-            batch.valid.sum(),
-        )
+        gradient_norm = self._measurements.update(loss.total, half, lr, batch.valid.sum())
         return torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
 
     @torch.no_grad()

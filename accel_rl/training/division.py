@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from itertools import count
 
 import torch
 
-from accel_rl.algos import DQNConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.parallel.team import STORE_VARIABLE
@@ -57,20 +58,63 @@ def _check_division(config: TrainConfig, num: int) -> None:
     """Raises ValueError where ``num`` learners cannot have equal parts."""
     if num == 1 or config.parallel.sync == "store":
         return
-    whole = num * config.sampler.num_groups
-    counts = {"num_envs": (config.sampler.num_envs, whole)}
-    if isinstance(config.learner, DQNConfig):
-        counts["batch_size"] = config.learner.batch_size, num
-    if isinstance(config.learner, PPOConfig):
-        counts["minibatch_size"] = config.learner.minibatch_size, num
-    for name, (count, divisor) in counts.items():
-        if count % divisor:
-            near = max(divisor, count // divisor * divisor)
-            groups = f" of {config.sampler.num_groups} groups each" * (name == "num_envs")
+    sampler, learner = config.sampler, config.learner
+    num_envs = sampler.num_envs
+    if num_envs % (num * sampler.num_groups):
+        groups = f" of {sampler.num_groups} groups each"
+        raise _indivisible("num_envs", num_envs, num, _near_envs(config, num), groups)
+    batches = {}
+    if isinstance(learner, A2CConfig):
+        batches["num_envs"] = num_envs
+    elif isinstance(learner, PPOConfig):
+        batches["minibatch_size"] = learner.minibatch_size
+    elif isinstance(learner, DQNConfig):
+        batches["batch_size"] = learner.batch_size
+        if learner.secondary_learner and learner.secondary_batch_size is not None:
+            batches["secondary_batch_size"] = learner.secondary_batch_size
+    for name, size in batches.items():
+        if size % num:
+            rollout = num_envs * sampler.horizon if name == "minibatch_size" else None
+            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, rollout)}")
+        if learner.gradient_cosine_interval and size < 2 * num:
             raise ValueError(
-                f"{name}={count} does not divide among {num} learners{groups}; use "
-                f"{name}={near}, or another number of learners"
+                f"gradient_cosine_interval={learner.gradient_cosine_interval} compares half a "
+                f"batch with all of it, but {name}={size} gives each of {num} learners one; use "
+                f"{name}={2 * num} or more, or gradient_cosine_interval=0"
             )
+
+
+def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") -> ValueError:
+    return ValueError(
+        f"{name}={size} does not divide among {num} learners{groups}; use {near}, or another "
+        "number of learners"
+    )
+
+
+def _near_envs(config: TrainConfig, num: int) -> str:
+    """Options with about as many environments, which ``num`` learners can divide.
+
+    Of PPO the horizon as well: presets scale it, and minibatches must divide the rollout.
+    """
+    sampler, learner = config.sampler, config.learner
+    whole = num * sampler.num_groups
+    few = max(whole, sampler.num_envs // whole * whole)
+    if not isinstance(learner, PPOConfig):
+        return f"num_envs={few}"
+    size = num * -(-learner.minibatch_size // num)  # as it will have to be
+    horizon = next(each for each in count(sampler.horizon) if few * each % size == 0)
+    return f"num_envs={few} horizon={horizon}" + (
+        f" minibatch_size={size}" if size != learner.minibatch_size else ""
+    )
+
+
+def _near_batch(size: int, num: int, rollout: int | None) -> int:
+    """The largest that ``num`` learners divide, no larger than ``size`` if one is not.
+
+    ``rollout``: so many steps are to be whole batches.
+    """
+    fits = [each for each in range(num, max(size, num) + 1, num) if (rollout or 0) % each == 0]
+    return fits[-1]
 
 
 def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:

@@ -20,11 +20,11 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
 from accel_rl.training.orphan import LAUNCHER_VARIABLE
+from accel_rl.training.stopping import STOP_SECONDS
 
-STOP_SECONDS = 600.0
-"""for learners to save and end, once asked to; then they are killed. A replay may be large"""
 FAILURE_SECONDS = 60.0
-"""the same after one of them has failed"""
+"""for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
+that hangs is the likely failure, and there is an earlier checkpoint"""
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 """exit codes of learners that were asked to stop, and did"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

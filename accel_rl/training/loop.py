@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 import signal
 import traceback
 from collections.abc import Callable, Mapping
@@ -84,6 +85,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
         if config.resume is not None:
             if is_first:
                 stack.enter_context(hold(Path(config.resume)))
+            _check_is_shared(Path(config.resume), team)
             saved = load_last(config, team.ranks)
         cpus = available_cpus()
         parts = build(config, saved, team)
@@ -99,6 +101,9 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             run_dir = team.share("run_dir", made)
             if is_first:
                 stack.enter_context(hold(run_dir))
+            _check_is_shared(run_dir, team)
+            if _is_apart(config, team):
+                team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or Console(), config.title))
         )
@@ -112,6 +117,16 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
         except Exception as error:
             who = _blame(team) if isinstance(error, TeamError) else ""
             raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
+
+
+def _check_is_shared(run_dir: Path, team: Team) -> None:
+    """Raises ValueError where this learner does not see the first one's run directory."""
+    if not team.ranks.is_first and not run_dir.is_dir():
+        raise ValueError(
+            f"there is no {run_dir.absolute()} on {platform.node()}, but the first learner has "
+            "its run directory there; give a run_dir on a file system that all machines see, as "
+            "an absolute path"
+        )
 
 
 def _run(

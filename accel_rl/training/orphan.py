@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 
-GRACE_SECONDS = 60.0
-"""to save and end, before it kills itself"""
+from accel_rl.training.stopping import STOP_SECONDS
+
 LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
 """environment variable in which our own launcher says its process id"""
 
@@ -28,7 +28,7 @@ def end_with_parent() -> None:
     def watch() -> None:
         select.select([parent], [], [])
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_SECONDS)
+        time.sleep(STOP_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()

@@ -95,6 +95,7 @@ class Recorder:
             self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
             self._saved_steps = self.steps
         self._earlier_seconds = counts["training_seconds"]
+        self._evaluating_seconds = 0.0
         self._times = SamplerTimes(0.0, 0.0, 0.0)
         self._began = self._shown = self._drawn = perf_counter()
         self._first = self._before_last_row = self._last_row = self._read()
@@ -108,10 +109,12 @@ class Recorder:
     def pause(self, seconds: float) -> None:
         """Takes ``seconds`` that just passed out of the training time.
 
-        Not where there are other learners that went on meanwhile.
+        Where there are other learners that went on meanwhile, only out of what the shares are of.
         """
         if self._others.are_in_step:
             self._began += seconds
+        else:
+            self._evaluating_seconds += seconds
 
     @property
     def seconds(self) -> float:
@@ -306,7 +309,9 @@ class Recorder:
         )
 
     def _read(self) -> Reading:
-        clock = Clock.read(self.seconds, self._times, self.learning_seconds)
+        clock = Clock.read(
+            self.seconds, self._times, self.learning_seconds, self._evaluating_seconds
+        )
         return Reading(self.steps, self.updates, clock)
 
 

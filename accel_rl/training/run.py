@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -12,7 +13,7 @@ from rich.console import Console
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
-from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
+from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
@@ -71,7 +72,7 @@ def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
 def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
     """As one learner of several; the first one resolves the config for all."""
     end_with_parent()
-    team = meet_by_store(ranks)
+    team = meet_by_store(ranks, _given_timeout(arguments))
     config = None
     if ranks.is_first:
         config = parse_arguments(arguments)
@@ -102,6 +103,17 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     finally:
         team.close()
     return code
+
+
+def _given_timeout(arguments: Sequence[str]) -> float:
+    """``learner_timeout_seconds`` of the command line, for the wait until the first learner has
+    resolved the config: a preset's, or a resumed run's, cannot be known to the others before."""
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        if key.rpartition(".")[2] == "learner_timeout_seconds":
+            with contextlib.suppress(ValueError):  # the first learner refuses it
+                return ParallelConfig(learner_timeout_seconds=float(text)).learner_timeout_seconds
+    return ParallelConfig().learner_timeout_seconds
 
 
 def _train(config: TrainConfig, console: Console, team: Team) -> int:

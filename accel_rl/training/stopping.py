@@ -10,6 +10,8 @@ from types import FrameType, TracebackType
 from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SECONDS = 600.0
+"""for a process to save and end, once asked to; then it is killed. A replay may be large"""
 
 
 class Interrupted(BaseException):

@@ -8,21 +8,27 @@ from accel_rl.samplers.base import SamplerTimes
 
 
 class Clock(NamedTuple):
-    """Readings of the accumulating clocks, in seconds: of the wall, the sampler and the learner."""
+    """Readings of the accumulating clocks, in seconds: of the wall, the sampler and the learner.
+
+    ``evaluating``: of the wall's, in which this learner evaluated while others went on.
+    """
 
     wall: float
     waiting: float
     inference: float
     simulating: float
     learning: float
+    evaluating: float = 0.0
 
     @classmethod
-    def read(cls, wall: float, times: SamplerTimes, learning: float) -> Clock:
-        return cls(wall, times.waiting, times.policy, times.simulating, learning)
+    def read(
+        cls, wall: float, times: SamplerTimes, learning: float, evaluating: float = 0.0
+    ) -> Clock:
+        return cls(wall, times.waiting, times.policy, times.simulating, learning, evaluating)
 
 
 class TimeSplit(NamedTuple):
-    """Shares of the wall time between two readings.
+    """Shares of the wall time between two readings, evaluations left out.
 
     ``waiting`` (for simulators), ``inference``, ``learning`` and ``other`` are this process' own
     and add up to 1. ``simulating`` is how much of the time the simulators worked, on average, in
@@ -40,7 +46,8 @@ class TimeSplit(NamedTuple):
 
     @classmethod
     def between(cls, before: Clock, after: Clock) -> TimeSplit:
-        wall = max(after.wall - before.wall, 1e-9)
+        evaluating = after.evaluating - before.evaluating
+        wall = max(after.wall - before.wall - evaluating, 1e-9)
         waiting = (after.waiting - before.waiting) / wall
         inference = (after.inference - before.inference) / wall
         learning = (after.learning - before.learning) / wall

@@ -110,6 +110,8 @@ class Transitions(NamedTuple):
 class Replay:
     """The memory on ``device``.
 
+    ``num_learners``: that divide ``replay_size``; each has a memory like this one.
+
     ``low``, ``high``: the steps that can be drawn, see above. They follow from how much has been
     stored alone, so no device is asked for them.
 
@@ -117,8 +119,8 @@ class Replay:
         ValueError: the device has not as much memory free.
     """
 
-    def __init__(self, spec: ReplaySpec, device: torch.device) -> None:
-        check_free_memory(spec.nbytes, spec.size, device)
+    def __init__(self, spec: ReplaySpec, device: torch.device, num_learners: int = 1) -> None:
+        check_free_memory(spec.nbytes, spec.size, device, num_learners)
         S, B = spec.num_slots, spec.num_envs
         self.spec = spec
         self.device = device
@@ -270,15 +272,21 @@ class Replay:
             yield slice(fits, stop - start), slice(0, stop - start - fits)
 
 
-def check_free_memory(nbytes: int, size: int, device: torch.device) -> None:
-    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``."""
+def check_free_memory(nbytes: int, size: int, device: torch.device, num_learners: int = 1) -> None:
+    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``.
+
+    ``num_learners``: of whose replay that is one part.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
     else:
         free = psutil.virtual_memory().available
     if nbytes > free:
-        fits = int(size * free / nbytes * 0.9)
+        fits = num_learners * int(size * free / nbytes * 0.9)
+        what = f"a replay of replay_size={size}"
+        if num_learners > 1:
+            what = f"each of {num_learners} learners' parts of the replay"
         raise ValueError(
-            f"a replay of replay_size={size} takes {nbytes / 1e9:.1f} GB, and {device} has "
+            f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has "
             f"{free / 1e9:.1f} GB free; use replay_size={fits} or less, or another replay device"
         )

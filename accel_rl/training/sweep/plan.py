@@ -27,8 +27,8 @@ class SweepOptions:
     """How a sweep is run."""
 
     slots: int | None = None
-    """runs at a time, each with an equal share of the cores and GPUs; none: one for each GPU, and
-    one where there is none"""
+    """runs at a time, each with an equal share of the cores and GPUs; none: as many as the GPUs are
+    enough for, and one where there is none"""
     cpus: tuple[int, ...] = ()
     """CPUs that all runs together may use; empty: all that this process may use"""
     part: str = "1/1"

@@ -17,14 +17,12 @@ from typing import Literal
 import accel_rl
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.run_directory import hold
-from accel_rl.training.stopping import StopRequest
+from accel_rl.training.stopping import STOP_SECONDS, StopRequest
 from accel_rl.training.sweep.plan import PlannedRun, is_finished
 from accel_rl.training.sweep.slots import Slot
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
-STOP_SECONDS = 600.0
-"""for runs to save and end when the sweep is stopped; then they are killed"""
 _LOOK_SECONDS = 0.25
 
 _PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])

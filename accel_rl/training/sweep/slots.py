@@ -21,7 +21,9 @@ class Slot:
     gpus: tuple[str, ...]
 
 
-def make_slots(options: SweepOptions, gpus: Sequence[str], machine: Machine) -> list[Slot]:
+def make_slots(
+    options: SweepOptions, gpus: Sequence[str], machine: Machine, gpus_of_run: int = 1
+) -> list[Slot]:
     """Equal shares of ``machine``, in order, for ``slots`` runs at a time.
 
     Slots beyond the number of cores or GPUs share them. Of more cores than the quota pays for, the
@@ -30,7 +32,7 @@ def make_slots(options: SweepOptions, gpus: Sequence[str], machine: Machine) -> 
     Raises:
         ValueError: ``cpus`` names one that cannot be had.
     """
-    num_slots = options.slots or max(1, len(gpus))
+    num_slots = options.slots or max(1, len(gpus) // gpus_of_run)
     cpus: Sequence[int] | None = options.cpus or None
     if cpus is None and machine.quota is not None and machine.quota < len(machine.cores):
         cpus = [cpu for core in machine.cores[: max(1, int(machine.quota))] for cpu in core.cpus]
@@ -44,11 +46,33 @@ def make_slots(options: SweepOptions, gpus: Sequence[str], machine: Machine) -> 
 
 
 def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Slot]:
-    """Shares of this machine, of its GPUs too unless all runs are told device=cpu."""
+    """Shares of this machine, of its GPUs too unless all runs are to use none.
+
+    Raises:
+        ValueError: ``cpus`` names one that cannot be had, or ``slots`` are too many for the GPUs
+            that a run is to use.
+    """
+    found = torch.cuda.device_count()
+    most = max(_num_gpus(config, found) for config in configs)
     gpus: list[str] = []
-    if any(config.device != "cpu" for config in configs):
+    if most:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = [str(number) for number in range(torch.cuda.device_count())]
-        if visible and gpus:
-            gpus = visible.split(",")[: len(gpus)]
-    return make_slots(options, gpus, read_machine())
+        gpus = [str(number) for number in range(found)]
+        if visible:
+            gpus = visible.split(",")[:found]
+    slots = make_slots(options, gpus, read_machine(), max(1, most))
+    asked = max(config.gpus or 0 for config in configs)
+    fewest = min(len(slot.gpus) for slot in slots)
+    if fewest < asked <= found:
+        raise ValueError(
+            f"slots={options.slots} gives a run {fewest} of {found} GPUs, and gpus={asked} asks "
+            f"for more; use slots={found // asked} or fewer, or leave slots out"
+        )
+    return slots
+
+
+def _num_gpus(config: TrainConfig, found: int) -> int:
+    """Of the GPUs ``found``, how many a run would use if it were alone."""
+    if config.device == "cpu" or config.gpus == 0:
+        return 0
+    return min(config.gpus or config.num_learners, found)

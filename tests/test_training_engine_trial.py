@@ -165,7 +165,8 @@ def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.usefixtures("short_trial")
 def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_path: Path) -> None:
-    small = ["env=catch", "algo=a2c", "num_envs=4", "total_steps=400"]
+    small = ["env=catch", "algo=ppo", "num_envs=4", "horizon=32", "minibatch_size=64"]
+    small.append("total_steps=400")
     tuned, told = tmp_path / "tuned", tmp_path / "told"
     shown = run(tuned, *small, "num_groups=1", "tune=true")
     assert "trial: num_groups=1 workers_per_core=1 num_workers=none makes" in shown

@@ -188,15 +188,14 @@ class _Simulators:
     """The environments of a run, in the layout to try, stepping with its policy."""
 
     def __init__(self, config: TrainConfig, layout: Layout, parts: Parts, team: Team) -> None:
-        shorter = dataclasses.replace(
-            config.sampler,
+        share = parts.sampler.config
+        share = dataclasses.replace(
+            share,
             **layout._asdict(),
-            horizon=min(config.sampler.horizon, _MOST_STEPS),
+            horizon=min(share.horizon, _MOST_STEPS),
             decorrelation_steps=0,
         )
-        sampler = make_sampler(
-            dataclasses.replace(config, sampler=shorter), config.seed, parts.device, team.ranks
-        )
+        sampler = make_sampler(config, share, config.seed, parts.device, team.ranks)
         assert isinstance(sampler, ParallelSampler)
         self.num_workers = len(sampler.plan.worker_cpus)
         self._sampler = sampler

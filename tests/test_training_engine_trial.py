@@ -58,7 +58,7 @@ class Fake:
     def rate(self) -> float:
         groups, per_core, _ = self.layout
         away = abs(np.log2(groups / 4)) + abs(np.log2(self.num_workers / 8)) + 2 * (per_core > 1)
-        return 1000.0 * 0.9**away
+        return float(1000.0 * 0.9**away)
 
     def measure(self) -> float:
         assert self in self.shop.running
@@ -92,17 +92,17 @@ def test_search_ends_at_the_fastest_neighbour_of_all(shop: Workshop, first: Layo
     assert shop.lines[-1].startswith("chose num_groups=4 workers_per_core=1 num_workers=8 in ")
 
 
-def test_what_is_no_faster_in_one_of_three_turns_is_left(shop: Workshop) -> None:
+def test_what_is_slower_is_not_taken_for_noise(shop: Workshop) -> None:
     shop.noise = 0.05
     reached = []
     for seed in range(40):
         shop.rng = np.random.default_rng(seed)
         reached.append(Fake(shop, shop.choose(Layout(4, 1, 4))).rate)  # 8 workers: 11 % faster
     assert min(reached) >= 900, "never slower than what was configured"
-    assert np.mean(np.array(reached) == 1000) > 0.5
+    assert np.mean(np.array(reached) == 1000) > 0.9
 
 
-@pytest.mark.parametrize("seconds, num_compared", [(0.0, 0), (4.0, 0), (9.5, 1), (14.5, 2)])
+@pytest.mark.parametrize("seconds, num_compared", [(0.0, 0), (4.0, 0), (12.5, 1), (23.5, 2)])
 def test_search_ends_in_time_with_the_fastest_so_far(
     shop: Workshop, seconds: float, num_compared: int
 ) -> None:

@@ -28,7 +28,9 @@ SECONDS = 30.0
 WINDOW_SECONDS = 0.5
 """of one measurement, or one rollout where that takes longer"""
 NUM_TURNS = 5
-"""of two by turns, of which the new one must be faster in all but one"""
+"""of two, the new one of which must be faster in all but one"""
+GAIN = 1.02
+"""how many times as fast it must be there: for less, nothing need change"""
 _MOST_STEPS = 20
 """of a rollout in the trial, so that none takes long"""
 
@@ -178,7 +180,7 @@ def _is_faster(
         if perf_counter() > end:
             return False
         before, now = fastest.measure(), other.measure()
-        losses += now <= before
+        losses += now < GAIN * before
         if losses > 1:
             break
     verdict = ": kept" * (losses <= 1)

@@ -1,22 +1,26 @@
 """``tune=true``: the search goes where it should, and a run learns as if it had been told."""
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from accel_rl.parallel import FlatParameters, Local, Ranks, Team
 from accel_rl.samplers import SamplerConfig
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.topology import Core, Machine
+from accel_rl.topology import Core, Machine, available_cpus
 from accel_rl.training import engine_trial
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.engine_trial import Layout, choose, neighbours
 from accel_rl.training.loop import train
+from accel_rl.training.parts import build
 from accel_rl.training.saved_run import read_config
 
 NUM_ENVS, NUM_CORES = 32, 4
@@ -99,7 +103,7 @@ def test_what_is_slower_is_not_taken_for_noise(shop: Workshop) -> None:
         shop.rng = np.random.default_rng(seed)
         reached.append(Fake(shop, shop.choose(Layout(4, 1, 4))).rate)  # 8 workers: 11 % faster
     assert min(reached) >= 900, "never slower than what was configured"
-    assert np.mean(np.array(reached) == 1000) > 0.9
+    assert np.mean(np.array(reached) == 1000) > 0.8
 
 
 @pytest.mark.parametrize("seconds, num_compared", [(0.0, 0), (4.0, 0), (12.5, 1), (23.5, 2)])
@@ -184,6 +188,43 @@ def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_p
     shown = run(tuned, "total_steps=800")
     assert "trial" not in shown
     assert read_config(tuned).sampler == config.sampler
+
+
+class SecondOfTwo(Team):
+    """Is told what the first learner has found."""
+
+    def __init__(self, told: Layout) -> None:
+        super().__init__(Ranks(rank=1, size=2, local_rank=1, local_size=2))
+        self.told = told
+
+    def share(self, name: str, value: Any = None) -> Any:
+        assert (name, value) == ("layout", None)
+        return self.told
+
+
+def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_group(config: Any, learner: Any, model: Any, *others: Any) -> Local:
+        return Local(FlatParameters(model), learner.rule, learner.max_gradient_norm)
+
+    monkeypatch.setattr("accel_rl.training.parts.make_exchange", without_group)
+    cpus = available_cpus()
+    team = SecondOfTwo(Layout(1, 1, 2))
+    config = parse_arguments(["env=catch", "num_envs=8", "learners=2", "tune=true"])
+    parts = build(config, None, team)
+    try:
+        own = parts.sampler.plan
+        config, tuned = engine_trial.tune_engine(config, parts, team, cpus, pytest.fail)
+        tuned.server.close()
+        tuned.sampler.close()
+        assert set(available_cpus()) == set(own.server_cpus)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert (config.sampler.num_groups, config.sampler.num_workers) == (1, 2)
+    assert tuned.sampler.config.num_envs == 4
+    assert tuned.sampler.plan.server_cpus == own.server_cpus
+    assert tuned.learner is parts.learner
 
 
 @pytest.mark.parametrize(

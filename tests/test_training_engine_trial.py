@@ -1,22 +1,26 @@
 """``tune=true``: the search goes where it should, and a run learns as if it had been told."""
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from accel_rl.parallel import FlatParameters, Local, Ranks, Team
 from accel_rl.samplers import SamplerConfig
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.topology import Core, Machine
+from accel_rl.topology import Core, Machine, available_cpus
 from accel_rl.training import engine_trial
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.engine_trial import Layout, choose, neighbours
 from accel_rl.training.loop import train
+from accel_rl.training.parts import build
 from accel_rl.training.saved_run import read_config
 
 NUM_ENVS, NUM_CORES = 32, 4
@@ -58,7 +62,7 @@ class Fake:
     def rate(self) -> float:
         groups, per_core, _ = self.layout
         away = abs(np.log2(groups / 4)) + abs(np.log2(self.num_workers / 8)) + 2 * (per_core > 1)
-        return 1000.0 * 0.9**away
+        return float(1000.0 * 0.9**away)
 
     def measure(self) -> float:
         assert self in self.shop.running
@@ -92,17 +96,17 @@ def test_search_ends_at_the_fastest_neighbour_of_all(shop: Workshop, first: Layo
     assert shop.lines[-1].startswith("chose num_groups=4 workers_per_core=1 num_workers=8 in ")
 
 
-def test_what_is_no_faster_in_one_of_three_turns_is_left(shop: Workshop) -> None:
+def test_what_is_slower_is_not_taken_for_noise(shop: Workshop) -> None:
     shop.noise = 0.05
     reached = []
     for seed in range(40):
         shop.rng = np.random.default_rng(seed)
         reached.append(Fake(shop, shop.choose(Layout(4, 1, 4))).rate)  # 8 workers: 11 % faster
     assert min(reached) >= 900, "never slower than what was configured"
-    assert np.mean(np.array(reached) == 1000) > 0.5
+    assert np.mean(np.array(reached) == 1000) > 0.8
 
 
-@pytest.mark.parametrize("seconds, num_compared", [(0.0, 0), (4.0, 0), (9.5, 1), (14.5, 2)])
+@pytest.mark.parametrize("seconds, num_compared", [(0.0, 0), (4.0, 0), (12.5, 1), (23.5, 2)])
 def test_search_ends_in_time_with_the_fastest_so_far(
     shop: Workshop, seconds: float, num_compared: int
 ) -> None:
@@ -165,7 +169,8 @@ def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.usefixtures("short_trial")
 def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_path: Path) -> None:
-    small = ["env=catch", "algo=a2c", "num_envs=4", "total_steps=400"]
+    small = ["env=catch", "algo=ppo", "num_envs=4", "horizon=32", "minibatch_size=64"]
+    small.append("total_steps=400")
     tuned, told = tmp_path / "tuned", tmp_path / "told"
     shown = run(tuned, *small, "num_groups=1", "tune=true")
     assert "trial: num_groups=1 workers_per_core=1 num_workers=none makes" in shown
@@ -183,6 +188,43 @@ def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_p
     shown = run(tuned, "total_steps=800")
     assert "trial" not in shown
     assert read_config(tuned).sampler == config.sampler
+
+
+class SecondOfTwo(Team):
+    """Is told what the first learner has found."""
+
+    def __init__(self, told: Layout) -> None:
+        super().__init__(Ranks(rank=1, size=2, local_rank=1, local_size=2))
+        self.told = told
+
+    def share(self, name: str, value: Any = None) -> Any:
+        assert (name, value) == ("layout", None)
+        return self.told
+
+
+def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_group(config: Any, learner: Any, model: Any, *others: Any) -> Local:
+        return Local(FlatParameters(model), learner.rule, learner.max_gradient_norm)
+
+    monkeypatch.setattr("accel_rl.training.parts.make_exchange", without_group)
+    cpus = available_cpus()
+    team = SecondOfTwo(Layout(1, 1, 2))
+    config = parse_arguments(["env=catch", "num_envs=8", "learners=2", "tune=true"])
+    parts = build(config, None, team)
+    try:
+        own = parts.sampler.plan
+        config, tuned = engine_trial.tune_engine(config, parts, team, cpus, pytest.fail)
+        tuned.server.close()
+        tuned.sampler.close()
+        assert set(available_cpus()) == set(own.server_cpus)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert (config.sampler.num_groups, config.sampler.num_workers) == (1, 2)
+    assert tuned.sampler.config.num_envs == 4
+    assert tuned.sampler.plan.server_cpus == own.server_cpus
+    assert tuned.learner is parts.learner
 
 
 @pytest.mark.parametrize(

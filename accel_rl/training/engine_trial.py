@@ -27,8 +27,10 @@ SECONDS = 30.0
 """of a trial; what is not compared by then is left out"""
 WINDOW_SECONDS = 0.5
 """of one measurement, or one rollout where that takes longer"""
-NUM_TURNS = 3
-"""in each of which one must be the faster of two to be taken"""
+NUM_TURNS = 5
+"""of two, the new one of which must be faster in all but one"""
+GAIN = 1.02
+"""how many times as fast it must be there: for less, nothing need change"""
 _MOST_STEPS = 20
 """of a rollout in the trial, so that none takes long"""
 
@@ -173,30 +175,31 @@ def _is_faster(
     """Whether ``other``, of ``layout``, is; no if there is no time to tell before ``end``."""
     other.start()
     other.measure()
+    losses = 0
     for _ in range(NUM_TURNS):
         if perf_counter() > end:
             return False
         before, now = fastest.measure(), other.measure()
-        if now <= before:
-            tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}")
-            return False
-    tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}: kept")
-    return True
+        losses += now < GAIN * before
+        if losses > 1:
+            break
+    verdict = ": kept" * (losses <= 1)
+    tell(f"{layout.describe()} makes {now:,.0f} steps/s, against {before:,.0f}{verdict}")
+    return losses <= 1
 
 
 class _Simulators:
     """The environments of a run, in the layout to try, stepping with its policy."""
 
     def __init__(self, config: TrainConfig, layout: Layout, parts: Parts, team: Team) -> None:
-        shorter = dataclasses.replace(
-            config.sampler,
+        share = parts.sampler.config
+        share = dataclasses.replace(
+            share,
             **layout._asdict(),
-            horizon=min(config.sampler.horizon, _MOST_STEPS),
+            horizon=min(share.horizon, _MOST_STEPS),
             decorrelation_steps=0,
         )
-        sampler = make_sampler(
-            dataclasses.replace(config, sampler=shorter), config.seed, parts.device, team.ranks
-        )
+        sampler = make_sampler(config, share, config.seed, parts.device, team.ranks)
         assert isinstance(sampler, ParallelSampler)
         self.num_workers = len(sampler.plan.worker_cpus)
         self._sampler = sampler

@@ -32,6 +32,7 @@ from accel_rl.samplers import (
     ActionServer,
     ParallelSampler,
     QueuedSampler,
+    SamplerConfig,
     SamplerError,
     SamplerState,
     SerialSampler,
@@ -170,7 +171,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         seed = int(seeds.generate_state(1)[0])
     if isinstance(config.learner, GA3CConfig):
         return _build_queued(config, config.learner, seed, device)
-    sampler = make_sampler(config, seed, device, ranks)
+    sampler = make_sampler(config, sampler_share(config, ranks), seed, device, ranks)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
         spec = sampler.env_spec
@@ -236,7 +237,8 @@ def with_sampler(parts: Parts, config: TrainConfig, team: Team) -> Parts:
     """``parts``, whose simulators have not begun, with those of ``config``'s sampler instead."""
     parts.server.close()
     parts.sampler.close()
-    sampler = make_sampler(config, config.seed, parts.device, team.ranks)
+    share = sampler_share(config, team.ranks)
+    sampler = make_sampler(config, share, config.seed, parts.device, team.ranks)
     _, _, learner = parts.in_turns
     server = _make_server(config, parts.agent, sampler, learner, parts.exchange, parts.device)
     return dataclasses.replace(parts, sampler=sampler, server=server)
@@ -256,14 +258,15 @@ def _make_server(
     return server
 
 
-def make_sampler(config: TrainConfig, seed: int, device: torch.device, ranks: Ranks) -> Sampler:
+def make_sampler(
+    config: TrainConfig, share: SamplerConfig, seed: int, device: torch.device, ranks: Ranks
+) -> Sampler:
     """This learner's simulators; with others on the machine, it keeps to its share of the cores.
 
-    ``seed``: of all learners together.
+    ``share``: its sampler settings. ``seed``: of all learners together.
     """
     factory = make_env_factory(config.env, config.atari)
     seed = rank_seed(seed, ranks.rank)
-    share = sampler_share(config, ranks)
     if config.serial:
         return SerialSampler(factory, share, seed)
     on_gpu = device.type == "cuda"

@@ -8,10 +8,12 @@ environments; there is memory for the largest number of agents, and as many proc
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 from collections import deque
-from time import monotonic
+from threading import RLock
+from time import monotonic, perf_counter
 from typing import NoReturn
 
 from accel_rl.envs.base import EnvFactory
@@ -19,7 +21,7 @@ from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
-from accel_rl.samplers.shared import CLOSE, take
+from accel_rl.samplers.shared import CLOSE
 from accel_rl.samplers.stepping import Block
 from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers
 from accel_rl.topology import CorePlan
@@ -31,7 +33,8 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class AgentPool:
-    """Agents ``0 .. most_agents - 1``, of which some run; for one thread at a time, but for `send`.
+    """Agents ``0 .. most_agents - 1``, of which some run; for one thread at a time, but for `send`
+    and `close`.
 
     Agent ``a`` steps the columns ``columns[a]`` of ``rollout``. An agent is *ready* when it has
     begun, or has taken the step it was sent, and belongs to the caller from `take` to `send`. One
@@ -41,7 +44,7 @@ class AgentPool:
     ``rollout``: ``T`` rows that each agent goes through again and again, its first observation in
     row ``T``. ``yields``: agents yield to a policy on their cores. ``fresh``: agents that were
     added and are not taken yet; ``lost``: agents that were replaced, likewise; whoever takes them
-    empties both.
+    empties both. ``sending``: while a thread holds it, no agent is released.
 
     Raises:
         SamplerError: this is not Linux.
@@ -79,11 +82,15 @@ class AgentPool:
         self.rollout = self.arrays.rollout
         self.fresh: set[int] = set()
         self.lost: set[int] = set()
+        self.sending = RLock()
         self._agent_of = {ready: a for a, ready in enumerate(self._workers.ready)}
         self._ready: deque[int] = deque()
         self._starting: dict[int, float] = {}  # agents by their deadlines
-        self._leaving: dict[int, float] = {}
+        self._leaving: dict[int, float] = {}  # likewise; inf: not told yet
         self._dead: dict[int, WorkerError] = {}
+        self._late: set[int] = set()
+        self._done = self.arrays.done.diagonal()
+        self._noted = [0] * most_agents  # the last order that was seen to be done
         self._used: set[int] = set()
         self._num_restarts = 0
         self._checked = monotonic()
@@ -111,6 +118,10 @@ class AgentPool:
     def generation(self) -> int:
         """How often environments have started anew."""
         return self._workers.generation
+
+    def generation_of(self, agent: int) -> int:
+        """That in which the environments of a running agent started."""
+        return self._workers.processes[agent].setup.restart
 
     @property
     def busy_seconds(self) -> float:
@@ -142,93 +153,118 @@ class AgentPool:
             self._poll(_CHECK_SECONDS)
             self._check()
 
-    def dismiss(self, agent: int) -> None:
-        """End an agent that was taken, without waiting for it."""
-        self._workers.release(agent, 0, CLOSE)
-        self._workers.deadlines[agent] = None
-        self._leaving[agent] = monotonic() + self._config.step_timeout_seconds
+    def retire(self, agents: list[int]) -> None:
+        """Let agents that were taken go at their next `send`."""
+        self._leaving.update(dict.fromkeys(agents, math.inf))
 
-    def send(self, agent: int, row: int) -> None:
-        """Release an agent that was taken to take step ``row``."""
-        self._workers.release(agent, row)
+    def send(self, agents: list[int], rows: list[int]) -> None:
+        """Release agents that were taken to take these steps; end those that were retired.
+
+        Waits for no agent. In a pool that was closed it does nothing.
+        """
+        workers = self._workers
+        with self.sending:
+            if self.is_closed:
+                return
+            for agent, row in zip(agents, rows, strict=True):
+                if agent in self._leaving:
+                    workers.release(agent, row, CLOSE)
+                    self._leaving[agent] = monotonic() + self._config.step_timeout_seconds
+                else:
+                    workers.release(agent, row)
 
     def take(self, limit: int, timeout_seconds: float) -> list[int]:
         """Up to ``limit`` agents that are ready: those first that were so first.
 
-        Waits until there is one, or so long; then there may be none.
+        Waits until something happens, or so long; there may be none.
 
         Raises:
             WorkerError: an agent died or hung and is not to be replaced; the pool is closed then.
         """
         self._settle_dead()
-        self._poll(0.0)
-        if not self._ready:
-            self._poll(timeout_seconds)
+        self._poll(0.0 if self._ready else timeout_seconds)
         if monotonic() - self._checked > _CHECK_SECONDS:
             self._check()
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """End all agents, by force after ``grace_seconds``. Calling it again does nothing."""
-        self._workers.close(grace_seconds)
+        with self.sending:
+            self._workers.close(grace_seconds)
 
     def _start(self, agent: int, row: int) -> None:
+        self._noted[agent] = int(self.arrays.sequence[agent])
         self._workers.start(agent, [row] * len(self.columns), {})
         self._starting[agent] = monotonic() + self._config.reset_timeout_seconds
 
     def _poll(self, seconds: float) -> None:
         """Note what has happened, waiting so long for something."""
         workers = self._workers
-        happened = workers.poll(seconds)
-        for descriptor in happened:
+        for descriptor in workers.poll(seconds):
             agent = self._agent_of.get(descriptor)
-            if agent is not None and take(descriptor):
+            if agent is not None:
                 self._note_done(agent)
-        if workers.started in happened and take(workers.started):
-            for agent in [a for a in self._starting if self.arrays.has_started[a]]:
-                del self._starting[agent]
-                self._ready.append(agent)
-        for agent, process in list(workers.processes.items()):
-            if process.pidfd in happened:
+            elif descriptor == workers.started:
+                self._note_started()
+            else:
+                agent = next(a for a, p in workers.processes.items() if p.pidfd == descriptor)
                 workers.unwatch(agent)
-                self._dead[agent] = process.failure()
+                self._dead[agent] = workers.processes[agent].failure()
         self._settle_dead()
 
-    def _note_done(self, agent: int) -> None:
-        workers = self._workers
-        if workers.deadlines[agent] is not None and workers.is_done(agent):
-            workers.deadlines[agent] = None
+    def _note_started(self) -> None:
+        for agent in [a for a in self._starting if self.arrays.has_started[a]]:
+            del self._starting[agent]
+            self.arrays.done_at[agent] = perf_counter()
             self._ready.append(agent)
+
+    def _note_done(self, agent: int) -> None:
+        """Note that an agent is ready, if it has an order and has carried it out."""
+        order = int(self.arrays.sequence[agent])
+        if order != self._noted[agent] and order == self._done[agent]:
+            self._noted[agent] = order
+            self._ready.append(agent)
+
+    def _owes(self, agent: int) -> bool:
+        """Whether it was sent and has not come back, also not just now."""
+        self._note_done(agent)
+        return bool(self.arrays.sequence[agent] != self._noted[agent])
 
     def _settle_dead(self) -> None:
         """Replace agents whose processes are gone, as soon as they have an order to take over."""
         for agent, error in list(self._dead.items()):
-            self._note_done(agent)  # it may have died between its work and its signal
             if agent in self._leaving:
-                del self._dead[agent], self._leaving[agent]
-                self._workers.forget(agent)
+                if self._leaving[agent] < math.inf:  # nobody is about to use its place
+                    del self._dead[agent], self._leaving[agent]
+                    self._workers.forget(agent)
             elif agent in self._starting:
                 self._fail(error)
-            elif self._workers.deadlines[agent] is not None:
+            elif self._owes(agent):
                 del self._dead[agent]
                 self._replace(agent, error)
 
     def _check(self) -> None:
-        """Look for agents that are late."""
+        """Look for agents that are late.
+
+        One hangs that is late twice in a row: if this process was stopped (by Ctrl-Z, say), they
+        were, too.
+        """
         self._checked = now = monotonic()
         workers = self._workers
         for agent, deadline in self._starting.items():
-            if now > deadline:
+            if now > deadline and not self.arrays.has_started[agent]:
                 self._fail(workers.late_start(agent))
-        for agent, deadline in self._leaving.items():
+        for agent, deadline in list(self._leaving.items()):
             if now > deadline:
                 workers.processes[agent].kill()
-        for agent in list(workers.processes):
-            due = workers.deadlines[agent]
-            if due is not None and now > due:
-                self._note_done(agent)
-                if workers.deadlines[agent] is not None:
+        late = set()
+        for agent in set(workers.processes) - set(self._leaving):
+            if self._owes(agent) and now > (workers.deadlines[agent] or now):
+                if agent in self._late:
                     self._replace(agent, workers.hung(agent, agent))
+                else:
+                    late.add(agent)
+        self._late = late
 
     def _replace(self, agent: int, error: WorkerError) -> None:
         """Put a fresh process in the place of one lost in a step, or end the pool."""
@@ -245,8 +281,9 @@ class AgentPool:
         workers.forget(agent)
         row = int(self.arrays.row[agent])
         columns = workers.spec.columns[agent][agent]
+        # Final observations of earlier rows are used: there is a slot for that of this one.
+        self.rollout.final_step[:, columns.start : columns.stop] = -1
         truncate_running(self.rollout, columns, row, is_done=False, waits=False)
-        workers.deadlines[agent] = None
         self.lost.add(agent)
         self._start(agent, row + 1)
 

@@ -38,16 +38,19 @@ class ClosableQueue(Generic[Item]):
         """Append ``items`` in their order, each as soon as there is room.
 
         Raises:
-            QueueClosed: it was closed; this item and those after it are not in it.
+            QueueClosed: it was closed; items for which there was no room before are not in it.
             TimeoutError: likewise; there was no room for so long.
         """
-        for item in items:
+        first = 0
+        while first < len(items):
             with self._changed:
                 self._wait(lambda: len(self._items) < self._capacity, "full", timeout_seconds)
                 if self._is_closed:
                     raise QueueClosed
-                self._items.append(item)
-                self._total += len(item)
+                fitting = items[first : first + self._capacity - len(self._items)]
+                self._items += fitting
+                self._total += sum(map(len, fitting))
+                first += len(fitting)
                 self._changed.notify_all()
 
     def take(self, least: int, timeout_seconds: float) -> list[Item]:

@@ -66,7 +66,8 @@ class EpisodeTracker:
 
     def take(self) -> list[Episode]:
         """Episodes that ended since the last call."""
-        ended, self._ended = self._ended, []
+        ended = self._ended.copy()
+        del self._ended[: len(ended)]  # not those that another thread has added since
         return ended
 
     def _add(self, rollout: Rollout, start: int, stop: int) -> None:

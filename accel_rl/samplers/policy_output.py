@@ -1,4 +1,4 @@
-"""The check of actions that a policy, or the user of a vector environment, gives."""
+"""The check of what a policy, or the user of a vector environment, gives."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int) -> Non
     if out.view(np.uint64).max() >= num_actions:
         bad = next(action for action in out.tolist() if not 0 <= action < num_actions)
         raise ValueError(f"got the action {bad}; actions must be in 0 .. {num_actions - 1}")
+
+
+def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:
+    """The ``values`` of so many observations, as an array.
+
+    Raises:
+        ValueError: they are not one number for each.
+    """
+    given: NDArray[np.float32] = np.asarray(values, np.float32)
+    if given.shape != (num_observations,):
+        raise ValueError(
+            f"got values of shape {given.shape} for {num_observations} observations; there must be "
+            f"one for each, shape ({num_observations},)"
+        )
+    return given

@@ -29,7 +29,7 @@ from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import ALONE
 from accel_rl.samplers.noise import EnvNoise
-from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.saving import SamplerState
 from accel_rl.samplers.segments import Segment, Segments, Taken
 from accel_rl.topology import Seat, plan_cores
@@ -137,9 +137,9 @@ class QueuedSampler:
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
         self.training_queue = ClosableQueue[Segment](training_queue_size)
-        self._taking = threading.Lock()  # who has it is the one thread that uses the pool
+        self._taking = threading.RLock()  # who has it is the one thread that uses the pool
         self._counting = threading.Lock()
-        self._num_surplus = 0
+        self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
         self.steps = 0
         self.queue_times = QueueTimes()
         self.is_running = False
@@ -174,43 +174,65 @@ class QueuedSampler:
         return self._pool.num_starting
 
     def set_num_agents(self, num_agents: int) -> None:
-        """Add agents, or let some go as they come: nobody waits for that."""
+        """Add agents, or let some go as they come: nobody waits for that.
+
+        In a sampler that was closed it does nothing.
+        """
         assert 1 <= num_agents <= self.most_agents
         with self._taking:
-            self._num_surplus = max(0, len(self._pool.agents) - num_agents)
-            while len(self._pool.agents) < num_agents and self._pool.add() is not None:
-                pass
+            if not self.is_running or self._pool.is_closed:
+                return
+            change = num_agents - len(self._pool.agents)
+            self._num_surplus, self._num_missing = max(0, -change), max(0, change)
+            self._add_missing()
+
+    def _add_missing(self) -> None:
+        """Add agents while there are places; those of agents that still go become free later."""
+        while self._num_missing and self._pool.add() is not None:
+            self._num_missing -= 1
 
     def serve(self, policy: QueuedPolicy) -> int:
         """One round of a predictor: take ready agents, act for them, release them.
 
-        Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`.
+        Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`. Any error but
+        `QueueClosed` closes the sampler.
 
         Raises:
             QueueClosed: the sampler was closed, or its training queue.
-            WorkerError: an agent died or hung and is not to be replaced; the sampler is closed.
+            WorkerError: an agent died or hung and is not to be replaced.
             ValueError: the policy returned something else than valid actions.
             TimeoutError: the training queue was full for `QUEUE_SECONDS`.
         """
+        try:
+            return self._serve(policy)
+        except QueueClosed:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _serve(self, policy: QueuedPolicy) -> int:
         began = perf_counter()
         with self._taking:
-            if not self.is_running:
+            if not self.is_running or self._pool.is_closed:
                 raise QueueClosed
+            self._add_missing()
             agents = self._pool.take(self._limit, TAKE_SECONDS)
             taken_at = perf_counter()
             if not agents:
                 self._count(QueueTimes(predictor_waiting=taken_at - began))
                 return 0
-            is_fresh = [agent in self._pool.fresh for agent in agents]
-            is_lost = [agent in self._pool.lost for agent in agents]
-            self._pool.fresh.difference_update(agents)
-            self._pool.lost.difference_update(agents)
+            fresh = self._pool.fresh.intersection(agents)
+            lost = self._pool.lost.intersection(agents)
+            self._pool.fresh -= fresh
+            self._pool.lost -= lost
             leaving = agents[: self._num_surplus]
             self._num_surplus -= len(leaving)
+            self._pool.retire(leaving)
             num_queued = self._pool.num_ready
-        ready_at = self._pool.arrays.done_at[agents]
-        waited = float((taken_at - ready_at)[~np.array(is_fresh)].sum()) * self._envs_per_agent
-        taken, steps = self._take(agents, is_fresh, is_lost, len(leaving))
+        waited = (taken_at - self._pool.arrays.done_at[agents]).sum() * self._envs_per_agent
+        taken, steps = self._take(agents, fresh, lost)
+        taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
         n, m = len(taken.columns), len(taken.final)
         observation = np.empty(
             (n + m, *self.env_spec.observation_shape), self.rollout.observation.dtype
@@ -219,8 +241,11 @@ class QueuedSampler:
         called = perf_counter()
         prediction = policy(observation, self._noise.take(taken.columns))
         answered = perf_counter()
-        segments = self._segments.cut(taken, prediction.value)
-        self._release(agents, leaving, taken, prediction)
+        action = np.empty(n, np.int64)
+        write_actions(action, prediction.action, self.env_spec.num_actions)
+        segments = self._segments.cut(taken, check_values(prediction.value, n + m))
+        rows = self._segments.act(taken, action, prediction.version)
+        self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
         released = perf_counter()
         inference = answered - called - prediction.transfer_seconds
         self._count(
@@ -228,7 +253,7 @@ class QueuedSampler:
                 predictions=n,
                 batches=1,
                 queued=num_queued,
-                waiting=waited,
+                waiting=float(waited),
                 transfer=n * (released - taken_at - inference),
                 inference=n * inference,
                 predictor_waiting=taken_at - began,
@@ -239,38 +264,25 @@ class QueuedSampler:
         self.training_queue.put(segments, QUEUE_SECONDS)
         return n
 
-    def _take(
-        self, agents: list[int], is_fresh: list[bool], is_lost: list[bool], num_leaving: int
-    ) -> tuple[Taken, int]:
+    def _take(self, agents: list[int], fresh: set[int], lost: set[int]) -> tuple[Taken, int]:
         """Take in the agents' last steps; those and how many they are."""
         m = self._envs_per_agent
-        for agent in (a for a, fresh in zip(agents, is_fresh, strict=True) if fresh):
+        for agent in fresh:
             columns = self._pool.columns[agent]
             self._segments.begin(columns)
             self._tracker.forget(columns, self._skips_first)
-            self._noise.begin(columns, self._pool.generation)
+            self._noise.begin(columns, self._pool.generation_of(agent))
         all_columns = (np.array(agents)[:, None] * m + np.arange(m)).ravel()
-        has_stepped = ~np.repeat(is_fresh, m)
+        is_lost = np.repeat([agent in lost for agent in agents], m)
+        has_stepped = np.repeat([agent not in fresh for agent in agents], m)
         rows = self._segments.rows(all_columns)
-        for lost in (False, True):
-            chosen = has_stepped & (np.repeat(is_lost, m) == lost)
+        for chosen, are_lost in ((has_stepped & ~is_lost, False), (is_lost, True)):
             if chosen.any():
-                self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], lost)
+                self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], are_lost)
+        # Who begins anew begins with random steps.
+        self._tracker.is_skipped[all_columns[is_lost]] = self._skips_first
         taken = self._segments.take(all_columns, has_stepped)
-        taken.is_closing[: num_leaving * m] = True  # nothing of them is lost
-        return taken, int(self.rollout.valid[rows, all_columns][has_stepped].sum())
-
-    def _release(
-        self, agents: list[int], leaving: list[int], taken: Taken, prediction: Prediction
-    ) -> None:
-        action = np.empty(len(taken.columns), np.int64)
-        write_actions(action, prediction.action, self.env_spec.num_actions)
-        rows = self._segments.act(taken, action, prediction.version)
-        for agent, row in zip(agents, rows[:: self._envs_per_agent].tolist(), strict=True):
-            if agent in leaving:
-                self._pool.dismiss(agent)
-            else:
-                self._pool.send(agent, row)
+        return taken, int(np.count_nonzero(self.rollout.valid[rows, all_columns]))
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
         with self._counting:
@@ -281,7 +293,7 @@ class QueuedSampler:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within, no agent gets an action; what they do already they finish."""
-        with self._taking:
+        with self._taking, self._pool.sending:
             yield
 
     def take_episodes(self) -> list[Episode]:
@@ -303,7 +315,8 @@ class QueuedSampler:
         """End the agents, and let trainers have what is in the queue. Again, it does nothing."""
         self.is_running = False
         self.training_queue.close()
-        self._pool.close()
+        with self._taking:
+            self._pool.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -326,7 +339,10 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
             f"num_groups={config.num_groups}: leave num_workers out"
         )
     if config.affinity == "rotate":
-        raise ValueError("affinity=rotate is for one policy thread; use affinity=auto with GA3C")
+        raise ValueError(
+            "affinity=rotate moves the one thread of a policy from core to core, and GA3C has "
+            "several; use affinity=auto or affinity=off"
+        )
     if config.workers_per_core != 1:
         raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
     if most_agents < config.num_groups:

@@ -84,6 +84,7 @@ class Segments:
     def begin(self, columns: slice) -> None:
         """Environments of a new agent: their first observations are in row ``R``."""
         self._row[columns] = len(self._rollout.action) - 1
+        self._rollout.valid[-1, columns] = False  # what is there is of those before them
         self._start[columns] = 0
         self._length[columns] = 0
 
@@ -120,10 +121,12 @@ class Segments:
 
         Copies: their rows may be written again.
         """
+        closing = np.flatnonzero(taken.is_closing)
+        if not len(closing):
+            return []
         n = len(taken.columns)
         bootstrap = value[:n].copy()
         bootstrap[taken.final] = value[n:]
-        closing = np.flatnonzero(taken.is_closing)
         columns = taken.columns[closing]
         rollout, R = self._rollout, len(self._rollout.action)
         row, length, start = self._row[columns], self._length[columns], self._start[columns]
@@ -131,7 +134,7 @@ class Segments:
         if self._time_limit_terminal:
             is_last = is_last | rollout.truncated[row, columns]
         if self._drops_last_reward:
-            length = length - is_last
+            length = length - (is_last & rollout.valid[row, columns])
         following = np.where(is_last, np.float32(0), bootstrap[closing])
         # [horizon, closing]; steps behind a segment's end have no effect
         steps = np.arange(self._horizon)[:, None]

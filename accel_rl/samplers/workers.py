@@ -95,6 +95,7 @@ class Workers:
         self._epoll = select.epoll()
         for descriptor in (*self.ready, self.started):
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
+            # Each signal is told once, whether those before were read or not.
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     @property
@@ -128,14 +129,15 @@ class Workers:
         """Release a group: its workers take step ``row``, or do what else ``command`` says."""
         arrays, config = self.arrays, self._config
         members = self.members[group]
-        arrays.command[group] = command
-        arrays.row[group] = row
-        arrays.sequence[group] += 1
         is_step = command == STEP
         timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
         self.deadlines[group] = monotonic() + timeout
+        arrays.command[group] = command
+        arrays.row[group] = row
         if len(members) > 1:
             os.eventfd_write(self.countdown[group], len(members) - 1)
+        # Last: a worker that is awake may carry the order out before it is woken.
+        arrays.sequence[group] += 1
         for worker in members:
             os.eventfd_write(self._wake[worker], 1)
 
@@ -148,9 +150,9 @@ class Workers:
     def is_done(self, group: int) -> bool:
         return not any(self.owes(worker, group) for worker in self.members[group])
 
-    def poll(self, seconds: float) -> set[int]:
-        """Sleep until something happens, or so long; the descriptors to which it did."""
-        return {descriptor for descriptor, _ in self._epoll.poll(seconds)}
+    def poll(self, seconds: float) -> list[int]:
+        """Sleep until something happens, or so long; the descriptors to which it did, in order."""
+        return [descriptor for descriptor, _ in self._epoll.poll(seconds)]
 
     def hung(self, worker: int, group: int) -> WorkerError:
         """Kill a worker that is late with its order of ``group``; what to say of it."""
@@ -183,9 +185,15 @@ class Workers:
         self.processes.pop(worker).close(timeout_seconds)
 
     def close(self, grace_seconds: float = 5.0) -> None:
-        """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""
+        """End the workers, by force after ``grace_seconds`` or while they start.
+
+        Calling it again does nothing.
+        """
         if self.is_closed:
             return
+        for worker, process in self.processes.items():
+            if not self.arrays.has_started[worker]:
+                process.kill()  # it would take the order to close for one that came before it
         self.arrays.command[:] = CLOSE
         self.arrays.sequence[:] += 1
         for wake in self._wake:

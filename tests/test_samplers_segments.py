@@ -1,0 +1,246 @@
+"""Segments and their n-step returns, against steps played by hand one environment at a time."""
+
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from toy_envs import ScriptedEnv
+
+from accel_rl.envs.base import StepResult
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.restart import truncate_running
+from accel_rl.samplers.segments import Segment, Segments
+from accel_rl.samplers.stepping import Block, Carry
+
+GAMMA = 0.9
+GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]
+
+
+class Step(NamedTuple):
+    observation: list[int]
+    action: int
+    reward: float
+    version: int
+    end: str  # as in `ScriptedEnv`
+    value: float  # of what was seen behind it, of an episode's end if it was cut off there
+
+
+def expected_segments(
+    steps: list[Step], horizon: int, gamma: float, limit_ends: bool, drops_last: bool
+) -> list[list[tuple]]:
+    """The segments of one environment's steps: by Babaeizadeh et al. 2017, section 4.1."""
+    segments, running = [], []
+    for step in steps:
+        running.append(step)
+        is_last = step.end in ("ltbc" if limit_ends else "ltb")
+        if not (is_last or step.end == "c" or len(running) == horizon):
+            continue
+        kept = running[:-1] if is_last and drops_last else running
+        segment = []
+        for k, own in enumerate(kept):
+            return_ = 0.0
+            for j in range(k, len(kept)):
+                return_ += gamma ** (j - k) * kept[j].reward
+            if not is_last:
+                return_ += gamma ** (len(kept) - k) * step.value
+            segment.append((own.observation, own.action, return_, own.version))
+        if segment:
+            segments.append(segment)
+        running = []
+    return segments
+
+
+def as_tuples(segment: Segment) -> list[tuple]:
+    fields = (segment.observation, segment.action, segment.return_, segment.version)
+    return list(zip(*(field.tolist() for field in fields), strict=True))
+
+
+class MarkedEnv(ScriptedEnv):
+    """Tells its column in the thousands of the second number."""
+
+    def __init__(self, column: int, game: str) -> None:
+        super().__init__(game)
+        self.mark = 1000 * column
+
+    def reset(self, out: np.ndarray) -> None:
+        super().reset(out)
+        out[1] += self.mark
+
+    def step(self, action: int, out: np.ndarray) -> StepResult:
+        result = super().step(action, out)
+        out[1] += self.mark
+        return result
+
+
+class Play:
+    """Environments that are stepped in this process, each column a game, as agents would."""
+
+    def __init__(self, games: list[str], horizon: int, **flags: bool) -> None:
+        B = len(games)
+        config = SamplerConfig(
+            num_envs=B, horizon=horizon + 1, num_groups=1, final_observation_slots=horizon + 1
+        )
+        self.rollout = Rollout.allocate(config.rollout_spec(ScriptedEnv.spec))
+        self.games, self.played = games, [0] * B  # letters of the running games
+        self.steps, self.segments = [[] for _ in games], [[] for _ in games]
+        carry = Carry(np.zeros((B, 3), np.int64), np.zeros(B, bool))
+        self.blocks = [
+            Block(partial(MarkedEnv, b, game), slice(b, b + 1), config, self.rollout, carry, 0)
+            for b, game in enumerate(games)
+        ]
+        flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}
+        self.cutter = Segments(self.rollout, horizon, GAMMA, **flags)
+        self.has_stepped = np.zeros(B, bool)
+        for b in range(B):
+            self.start(b)
+
+    def start(self, b: int) -> None:
+        self.blocks[b].start(len(self.rollout.action))
+        self.cutter.begin(slice(b, b + 1))
+        self.has_stepped[b] = False
+
+    def serve(self, columns: np.ndarray, value: np.ndarray, version: int, leaving: int = 0) -> None:
+        """One round: cut what ends, choose actions, step. ``value``: enough for all."""
+        taken = self.cutter.take(columns, self.has_stepped[columns])
+        taken.is_closing[:leaving] = True
+        n, m = len(columns), len(taken.final)
+        observation = np.empty((n + m, 3), np.int64)
+        self.cutter.observations(taken, observation)
+        value = value[: n + m].astype(np.float32)
+        for i, b in enumerate(columns.tolist()):
+            if self.steps[b]:
+                final = np.flatnonzero(taken.final == i)
+                where = n + int(final[0]) if len(final) else i
+                last = self.steps[b][-1]
+                self.steps[b][-1] = last._replace(value=float(value[where]))
+                if last.end == "c" and len(final):
+                    behind = [*last.observation[:2], last.observation[2] + 1]
+                    assert observation[where].tolist() == behind
+        for segment in self.cutter.cut(taken, value):
+            self.segments[segment.observation[0, 1] // 1000].append(segment)
+        action = observation[:n].sum(axis=1) % 4
+        rows = self.cutter.act(taken, action, version)
+        for i, (b, row) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
+            is_same_game = self.steps[b] and self.steps[b][-1].observation[0] == observation[i, 0]
+            self.played[b] = self.played[b] + 1 if is_same_game else 0
+            end, chosen = self.games[b][self.played[b]], int(action[i])
+            self.steps[b].append(Step(observation[i].tolist(), chosen, chosen, version, end, 0))
+            self.blocks[b].step(row)
+            self.has_stepped[b] = True
+
+
+@pytest.mark.parametrize("drops_last_reward", [False, True], ids=["keeps", "drops"])
+@pytest.mark.parametrize("time_limit_terminal", [False, True], ids=["bootstraps", "ends"])
+@pytest.mark.parametrize("envs_per_agent", [1, 3])
+@pytest.mark.parametrize("horizon", [1, 3, 5])
+def test_segments_are_those_of_the_paper_wherever_episodes_end(
+    horizon, envs_per_agent, time_limit_terminal, drops_last_reward
+):
+    flags = {"time_limit_terminal": time_limit_terminal, "drops_last_reward": drops_last_reward}
+    games = [game for game in GAMES for _ in range(envs_per_agent)]
+    play = Play(games, horizon, **flags)
+    rng = np.random.default_rng(horizon)
+    version = 0
+    for _ in range(4 * (horizon + 1)):
+        order, cut = rng.permutation(len(GAMES)), int(rng.integers(1, len(GAMES)))
+        for agents in (order[:cut], order[cut:], order[:3]):  # some are faster than others
+            columns = (agents[:, None] * envs_per_agent + np.arange(envs_per_agent)).ravel()
+            version += 1
+            play.serve(columns, rng.normal(size=2 * len(columns)), version)
+    for b in range(len(games)):
+        # The value behind the last step is not known yet, nor its segment cut.
+        expected = expected_segments(
+            play.steps[b][:-1], horizon, GAMMA, time_limit_terminal, drops_last_reward
+        )
+        found = [as_tuples(segment) for segment in play.segments[b]]
+        assert len(found) == len(expected), games[b]
+        for mine, theirs in zip(found, expected, strict=True):
+            assert [(o, a, v) for o, a, _, v in mine] == [(o, a, v) for o, a, _, v in theirs]
+            assert [r for _, _, r, _ in mine] == pytest.approx(
+                [r for _, _, r, _ in theirs], rel=1e-5, abs=1e-5
+            )
+
+
+def test_returns_of_one_segment_by_hand():
+    play = Play(["......t"], horizon=3)
+    for version, value in enumerate([0.0, 0.0, 0.0, 10.0]):
+        play.serve(np.array([0]), np.array([value]), version)
+    (segment,) = play.segments[0]
+    # Observations (1, 0, t) make actions 1, 2, 3, and these the rewards; V = 10 behind them:
+    # 3 + 0.9 * 10 = 12; 2 + 0.9 * 12 = 12.8; 1 + 0.9 * 12.8 = 12.52
+    assert segment.action.tolist() == [1, 2, 3]
+    assert segment.return_.tolist() == pytest.approx([12.52, 12.8, 12.0])
+    assert segment.version.tolist() == [0, 1, 2] and len(segment) == 3
+
+
+def test_segments_are_copies():
+    play = Play(["......t"], horizon=3)
+    for version in range(4):
+        play.serve(np.array([0]), np.zeros(1), version)
+    before = as_tuples(play.segments[0][0])
+    for version in range(4, 20):
+        play.serve(np.array([0]), np.zeros(1), version)
+    assert as_tuples(play.segments[0][0]) == before
+
+
+def test_segment_of_one_who_leaves_ends_there_with_the_value_of_what_it_saw():
+    play = Play(["........t", "........t"], horizon=5)
+    for version in range(3):
+        play.serve(np.array([0, 1]), np.zeros(2), version)
+    play.serve(np.array([0, 1]), np.array([7.0, 8.0]), 3, leaving=1)
+    (segment,) = play.segments[0]
+    assert len(segment) == 3 and not play.segments[1]
+    assert segment.return_[-1] == pytest.approx(segment.action[-1] + GAMMA * 7)
+
+
+def test_new_agent_takes_over_nothing_of_the_one_before_it():
+    """That one's last step, a game over in the last row, is not the new one's."""
+    play = Play(["...t", "........t"], horizon=3, drops_last_reward=True)
+    for version in range(4):
+        play.serve(np.array([0]), np.zeros(1), version)
+    assert play.rollout.terminated[3, 0]
+    del play.segments[0][:], play.steps[0][:]
+    play.start(0)
+    for version in range(4, 7):
+        play.serve(np.array([1]), np.zeros(1), version)
+    play.serve(np.array([0, 1]), np.zeros(2), 7, leaving=1)
+    assert [len(segment) for segment in play.segments[1]] == [3]
+    assert play.segments[0] == []
+
+
+@pytest.mark.parametrize("drops_last_reward", [False, True], ids=["keeps", "drops"])
+@pytest.mark.parametrize("num_steps", [0, 1, 2])
+def test_lost_step_is_in_no_segment(num_steps, drops_last_reward):
+    """The steps before it bootstrap from the last observation."""
+    play = Play(["." * 20 + "t"] * 2, horizon=3, drops_last_reward=drops_last_reward)
+    num_steps += 3  # a whole segment comes first
+    for version in range(num_steps):
+        play.serve(np.array([0]), np.zeros(1), version)
+    play.serve(np.array([0]), np.zeros(1), num_steps)
+    row = int(play.cutter.rows(np.array([0]))[0])
+    truncate_running(play.rollout, range(1), row, is_done=False, waits=False)
+    for version in range(20, 23):
+        play.serve(np.array([1]), np.zeros(1), version)
+    play.serve(np.array([0, 1]), np.array([0, 0, 5.0]), 30)
+    assert [len(segment) for segment in play.segments[1]] == [3]
+    kept = play.segments[0][1:]
+    assert sum(map(len, kept)) == num_steps - 3
+    if kept:
+        assert kept[0].return_[-1] == pytest.approx(kept[0].action[-1] + GAMMA * 5)
+
+
+def test_lost_step_under_a_time_limit_that_ends_the_task_harms_no_other_segment():
+    flags = {"time_limit_terminal": True, "drops_last_reward": True}
+    play = Play(["." * 20 + "t"] * 2, horizon=3, **flags)
+    for version in range(4):
+        play.serve(np.array([0, 1]), np.zeros(2), version)
+    for version in range(4, 6):
+        play.serve(np.array([1]), np.zeros(1), version)
+    row = int(play.cutter.rows(np.array([0]))[0])
+    truncate_running(play.rollout, range(1), row, is_done=False, waits=False)
+    play.serve(np.array([0, 1]), np.zeros(2), 9)
+    assert [len(segment) for segment in play.segments[0]] == [3]
+    assert [segment.version.tolist() for segment in play.segments[1]] == [[0, 1, 2], [3, 4, 5]]

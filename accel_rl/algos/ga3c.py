@@ -189,10 +189,14 @@ class GA3C:
                 floors=config.compatibility,
             )
 
+        def half() -> tuple[Tensor, Tensor]:
+            chosen = every_other(weight)
+            return loss_of(weight * chosen).total, chosen.sum()
+
         loss = loss_of(weight)
         gradient_norm = self._measurements.update(
             loss.total,
-            lambda: loss_of(weight * every_other(weight)).total,
+            half,
             config.lr * config.remaining(progress),
         )
         losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())

@@ -1,0 +1,94 @@
+"""Predictors and trainers for the tests of the queued sampler."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.samplers.queued import Prediction, QueuedSampler
+from accel_rl.samplers.segments import Segment
+
+TABLE = np.random.default_rng(0).dirichlet(np.ones(4), size=16).cumsum(axis=1)
+
+
+def tabular_action(observation: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """By inverse CDF from a table over the step of the episode."""
+    return (uniform[..., None] > TABLE[observation[..., 2] % 16, :3]).sum(axis=-1)
+
+
+def value_of(observation: np.ndarray) -> np.ndarray:
+    """A number that tells episode and step, exact in single precision."""
+    return (observation[..., 1] % 8 * 16 + observation[..., 2]).astype(np.float32)
+
+
+def policy(observation: np.ndarray, uniform: np.ndarray) -> Prediction:
+    n = len(uniform)
+    return Prediction(tabular_action(observation[:n], uniform), value_of(observation), 7)
+
+
+def make_sampler(
+    factory: Callable[[], Any], num_agents: int = 3, envs_per_agent: int = 1, **options: Any
+) -> QueuedSampler:
+    own = {
+        "most_agents": num_agents,
+        "max_prediction_batch": 4 * envs_per_agent,
+        "training_queue_size": 10_000,
+        "gamma": 1.0,
+        "time_limit_terminal": False,
+        "drops_last_reward": False,
+    }
+    own |= {name: options.pop(name) for name in [*own, "seed"] if name in options}
+    settings = {"horizon": 5, "final_observation_slots": 6, "step_timeout_seconds": 30, **options}
+    config = SamplerConfig(
+        num_envs=num_agents * envs_per_agent, num_groups=num_agents, num_workers=None, **settings
+    )
+    return QueuedSampler(factory, config, **own)
+
+
+def serve_until(sampler: QueuedSampler, num_steps: int) -> list[Segment]:
+    """Serve in this thread until so many steps were taken in all; what is in the queue."""
+    while sampler.steps < num_steps:
+        sampler.serve(policy)
+    return take_all(sampler)
+
+
+def take_all(sampler: QueuedSampler) -> list[Segment]:
+    segments: list[Segment] = []
+    while len(sampler.training_queue):
+        segments += sampler.training_queue.take(1, 1)
+    return segments
+
+
+@contextmanager
+def predictors(sampler: QueuedSampler, number: int = 3) -> Iterator[list[BaseException]]:
+    """Threads that serve within, switched as often as can be; what they raised."""
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def run() -> None:
+        try:
+            while not is_over.is_set():
+                sampler.serve(policy)
+        except QueueClosed:
+            pass
+        except BaseException as error:
+            errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=run, name=f"predictor {i}") for i in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield errors
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(20)
+        sys.setswitchinterval(before)
+        assert not any(thread.is_alive() for thread in threads)

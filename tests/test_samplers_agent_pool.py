@@ -1,0 +1,313 @@
+"""Agents that die, hang, raise or do not go; and the pool's order and limits."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+from queued_play import make_sampler, policy, predictors, serve_until, take_all
+from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
+
+from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.samplers.errors import WorkerError
+from accel_rl.samplers.queued import QueuedSampler
+
+LONG = partial(ScriptedEnv, "." * 999 + "t")  # games that do not end here
+
+
+def pid_of(sampler: QueuedSampler, agent: int) -> int:
+    return sampler._pool._workers.processes[agent].pid
+
+
+def num_children() -> int:
+    return len(psutil.Process().children())
+
+
+def await_true(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def serve_for(sampler: QueuedSampler, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        sampler.serve(policy)
+
+
+class CloseHangs(ToyEnv):
+    """In other processes than ``own``."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.own = own
+
+    def close(self) -> None:
+        if os.getpid() != self.own:
+            time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
+        ("nan", r"environment \d \(toy\) returned the reward nan; rewards must be finite"),
+        ("kill", r"worker \d \(pid \d+, .*environments .*\) was killed by SIGKILL"),
+        ("sleep", r"worker \d .* has not answered within step_timeout_seconds=0.5"),
+    ],
+)
+def test_failing_agent_is_named_and_ends_the_sampler(fault, message):
+    factory = partial(FaultyEnv, fault, at_step=8)
+    with make_sampler(factory, 2, 2, step_timeout_seconds=0.5) as sampler:
+        with pytest.raises(WorkerError, match=message):
+            serve_for(sampler, 20)
+        assert not num_children() and not sampler.is_running
+        sampler.training_queue.take(1, 5)  # what was put is still there
+        with pytest.raises(QueueClosed):
+            while True:
+                sampler.training_queue.take(1, 5)
+
+
+def test_exception_of_an_environment_ends_the_run_under_restart_too():
+    with make_sampler(partial(FaultyEnv, "raise"), 1, on_worker_failure="restart") as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke") as caught:
+            serve_for(sampler, 20)
+        assert "toy_envs.py" in caught.value.worker_traceback
+
+
+def test_all_predictors_end_when_one_finds_a_failure():
+    with make_sampler(partial(FaultyEnv, "kill", at_step=50), 3) as sampler:
+        with predictors(sampler, number=4) as errors:
+            await_true(lambda: not sampler.is_running)
+        assert [type(error) for error in errors] == [WorkerError]
+
+
+def lose_while_stepping(sampler: QueuedSampler) -> None:
+    """A step that never ends, for the agent was stopped before it was sent."""
+    os.kill(pid_of(sampler, 0), signal.SIGSTOP)
+    await_true(lambda: psutil.Process(pid_of(sampler, 0)).status() == psutil.STATUS_STOPPED)
+    until = sampler.steps + 30
+    while sampler.steps < until:
+        sampler.serve(policy)
+    os.kill(pid_of(sampler, 0), signal.SIGKILL)
+
+
+def lose_while_ready(sampler: QueuedSampler) -> None:
+    time.sleep(0.05)  # all have taken their steps, and nobody serves them
+    os.kill(pid_of(sampler, 0), signal.SIGKILL)
+    time.sleep(0.05)
+
+
+def lose_while_taken(sampler: QueuedSampler) -> None:
+    def killing(observation, uniform):
+        if (observation[:, 1] == 0).any() and not hasattr(killing, "pid"):
+            killing.pid = pid_of(sampler, 0)
+            os.kill(killing.pid, signal.SIGKILL)
+            await_true(lambda: psutil.Process(killing.pid).status() == psutil.STATUS_ZOMBIE)
+        return policy(observation, uniform)
+
+    time.sleep(0.05)  # so that all are taken
+    sampler.serve(killing)
+
+
+LOSSES = [lose_while_stepping, lose_while_ready, lose_while_taken]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_killed_agent_is_named(lose):
+    with make_sampler(LONG, 2) as sampler:
+        serve_until(sampler, 20)
+        pid = pid_of(sampler, 0)
+        with pytest.raises(WorkerError, match=rf"worker 0 \(pid {pid}, .*killed by SIGKILL"):
+            lose(sampler)
+            serve_for(sampler, 20)
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
+    """Of game 1 of each environment of agent 0, all steps come, and the last bootstraps."""
+    options = {"on_worker_failure": "restart", "final_observation_slots": 1, "gamma": 0.0}
+    with make_sampler(LONG, 2, 2, **options) as sampler:
+        segments = serve_until(sampler, 50)
+        pid, generation = pid_of(sampler, 0), sampler.generation
+        lose(sampler)
+        await_true(lambda: sampler.serve(policy) >= 0 and pid_of(sampler, 0) != pid)
+        await_true(lambda: sampler.serve(policy) >= 0 and len(sampler._tracker._ended) == 2)
+        episodes = sampler.take_episodes()
+        segments += serve_until(sampler, sampler.steps + 100)
+        steps = sampler.steps
+        assert sampler.generation == generation + 1 and sampler.num_agents == 2
+        running = sampler._segments._length.sum()
+    assert sorted(e.env_index for e in episodes) == [0, 1]
+    assert all(e.truncated and e.is_lost for e in episodes)
+    assert steps - sum(map(len, segments)) == running
+    # Agent 0's first lives: whole segments of five steps, then what was left when it was lost.
+    for episode in episodes:
+        shorter = [s for s in segments if len(s) < 5 and s.observation[-1, 2] + 1 == episode.length]
+        assert len(shorter) >= 1 or episode.length % 5 == 0
+    firsts = [s for s in segments if s.observation[0, 2] == 0]
+    assert len(firsts) == 4 + 2
+
+
+def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation():
+    options = {"on_worker_failure": "restart", "gamma": 1.0}
+    with make_sampler(LONG, 1, **options) as sampler:
+        while not sampler._segments._length[0] == 2:
+            sampler.serve(policy)
+        time.sleep(0.05)  # the third step is taken, too
+        os.kill(pid_of(sampler, 0), signal.SIGKILL)
+        take_all(sampler)
+        asked = []
+
+        def noting(observation, uniform):
+            asked.append(observation.copy())
+            return policy(observation, uniform)._replace(
+                value=np.array([0.0] * len(uniform) + [100.0] * (len(observation) - len(uniform)))
+            )
+
+        while not any(len(each) == 2 for each in asked):
+            sampler.serve(noting)
+        segments = take_all(sampler)
+    last = segments[-1]
+    assert len(last) == 3 and last.return_[-1] == last.action[-1] + 100
+    first_of_new, final = asked[-1]
+    assert first_of_new.tolist() == [1, 0, 0]
+    assert final.tolist() == [1, 0, last.observation[-1, 2] + 1]
+
+
+def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
+    options = {"on_worker_failure": "restart", "decorrelation_steps": 30}
+    with make_sampler(partial(ScriptedEnv, "." * 39 + "t"), 1, **options) as sampler:
+        serve_until(sampler, 130)
+        for _ in range(3):
+            os.kill(pid_of(sampler, 0), signal.SIGKILL)
+            serve_until(sampler, sampler.steps + 130)
+        episodes = sampler.take_episodes()
+    assert sum(e.is_lost for e in episodes) == 3
+    assert all(e.length == 40 for e in episodes if not e.is_lost)
+
+
+def test_restarts_end_at_their_limit():
+    options = {"on_worker_failure": "restart", "max_worker_restarts": 2}
+    with make_sampler(partial(FaultyEnv, "kill", at_step=2), 1, **options) as sampler:
+        with pytest.raises(WorkerError, match="max_worker_restarts=2 are used up"):
+            serve_for(sampler, 30)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_hanging_agent_is_found_though_others_keep_the_pool_busy(number):
+    with make_sampler(LONG, 3, step_timeout_seconds=0.6) as sampler:
+        with predictors(sampler, number) as errors:
+            await_true(lambda: sampler.steps > 30)
+            os.kill(pid_of(sampler, 1), signal.SIGSTOP)
+            began = time.monotonic()
+            await_true(lambda: bool(errors))
+            assert time.monotonic() - began < 5
+    (error,) = errors
+    assert "worker 1" in str(error) and "within step_timeout_seconds=0.6" in str(error)
+
+
+def test_agent_that_does_not_go_is_killed():
+    with make_sampler(partial(CloseHangs, os.getpid()), 2, step_timeout_seconds=0.5) as sampler:
+        serve_until(sampler, 20)
+        sampler.set_num_agents(1)
+        while sampler._num_surplus:
+            sampler.serve(policy)
+        assert sampler.num_agents == 1 and num_children() == 2
+        sampler.set_num_agents(2)  # as soon as its place is free
+        await_true(lambda: sampler.serve(policy) >= 0 and sampler.num_agents == 2)
+        serve_until(sampler, sampler.steps + 50)
+        sampler._pool.close(0.1)
+
+
+def test_agent_that_dies_on_its_way_out_is_no_failure():
+    with make_sampler(LONG, 2) as sampler:
+        serve_until(sampler, 20)
+        sampler.set_num_agents(1)
+        take = sampler._pool.take
+
+        def killing(limit: int, seconds: float) -> list[int]:
+            agents = take(limit, seconds)
+            if agents and sampler._num_surplus:
+                os.kill(pid_of(sampler, agents[0]), signal.SIGKILL)
+            return agents
+
+        sampler._pool.take = killing
+        await_true(lambda: sampler.serve(policy) >= 0 and num_children() == 1)
+        serve_until(sampler, sampler.steps + 50)
+        assert sampler.num_agents == 1
+        del sampler._pool.take
+
+
+def test_agent_that_cannot_start_is_one_error():
+    with pytest.raises(ValueError, match="no simulator here"):
+        make_sampler(partial(FaultyEnv, "init"), 1)
+    sampler = make_sampler(partial(FaultyEnv, "reset"), 2)
+    with pytest.raises(WorkerError, match="cannot reset"):
+        sampler.start()
+    assert not num_children()
+
+
+def test_close_while_an_added_agent_starts_does_not_wait_for_it():
+    with make_sampler(LONG, 1, most_agents=4) as sampler:
+        sampler.set_num_agents(4)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4  # before force is used
+
+
+def test_agents_are_taken_in_the_order_in_which_they_became_ready():
+    with make_sampler(LONG, 4) as sampler:
+        pool, pids = sampler._pool, [pid_of(sampler, agent) for agent in range(4)]
+        sampler.serve(policy)
+        agents: list[int] = []
+        await_true(lambda: agents.extend(pool.take(4, 0.1)) or len(agents) == 4)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        pool.send(list(range(4)), [1] * 4)
+        for agent in (2, 0, 3, 1):
+            os.kill(pids[agent], signal.SIGCONT)
+            await_true(lambda a=agent: pool.arrays.done[a, a] == pool.arrays.sequence[a])
+            time.sleep(0.02)
+        assert pool.take(3, 1) == [2, 0, 3] and pool.take(3, 1) == [1]
+
+
+def test_open_files_are_allowed_or_the_number_of_agents_is_refused():
+    """As many as 300 agents need; they are not started."""
+    script = """
+import resource
+from accel_rl.samplers.agent_pool import _allow_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4000))
+_allow_open_files(10)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+_allow_open_files(300)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))
+try:
+    _allow_open_files(300)
+except ValueError as error:
+    print(error)
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    before, after, message = printed.stdout.splitlines()
+    assert int(before) == 256 and 2400 < int(after) <= 4000
+    assert message.startswith("300 agents need 24") and "`ulimit -Hn` allows 300" in message
+    assert message.endswith("(a smaller num_groups or max_agents)")
+
+
+def test_open_files_of_an_agent_are_as_many_as_allowed_for():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    with make_sampler(LONG, 4):
+        assert (len(os.listdir("/proc/self/fd")) - before) <= 4 * 8 + 10
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)

@@ -1,0 +1,355 @@
+"""The queued sampler: every step in one segment, whoever serves whom and whoever comes and goes."""
+
+import time
+from collections import defaultdict
+from functools import cache, partial
+from itertools import count
+
+import numpy as np
+import pytest
+from queued_play import (
+    make_sampler,
+    policy,
+    predictors,
+    serve_until,
+    tabular_action,
+    take_all,
+    value_of,
+)
+from toy_envs import ScriptedEnv
+
+from accel_rl.envs.counting import CountingEnv
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.queued import Prediction, QueuedSampler, check_queued
+from accel_rl.samplers.stepping import environment_seed
+
+SEED, T = 3, 5
+COUNTING = partial(CountingEnv, truncation=0.4, life_interval=4)
+
+
+@cache
+def trajectory(b: int, generation: int, num_steps: int = 4000) -> list[tuple]:
+    """Steps of environment ``b`` in a plain loop: observation, action, reward, ends, value."""
+    env = COUNTING()
+    env.seed(environment_seed(SEED, b, generation).spawn(1)[0])
+    noise = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(1, b, generation)))
+    observation = np.zeros(3, np.int64)
+    env.reset(observation)
+    steps = []
+    for uniform in noise.random(num_steps):
+        before = observation.copy()
+        action = int(tabular_action(before, uniform))
+        result = env.step(action, observation)
+        if result.episode_ended and not result.truncated:
+            env.reset(observation)
+        value = float(value_of(observation))
+        if result.episode_ended and result.truncated:
+            env.reset(observation)
+        ends = (result.terminated, result.terminated or result.truncated)
+        steps.append((before.tolist(), action, result.reward, *ends, value))
+    return steps
+
+
+def expected_segments(steps: list[tuple], gamma: float) -> list[list[tuple]]:
+    """Of gamma 0 or 1, the last one ended by the end of ``steps``."""
+    segments, running = [], []
+    for index, (_, _, _, terminated, ended, value) in enumerate(steps):
+        running.append(steps[index])
+        if ended or len(running) == T or index == len(steps) - 1:
+            tails = [sum(step[2] for step in running[k:]) for k in range(len(running))]
+            returns = [step[2] for step in running] if gamma == 0 else tails
+            if gamma == 1 and not terminated:
+                returns = [return_ + value for return_ in returns]
+            segments.append(
+                [(step[0], step[1], r) for step, r in zip(running, returns, strict=True)]
+            )
+            running = []
+    return segments
+
+
+def by_environment(segments) -> dict[int, list[list[tuple]]]:
+    """Segments of each environment in the order of their steps, by the number that it tells."""
+    found = defaultdict(list)
+    for segment in segments:
+        fields = (segment.observation, segment.action, segment.return_)
+        steps = list(zip(*(field.tolist() for field in fields), strict=True))
+        found[steps[0][0][0]].append(steps)
+    for own in found.values():
+        own.sort(key=lambda steps: steps[0][0])
+    return found
+
+
+def assert_all_as_alone(segments, num_envs: int, most_generations: int, gamma: float) -> int:
+    """Each environment's segments are the first of a plain loop's; how many there were."""
+    alone = {
+        trajectory(b, generation)[0][0][0]: trajectory(b, generation)
+        for b in range(num_envs)
+        for generation in range(most_generations)
+    }
+    found = by_environment(segments)
+    for identity, own in found.items():
+        num_steps = sum(map(len, own))
+        assert own == expected_segments(alone[identity][:num_steps], gamma)
+    return len(found)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+@pytest.mark.parametrize("envs_per_agent", [1, 3])
+def test_every_step_is_in_one_segment_as_in_a_plain_loop(envs_per_agent, gamma):
+    with make_sampler(COUNTING, 3, envs_per_agent, seed=SEED, gamma=gamma) as sampler:
+        with predictors(sampler) as errors:
+            while sampler.steps < 1500 and not errors:
+                time.sleep(0.01)
+        assert not errors
+        segments, steps = take_all(sampler), sampler.steps
+    num_envs = 3 * envs_per_agent
+    assert assert_all_as_alone(segments, num_envs, 1, gamma) == num_envs
+    assert 0 <= steps - sum(map(len, segments)) <= num_envs * (T - 1)
+    assert all((segment.version == 7).all() for segment in segments)
+
+
+@pytest.mark.parametrize("envs_per_agent", [1, 3])
+def test_every_step_is_in_one_segment_while_agents_come_and_go(envs_per_agent):
+    options = {"seed": SEED, "most_agents": 4}
+    with make_sampler(COUNTING, 2, envs_per_agent, **options) as sampler:
+        with predictors(sampler) as errors:
+            for number in (4, 1, 3, 2, 1, 4, 2, 3, 1):
+                sampler.set_num_agents(number)
+                until = sampler.steps + 100
+                while not errors and (sampler.steps < until or sampler.num_agents != number):
+                    time.sleep(0.01)
+        assert not errors and sampler.num_agents == 1
+        segments, steps, generations = take_all(sampler), sampler.steps, sampler.generation + 1
+    assert generations > 3
+    num_found = assert_all_as_alone(segments, 4 * envs_per_agent, generations, gamma=1.0)
+    assert num_found > 4 * envs_per_agent  # other environments in the same places
+    # Those that went left nothing out.
+    assert 0 <= steps - sum(map(len, segments)) <= envs_per_agent * (T - 1)
+
+
+def test_number_of_agents_is_the_last_that_was_set_however_quickly():
+    """Those on their way out are not counted again, and free places are taken."""
+    with make_sampler(COUNTING, 4, max_prediction_batch=2) as sampler:
+        with predictors(sampler) as errors:
+            for number in (2, 3, 1, 4, 2, 1, 4, 3):
+                sampler.set_num_agents(number)
+            deadline = time.monotonic() + 20
+            while sampler.num_agents != 3 and not errors and time.monotonic() < deadline:
+                time.sleep(0.01)
+            until = sampler.steps + 300
+            while sampler.steps < until and not errors:
+                time.sleep(0.01)
+            assert not errors and sampler.num_agents == 3
+
+
+def test_agents_on_their_way_out_are_not_counted_again():
+    with make_sampler(COUNTING, 3) as sampler:
+        serve_until(sampler, 50)
+        sampler.set_num_agents(2)
+
+        def asking(observation, uniform):
+            sampler.set_num_agents(2)  # while the one that goes is with this predictor
+            return policy(observation, uniform)
+
+        for _ in range(200):
+            sampler.serve(asking)
+        assert sampler.num_agents == 2
+
+
+def test_nothing_is_released_within_a_pause():
+    with make_sampler(COUNTING) as sampler, predictors(sampler) as errors:
+        for _ in range(20):
+            time.sleep(0.01)
+            with sampler.paused():
+                orders = sampler._pool.arrays.sequence.copy()
+                time.sleep(0.005)
+                assert np.array_equal(sampler._pool.arrays.sequence, orders)
+        assert not errors
+
+
+def test_episodes_are_counted_once_with_their_returns_and_lengths():
+    with make_sampler(COUNTING, 2, 2, seed=SEED) as sampler:
+        episodes = []
+        with predictors(sampler) as errors:
+            while sampler.steps < 1000 and not errors:
+                episodes += sampler.take_episodes()
+        assert not errors
+        episodes += sampler.take_episodes()
+        taken = sampler.steps
+    for b in range(4):
+        own = [e for e in episodes if e.env_index == b]
+        lengths = [step[0][2] + 1 for step in trajectory(b, 0)]
+        numbers = [step[0][1] for step in trajectory(b, 0)]
+        whole = [
+            max(x for x, n in zip(lengths, numbers, strict=True) if n == k) for k in range(len(own))
+        ]
+        assert [e.length for e in own] == whole
+        assert [e.raw_return for e in own] == [n * (n + 1) / 2 for n in whole]
+        assert [e.clipped_return for e in own] == [e.raw_return for e in own]
+    assert 0 <= taken - sum(e.length for e in episodes) < 4 * 8
+    assert any(e.truncated for e in episodes) and not all(e.truncated for e in episodes)
+
+
+def test_first_episode_is_not_reported_when_decorrelated():
+    options = {"decorrelation_steps": 4, "seed": SEED}
+    with make_sampler(partial(ScriptedEnv, "....t"), 2, 2, **options) as sampler:
+        segments = serve_until(sampler, 400)
+        episodes = sampler.take_episodes()
+    assert all(episode.length == 5 for episode in episodes)
+    games = [segment.observation[-1, 0] for segment in segments if segment.observation[-1, 2] == 4]
+    assert len(games) >= len(episodes) >= len(games) - 4 - 4
+
+
+def test_unfinished_episodes_of_those_that_go_are_not_reported():
+    """Games of 50 steps; agents live for less, but for one."""
+    with make_sampler(partial(ScriptedEnv, "." * 49 + "t"), 1, most_agents=3) as sampler:
+        for _ in range(4):
+            sampler.set_num_agents(3)
+            while len(sampler._pool._ready) + len(sampler._pool._starting) < 2:
+                sampler.serve(policy)
+            serve_until(sampler, sampler.steps + 40)
+            sampler.set_num_agents(1)
+            serve_until(sampler, sampler.steps + 60)
+        episodes = sampler.take_episodes()
+    assert episodes and all(e.length == 50 and not e.truncated for e in episodes)
+
+
+def test_times_count_each_prediction_once_and_add_up_to_its_latency():
+    sizes = []
+
+    def slow(observation, uniform):
+        sizes.append(len(uniform))
+        time.sleep(0.003)
+        return policy(observation, uniform)._replace(transfer_seconds=0.001)
+
+    with make_sampler(COUNTING, 3, 2, seed=SEED, max_prediction_batch=4) as sampler:
+        began, latencies, ready_at = time.perf_counter(), 0.0, sampler._pool.arrays.done_at
+        send = sampler._pool.send
+
+        def note(agents, rows):
+            nonlocal latencies
+            ready = ready_at[agents].copy()
+            send(agents, rows)
+            latencies += 2 * float((time.perf_counter() - ready).sum())
+
+        sampler._pool.send = note
+        for _ in range(100):
+            sampler.serve(slow)
+        elapsed, times, steps = time.perf_counter() - began, sampler.queue_times, sampler.steps
+        del sampler._pool.send
+    assert times.predictions == sum(sizes) and times.batches == len(sizes)
+    assert max(sizes) == 4
+    assert times.predictions == steps + 6  # each environment's first has no step before it
+    assert times.waiting + times.transfer + times.inference == pytest.approx(latencies, rel=0.02)
+    assert times.inference >= 0.002 * times.predictions
+    assert times.transfer >= 0.001 * times.predictions
+    assert times.predictor_waiting + times.predictor_busy <= elapsed
+    assert times.predictor_busy >= 0.003 * times.batches
+    assert 0 <= times.queued <= 2 * times.batches
+
+
+def test_full_training_queue_holds_the_agents_back():
+    with make_sampler(COUNTING, 2, training_queue_size=3) as sampler:
+        with predictors(sampler, number=2) as errors:
+            for _ in range(20):
+                time.sleep(0.01)
+                assert len(sampler.training_queue) <= 3
+            before = sampler.steps
+            time.sleep(0.1)
+            assert sampler.steps == before
+            sampler.training_queue.take(5, 5)
+            deadline = time.monotonic() + 5
+            while sampler.steps == before and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert sampler.steps > before and not errors
+            sampler.close()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"action": lambda n, m: np.zeros(n + 1, int)}, r"actions of shape \(\d,\) for \d obs"),
+        ({"action": lambda n, m: np.zeros(n)}, "dtype float64; they must be integers"),
+        ({"action": lambda n, m: np.full(n, 4)}, r"the action 4; actions must be in 0 .. 3"),
+        ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\) for \d observ"),
+        ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\) for \d observ"),
+    ],
+)
+def test_wrong_prediction_is_one_message_and_the_end(change, message):
+    def wrong(observation, uniform):
+        n, m = len(uniform), len(observation) - len(uniform)
+        return policy(observation, uniform)._replace(**{k: f(n, m) for k, f in change.items()})
+
+    with make_sampler(COUNTING, 2) as sampler:
+        with pytest.raises(ValueError, match=message):
+            sampler.serve(wrong)
+        assert not sampler.is_running
+        with pytest.raises(QueueClosed):
+            sampler.serve(policy)
+        with pytest.raises(QueueClosed):
+            sampler.training_queue.take(1, 5)
+
+
+def test_error_of_the_policy_closes_the_sampler():
+    def broken(observation, uniform) -> Prediction:
+        raise RuntimeError("no network here")
+
+    with make_sampler(COUNTING, 2) as sampler:
+        with pytest.raises(RuntimeError, match="no network here"):
+            sampler.serve(broken)
+        assert not sampler.is_running
+
+
+def test_sampler_used_out_of_turn_is_an_error():
+    sampler = make_sampler(COUNTING, 1)
+    with pytest.raises(QueueClosed):
+        sampler.serve(policy)
+    sampler.start()
+    with pytest.raises(SamplerError, match="started before"):
+        sampler.start()
+    assert sampler.serve(policy) == 1
+    sampler.close()
+    sampler.close()
+    sampler.set_num_agents(1)
+    with pytest.raises(QueueClosed):
+        sampler.serve(policy)
+    with pytest.raises(SamplerError, match="started before"):
+        sampler.start()
+
+
+def test_close_ends_predictors_that_are_at_work():
+    sampler = make_sampler(COUNTING, 3)
+    sampler.start()
+    with predictors(sampler, number=4) as errors:
+        for _ in count():
+            if sampler.steps > 100 or errors:
+                break
+        sampler.close()
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"reset_policy": "wait"}, "reset_policy=wait needs rollouts.*use reset_policy=immediate"),
+        ({"num_workers": 3}, "num_workers is 3; .*num_groups=4: leave num_workers out"),
+        ({"workers_per_core": 4}, "workers_per_core is 4; GA3C has no use for it"),
+        ({"affinity": "rotate"}, "affinity=rotate .*; use affinity=auto or affinity=off"),
+        ({"most_agents": 3}, "max_agents is 3, less than the num_groups=4 .* max_agents=4 or more"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_options_without_use_are_refused(options, message):
+    most_agents = options.pop("most_agents", 8)
+    config = SamplerConfig(num_envs=8, num_groups=4, **options)
+    with pytest.raises(ValueError, match=message):
+        check_queued(config, most_agents)
+    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9}
+    with pytest.raises(ValueError, match=message):
+        QueuedSampler(COUNTING, config, most_agents=most_agents, **queues)
+
+
+def test_usual_options_are_taken():
+    check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)

@@ -113,8 +113,8 @@ GA3C_LARGE_NETS = tuple(
     )
     for stride in (4, 3, 2, 1)
 )
-"""The larger networks with which Babaeizadeh et al. 2017 (arXiv:1611.06256, table 2) compare speeds:
-more filters in the first layer, whose stride is in the name, and a third convolution."""
+"""The larger networks with which Babaeizadeh et al. 2017 (arXiv:1611.06256, table 2) compare
+speeds: more filters in the first layer, whose stride is in the name, and a third convolution."""
 
 
 class ImageNetwork(PolicyValueModel):

@@ -35,8 +35,8 @@ def make_model(
     """A network with fresh parameters, drawn from torch's global generator, on the CPU.
 
     ``name``: ``a3c``, ``dqn``, ``nature``, ``nips`` or ``ga3c_large_stride4`` (or 3, 2, 1) for
-    images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for images that are
-    large enough for it, else ``mlp``.
+    images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for images that
+    are large enough for it, else ``mlp``.
 
     Raises:
         ValueError: unknown name, a convolutional network for what is no image or too small, or

@@ -7,9 +7,12 @@ environments, and ``update_N``, seconds of an update with N samples, in one thre
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from children import read_spec, serve
+
+PART_SECONDS = 0.05  # for each size of batch, in each round
 
 
 def main() -> None:
@@ -86,10 +89,10 @@ def _serve_parts(spec: dict[str, Any]) -> None:
     numbers: dict[str, float] = {}
 
     def advance() -> int:
-        for name, part in (("inference", act), ("update", update)):
-            sizes = spec["prediction_batches" if name == "inference" else "training_batches"]
-            for N in sizes:
-                numbers[f"{name}_{N}"] = median_seconds(lambda: part(N), 0.05)
+        for N in spec["prediction_batches"]:
+            numbers[f"inference_{N}"] = median_seconds(partial(act, N), PART_SECONDS)
+        for N in spec["training_batches"]:
+            numbers[f"update_{N}"] = median_seconds(partial(update, N), PART_SECONDS)
         return 1
 
     serve(advance, {"options": spec["options"]}, lambda: numbers)

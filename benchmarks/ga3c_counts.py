@@ -1,4 +1,4 @@
-"""GA3C's trainings a second by numbers of predictors, trainers and agents, and what its tuner finds.
+"""GA3C's trainings a second by predictors, trainers and agents, and what its tuner finds.
 
 One engine is measured with one setting after another, from few agents to many and back, so that few
 have to be started anew.

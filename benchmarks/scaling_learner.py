@@ -2,17 +2,19 @@
 
 ``what``: ``train``, as the training loop does but for writing metrics; ``sample``, without updates;
 ``sample_in_step``, likewise with a barrier of all learners after every rollout; ``parts``, what the
-speed model is given.
+speed model is given. ``serial``: whether simulators are in this process, beside its network.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from time import perf_counter
 from typing import Any
 
 from children import read_spec, serve
+from usage import GpuUse, cpu_seconds
 
 
 def main() -> None:
@@ -24,6 +26,8 @@ def main() -> None:
 
     with sampling_threads():
         config = parse_arguments(spec["options"])
+        if spec.get("serial"):  # with one environment; the command line asks for two groups
+            config = dataclasses.replace(config, serial=True)
         if spec["what"] == "parts":
             _serve_parts(config)
         else:
@@ -64,7 +68,8 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"
     own_steps = parts.sampler.config.num_envs * parts.sampler.config.horizon
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
-    all_steps, last_taken = 0, perf_counter()
+    all_steps, last_taken, last_cpu = 0, perf_counter(), cpu_seconds()
+    gpu = GpuUse(parts.device.type)
 
     def advance() -> int:
         nonlocal all_steps
@@ -79,6 +84,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
                 parts.learner.update(parts.server.finish(), 0.0, all_steps)
             seconds["learning_seconds"] += perf_counter() - began
         parts.sampler.take_episodes()
+        gpu.look()
         return own_steps
 
     while is_training and not parts.exchange.num_updates:  # what is measured is to learn
@@ -93,9 +99,11 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         return has_time
 
     def take_numbers() -> dict[str, float]:
-        nonlocal last_taken
+        nonlocal last_taken, last_cpu
         began, last_taken = last_taken, perf_counter()
-        numbers = {**parts.exchange.take_metrics(), **seconds, "seconds": last_taken - began}
+        cpu_began, last_cpu = last_cpu, cpu_seconds()
+        numbers = {**parts.exchange.take_metrics(), **seconds, **gpu.take()}
+        numbers |= {"seconds": last_taken - began, "cpu_seconds": last_cpu - cpu_began}
         seconds.update(dict.fromkeys(seconds, 0.0))
         return {name: value for name, value in numbers.items() if not math.isnan(value)}
 

@@ -46,7 +46,7 @@ def summarise(
         same = {key: row[key] for key in ("algo", "sync")}
         for parts in find(measured, part="parts", learners=row["learners"], **same):
             speeds = [
-                _predict(each[0], row, parts["settings"]["shape"], cores)
+                predict_row(each[0], row, parts["settings"]["shape"], cores)
                 for each in numbers[parts["name"]]
             ]
             row["predicted"] = spread(speeds)
@@ -66,11 +66,19 @@ def _share(children: list[dict[str, float]], name: str) -> float:
     return statistics.fmean(child.get(name, 0.0) / child["seconds"] for child in children)
 
 
-def _predict(numbers: dict[str, float], row: Row, of_one: dict[str, int], cores: int) -> float:
+def predict_row(
+    numbers: dict[str, float],
+    row: Row,
+    of_one: dict[str, int],
+    cores: int,
+    *,
+    has_device: bool = False,
+) -> float:
+    """Steps a second of ``row``, from its parts' ``numbers`` and the shape ``of_one`` learner."""
     learners = row["learners"]
     measured = Measured(**{"pair": float("nan"), **numbers})  # type: ignore[arg-type]
     costs = measured.costs(learners, cores)
-    shape = Shape(**of_one, cores=cores / learners, has_device=False)
+    shape = Shape(**of_one, cores=cores / learners, has_device=has_device)
     speed = predict(costs, shape, learners)
     return speed.steps_per_second if row["part"] == "train" else speed.sampling_steps_per_second
 

@@ -8,7 +8,14 @@ import torch
 from numpy.typing import NDArray
 
 from accel_rl.models import make_model, make_q_model
-from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET, ImageNetwork, ImageSpec
+from accel_rl.models.image import (
+    A3C_NET,
+    DQN_NET,
+    GA3C_LARGE_NETS,
+    NATURE_NET,
+    ImageNetwork,
+    ImageSpec,
+)
 from accel_rl.models.initialization import normc_
 
 UINT8 = np.dtype(np.uint8)
@@ -99,6 +106,8 @@ def test_gradients_in_bfloat16_are_those_in_float32_but_for_rounding(spec: Image
         (A3C_NET, (4, 104, 80), 12 * 9 * 32),
         (DQN_NET, (4, 104, 80), 12 * 9 * 64),
         (NATURE_NET, (4, 84, 84), 7 * 7 * 64),
+        (GA3C_LARGE_NETS[0], (4, 84, 84), 3 * 3 * 64),
+        (GA3C_LARGE_NETS[3], (4, 84, 84), 17 * 17 * 64),
     ],
     ids=lambda x: getattr(x, "name", None),
 )

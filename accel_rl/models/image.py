@@ -8,7 +8,7 @@ weights instead of to the images: the same product for a fraction of the work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
@@ -104,6 +104,17 @@ NIPS_NET = ImageSpec(
 )
 """Mnih et al. 2013 (arXiv:1312.5602), with the initial weights of Clemente et al. 2017
 (arXiv:1705.04862), but for their biases, which are drawn likewise."""
+
+GA3C_LARGE_NETS = tuple(
+    replace(
+        NIPS_NET,
+        name=f"ga3c_large_stride{stride}",
+        convs=(ConvSpec(32, 8, stride, 0), ConvSpec(32, 4, 2, 0), ConvSpec(64, 4, 2, 0)),
+    )
+    for stride in (4, 3, 2, 1)
+)
+"""The larger networks with which Babaeizadeh et al. 2017 (arXiv:1611.06256, table 2) compare
+speeds: more filters in the first layer, whose stride is in the name, and a third convolution."""
 
 
 class ImageNetwork(PolicyValueModel):

@@ -94,15 +94,15 @@ class PartsOfOne:
         seconds /= 4
         self._parts.exchange.take_metrics()
         before, num = self._parts.exchange.num_updates, 0
-        simulator = _median(self._simulate, seconds)
-        inference = _median(self._act, seconds)
+        simulator = median_seconds(self._simulate, seconds)
+        inference = median_seconds(self._act, seconds)
 
         def update() -> None:
             nonlocal num
             self._update()
             num += 1
 
-        iteration = _median(update, seconds)
+        iteration = median_seconds(update, seconds)
         pushes = self._parts.exchange.take_metrics().get("push_seconds", 0.0) / num
         gradient = self._parts.exchange.parameters.gradient
         return Measured(
@@ -203,7 +203,7 @@ def alone(config: TrainConfig, num_learners: int) -> TrainConfig:
     )
 
 
-def _median(act: Callable[[], None], seconds: float) -> float:
+def median_seconds(act: Callable[[], None], seconds: float) -> float:
     """Of the times that ``act`` takes, after one that is not counted."""
     act()
     times: list[float] = []
@@ -239,4 +239,4 @@ def _all_reduce_pair(numel: int, seconds: float) -> float:
         for _ in range(few):
             group.allreduce([tensor]).wait()  # type: ignore[attr-defined]
 
-    return _median(lambda: both(reduce), seconds) / few
+    return median_seconds(lambda: both(reduce), seconds) / few

@@ -1,0 +1,134 @@
+"""GA3C put together from options as on its command line, to be let run for a while and stopped.
+
+While it stands still agents wait for actions, and trainers for samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import NamedTuple, Self
+
+from usage import GpuUse, cpu_seconds
+
+from accel_rl.algos import GA3CConfig
+from accel_rl.samplers import QueuedSampler
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.parts import build
+from accel_rl.training.queue_threads import QueueThreads
+
+LOOK_SECONDS = 0.01
+START_TIMEOUT_SECONDS = 300.0
+
+Counts = tuple[int, int, int]
+"""of predictors, trainers and agents"""
+
+
+class Reading(NamedTuple):
+    """Sums since the start."""
+
+    seconds: float = 0.0
+    predictions: float = 0.0
+    prediction_batches: float = 0.0
+    trainings: float = 0.0
+    samples: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def minus(self, other: Reading) -> Reading:
+        return Reading._make(a - b for a, b in zip(self, other, strict=True))
+
+
+class Engine:
+    """Agents, predictors and trainers of one model, standing still until `resume`."""
+
+    def __init__(self, options: list[str]) -> None:
+        config = parse_arguments(options)
+        assert isinstance(config.learner, GA3CConfig)
+        self._parts = build(config)
+        sampler, threads = self._parts.sampler, self._parts.server
+        assert isinstance(sampler, QueuedSampler) and isinstance(threads, QueueThreads)
+        self.config, self.sampler, self.threads = config, sampler, threads
+        self.gpu = GpuUse(self._parts.device.type)
+        self._gate = contextlib.ExitStack()
+        sampler.start()
+        self._gate.enter_context(sampler.paused())
+        self.is_running = False
+        self._before = Reading()
+        threads.set_counts(config.learner.num_predictors, config.learner.num_trainers)
+
+    @property
+    def plan(self) -> str:
+        """What is trained where."""
+        return self._parts.describe()
+
+    @property
+    def counts(self) -> Counts:
+        """What runs."""
+        threads = self.threads
+        return threads.num_predictors, threads.num_trainers, self.sampler.num_agents
+
+    def set_counts(self, counts: Counts) -> None:
+        """So many shall run; returns when new agents have begun.
+
+        Raises:
+            TimeoutError: they have not within `START_TIMEOUT_SECONDS`.
+        """
+        self.resume()
+        predictors, trainers, agents = counts
+        self.threads.set_counts(predictors, trainers)
+        self.sampler.set_num_agents(agents)
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while self.sampler.num_starting:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{agents} agents have not begun in {START_TIMEOUT_SECONDS} s")
+            self.look()
+        self.pause()
+
+    def resume(self) -> None:
+        """All go on."""
+        self._gate.close()
+        self.is_running = True
+        self._before = self._read()
+
+    def look(self) -> float:
+        """Waits a little; the predictions since `resume`. Raises what a thread has failed with."""
+        self.threads.woken.wait(LOOK_SECONDS)
+        self.threads.check()
+        self.threads.take_metrics()
+        self.sampler.take_episodes()
+        self.gpu.look()
+        return self.sampler.queue_times.predictions - self._before.predictions
+
+    def pause(self) -> Reading:
+        """All stand still; what was done since `resume`."""
+        done = self._read().minus(self._before)
+        self._gate.enter_context(self.sampler.paused())
+        self.is_running = False
+        return done
+
+    def measure(self, seconds: float, warm_up: float) -> Reading:
+        """What is done in ``seconds``, after others that do not count."""
+        self.resume()
+        for each in (warm_up, seconds):
+            self._before = self._read()
+            end = time.monotonic() + each
+            while time.monotonic() < end:
+                self.look()
+        return self.pause()
+
+    def close(self) -> None:
+        """Ends all. Calling it again does nothing."""
+        self._gate.close()
+        self.threads.close()
+        self.sampler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _read(self) -> Reading:
+        times, done = self.sampler.queue_times, self.threads.trainings
+        sums = (times.predictions, times.batches, done.count, done.samples)
+        return Reading(time.perf_counter(), *sums, cpu_seconds())

@@ -1,0 +1,54 @@
+"""How busy the CPUs and the GPU are with a process and those it has started."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+SAMPLE_SECONDS = 0.25  # between two looks at the GPU, which tells of about as long
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int | None = None) -> float:
+    """CPU time of process ``pid`` (this one) and all its descendants that live, so far."""
+    folder = Path(f"/proc/{pid or os.getpid()}")
+    try:
+        # Behind the command, which may hold anything, utime and stime are the 12th and 13th.
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        children = [
+            child
+            for task in (folder / "task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    except OSError:  # it has just ended
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / _TICKS
+    return own + sum(cpu_seconds(int(child)) for child in children)
+
+
+class GpuUse:
+    """The mean of what the driver says of the GPU since the last `take`; nothing without one."""
+
+    def __init__(self, device: str) -> None:
+        self._is_on = device == "cuda"
+        self._looked = 0.0
+        self._shares: list[float] = []
+
+    def look(self) -> None:
+        """To be called often while it is measured."""
+        now = time.perf_counter()
+        if not self._is_on or now - self._looked < SAMPLE_SECONDS:
+            return
+        import torch
+
+        self._looked = now
+        try:
+            self._shares.append(torch.cuda.utilization() / 100)
+        except (ModuleNotFoundError, RuntimeError):  # without the driver's library nobody tells
+            self._is_on = False
+
+    def take(self) -> dict[str, float]:
+        """``gpu_share``, if it is known; starts anew."""
+        shares, self._shares = self._shares, []
+        return {"gpu_share": sum(shares) / len(shares)} if shares else {}

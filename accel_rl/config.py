@@ -46,7 +46,7 @@ class TrainConfig:
     cpus: tuple[int, ...] = ()
     """CPUs that workers may be pinned to; empty: all that this process may use"""
     tune: bool = False
-    """a trial of at most half a minute before the run chooses sampler.num_groups, num_workers and
+    """a trial of about half a minute before the run chooses sampler.num_groups, num_workers and
     workers_per_core, from those given on: whatever samples fastest here"""
     run_dir: str | None = None
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
@@ -102,7 +102,7 @@ class TrainConfig:
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         if self.tune and self.serial:
             raise ValueError(
-                "tune=true chooses groups and workers, which serial=true has not; leave one out"
+                "tune=true chooses groups and workers, and serial=true has none; leave one out"
             )
         if self.tune and self.resume is not None:
             raise ValueError(

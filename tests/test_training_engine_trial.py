@@ -230,7 +230,7 @@ def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["serial=true"], "tune=true chooses groups and workers, which serial=true has not"),
+        (["serial=true"], "tune=true chooses groups and workers, and serial=true has none"),
         (["resume=RUN"], "tune=true cannot be given with resume=.*leave it out"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from children import read_spec, serve
 
-PART_SECONDS = 0.05  # for each size of batch, in each round
+PART_SECONDS = 0.2  # for each size of batch, in each round
 
 
 def main() -> None:

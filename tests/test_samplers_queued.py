@@ -161,8 +161,10 @@ def test_agents_on_their_way_out_are_not_counted_again():
             sampler.set_num_agents(2)  # while the one that goes is with this predictor
             return policy(observation, uniform)
 
-        for _ in range(200):
-            sampler.serve(asking)
+        while not sampler.serve(asking):
+            pass
+        for _ in range(100):
+            sampler.serve(policy)
         assert sampler.num_agents == 2
         deadline = time.monotonic() + 10
         while len(psutil.Process().children()) != 2 and time.monotonic() < deadline:

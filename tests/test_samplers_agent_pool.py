@@ -157,10 +157,13 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
     assert len(firsts) == 4 + 2
 
 
-def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation():
-    options = {"on_worker_failure": "restart", "gamma": 1.0}
-    with make_sampler(LONG, 1, **options) as sampler:
-        while not sampler._segments._length[0] == 2:
+@pytest.mark.parametrize("game", ["." * 999 + "t", "......c"], ids=["first", "after a cut-off one"])
+def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game):
+    """Though the one slot for final observations was used in the same round of rows."""
+    options = {"on_worker_failure": "restart", "gamma": 1.0, "final_observation_slots": 1}
+    with make_sampler(partial(ScriptedEnv, game), 1, **options) as sampler:
+        rollout, length = sampler.rollout, sampler._segments._length
+        while length[0] != 2 or (rollout.final_step[0, 0] >= 0) != game.endswith("c"):
             sampler.serve(policy)
         time.sleep(0.05)  # the third step is taken, too
         os.kill(pid_of(sampler, 0), signal.SIGKILL)
@@ -180,7 +183,7 @@ def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation():
     assert len(last) == 3 and last.return_[-1] == last.action[-1] + 100
     first_of_new, final = asked[-1]
     assert first_of_new.tolist() == [1, 0, 0]
-    assert final.tolist() == [1, 0, last.observation[-1, 2] + 1]
+    assert final.tolist() == [last.observation[0, 0], 0, last.observation[-1, 2] + 1]
 
 
 def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():

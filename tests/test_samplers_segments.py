@@ -144,7 +144,7 @@ def test_segments_are_those_of_the_paper_wherever_episodes_end(
     play = Play(games, horizon, **flags)
     rng = np.random.default_rng(horizon)
     version = 0
-    for _ in range(4 * (horizon + 1)):
+    for _ in range(3 * (horizon + 1)):
         order, cut = rng.permutation(len(GAMES)), int(rng.integers(1, len(GAMES)))
         for agents in (order[:cut], order[cut:], order[:3]):  # some are faster than others
             columns = (agents[:, None] * envs_per_agent + np.arange(envs_per_agent)).ravel()

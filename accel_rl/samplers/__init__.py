@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         SamplerConfig,
         SamplerTimes,
     )
+    from accel_rl.samplers.closable_queue import QueueClosed
     from accel_rl.samplers.errors import SamplerError, WorkerError
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.parallel import ParallelSampler
@@ -36,6 +37,7 @@ _MODULES = {
     "Policy": "base",
     "PolicyInput": "base",
     "Prediction": "queued",
+    "QueueClosed": "closable_queue",
     "QueuedSampler": "queued",
     "SB3VecEnv": "sb3_vec_env",
     "Sampler": "base",
@@ -59,6 +61,7 @@ __all__ = [
     "Policy",
     "PolicyInput",
     "Prediction",
+    "QueueClosed",
     "QueuedSampler",
     "SB3VecEnv",
     "Sampler",

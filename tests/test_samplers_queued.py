@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache, partial
 from itertools import count
 
@@ -342,6 +343,18 @@ def test_close_ends_predictors_that_are_at_work():
                 break
         sampler.close()
     assert not errors
+
+
+def test_agents_of_a_closed_sampler_are_not_released():
+    """Their descriptors may be those of other files by then."""
+
+    def closing(observation, uniform):
+        sampler.close()
+        return policy(observation, uniform)
+
+    with make_sampler(COUNTING, 2) as sampler, suppress(QueueClosed):
+        sampler.serve(closing)
+    assert not sampler.is_running
 
 
 @pytest.mark.parametrize(

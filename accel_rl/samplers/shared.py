@@ -53,7 +53,8 @@ class SharedArrays(NamedTuple):
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
     environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. ``done_at``:
-    ``[W]``, when it had carried out its last order, by `time.perf_counter`. All by the worker.
+    ``[W]``, when it had carried out its last order, by `time.perf_counter`. All by the worker, but
+    that an agent's pool notes in ``done_at`` when it has begun.
     """
 
     rollout: Rollout

@@ -30,6 +30,9 @@ SHORTER = {
     ],
 }
 
+SLOW = ("benchmarks/", "env=ms_pacman", "num_envs=64")
+"""in commands that take too long for `make test`"""
+
 
 def shortened(command: list[str]) -> list[str]:
     """The command with its options of `SHORTER`; one that only asks for help stays as it is."""
@@ -78,7 +81,14 @@ def test_make_command_of_the_readme_is_known(command: str) -> None:
     run([*shlex.split(command), "--dry-run"], ROOT)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("make")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=pytest.mark.learning if any(s in c for s in SLOW) else ())
+        for c in COMMANDS
+        if not c.startswith("make")
+    ],
+)
 def test_command_of_the_readme_runs(command: str, folder: Path) -> None:
     run(shortened(shlex.split(command)), folder)
 

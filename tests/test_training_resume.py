@@ -120,17 +120,22 @@ def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
     return copy
 
 
+def slow(*values: tuple[str, ...]) -> Any:
+    """Arguments of a test that takes too long for `make test`."""
+    return pytest.param(*values, marks=pytest.mark.learning)
+
+
 @pytest.mark.parametrize(
     "arguments, changes",
     [
         (("env=catch", *serial(SMALL)), ()),
         (("env=catch", *SMALL), ("num_workers=1",)),
         (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
-        (("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
-        (("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
+        slow(("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
+        slow(("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
         (("env=breakout", *serial(SMALL_ATARI)), ()),
-        (("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
+        slow(("env=pong", "sticky_actions=0.25", *SMALL_ATARI), ("num_workers=1",)),
     ],
     ids=[
         "catch-serial",

@@ -97,7 +97,7 @@ class Options:
     """batch: steps of each run"""
     batch_envs: int = 16
     """batch: agents"""
-    batch_lr: float = 3e-3
+    batch_lr: float = 1e-3
     """batch: learning rate; the loss is a sum over samples, so larger batches make larger steps"""
     out: str = "benchmarks/results/ga3c"
     """where to write, without part and ending"""

@@ -1,6 +1,6 @@
 """GA3C put together from options as on its command line, to be let run for a while and stopped.
 
-While it stands still agents wait for actions, and trainers for samples.
+While it stands still agents wait for actions, and the training queue stays as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from accel_rl.training.queue_threads import QueueThreads
 
 LOOK_SECONDS = 0.01
 START_TIMEOUT_SECONDS = 300.0
+SETTLE_SECONDS = 0.5  # of a look at whether trainers keep up
+SETTLE_TIMEOUT_SECONDS = 60.0
+SETTLED_SHARE = 0.9
 
 Counts = tuple[int, int, int]
 """of predictors, trainers and agents"""
@@ -51,10 +54,10 @@ class Engine:
         self.gpu = GpuUse(self._parts.device.type)
         self._gate = contextlib.ExitStack()
         sampler.start()
-        self._gate.enter_context(sampler.paused())
         self.is_running = False
         self._before = Reading()
-        threads.set_counts(config.learner.num_predictors, config.learner.num_trainers)
+        learner = config.learner
+        self.set_counts((learner.num_predictors, learner.num_trainers, config.sampler.num_groups))
 
     @property
     def plan(self) -> str:
@@ -63,30 +66,37 @@ class Engine:
 
     @property
     def counts(self) -> Counts:
-        """What runs."""
-        threads = self.threads
-        return threads.num_predictors, threads.num_trainers, self.sampler.num_agents
+        """What runs when it does."""
+        return *self._num_threads, self.sampler.num_agents
 
     def set_counts(self, counts: Counts) -> None:
-        """So many shall run; returns when new agents have begun.
+        """So many shall run; returns when new agents have begun and trainers keep up with them.
+
+        With slow trainers that is when the training queue is full.
 
         Raises:
-            TimeoutError: they have not within `START_TIMEOUT_SECONDS`.
+            TimeoutError: agents have not begun within `START_TIMEOUT_SECONDS`.
         """
-        self.resume()
         predictors, trainers, agents = counts
-        self.threads.set_counts(predictors, trainers)
+        self._num_threads = predictors, trainers
+        self.resume()
         self.sampler.set_num_agents(agents)
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while self.sampler.num_starting:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{agents} agents have not begun in {START_TIMEOUT_SECONDS} s")
             self.look()
+        deadline = time.monotonic() + SETTLE_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            done = self._go_on(SETTLE_SECONDS)
+            if done.samples >= SETTLED_SHARE * done.predictions > 0:
+                break
         self.pause()
 
     def resume(self) -> None:
         """All go on."""
         self._gate.close()
+        self.threads.set_counts(*self._num_threads)
         self.is_running = True
         self._before = self._read()
 
@@ -103,18 +113,24 @@ class Engine:
         """All stand still; what was done since `resume`."""
         done = self._read().minus(self._before)
         self._gate.enter_context(self.sampler.paused())
+        self.threads.set_counts(self._num_threads[0], 0)
         self.is_running = False
         return done
 
     def measure(self, seconds: float, warm_up: float) -> Reading:
         """What is done in ``seconds``, after others that do not count."""
         self.resume()
-        for each in (warm_up, seconds):
-            self._before = self._read()
-            end = time.monotonic() + each
-            while time.monotonic() < end:
-                self.look()
+        self._go_on(warm_up)
+        self._go_on(seconds)
         return self.pause()
+
+    def _go_on(self, seconds: float) -> Reading:
+        """What is done in ``seconds``, from which on `look` and `pause` count."""
+        self._before = self._read()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.look()
+        return self._read().minus(self._before)
 
     def close(self) -> None:
         """Ends all. Calling it again does nothing."""

@@ -113,11 +113,11 @@ def draw_speeds(report: Report, path: Path) -> None:
     rows = [row for row in report["rows"] if "steps_per_second" in row]
     for number, engine in enumerate(dict.fromkeys(row["engine"] for row in rows)):
         own = find(rows, engine=engine)
-        names = [row["network"] for row in own]
+        names = [_short(row["network"]) for row in own]
         color = f"C{number}"
         _errorbar(axes, names, [row["steps_per_second"] for row in own], engine, color)
         allowed = [row for row in own if "allowed" in row]
-        names = [row["network"] for row in allowed]
+        names = [_short(row["network"]) for row in allowed]
         medians = [row["allowed"]["median"] for row in allowed]
         axes.plot(names, medians, linestyle="--", color=color)
     axes.set_yscale("log")
@@ -222,6 +222,11 @@ def _spread_cells(value: dict[str, float]) -> tuple[str, str]:
     digits = 0 if value["median"] >= 1000 else 1
     median, low, high = (f"{value[key]:,.{digits}f}" for key in ("median", "low", "high"))
     return median, f"{low}-{high}"
+
+
+def _short(network: str) -> str:
+    """Its name below an axis."""
+    return network.replace("ga3c_large_", "large\n")
 
 
 def _errorbar(axes: Any, x: list[Any], speeds: list[Any], name: str, color: str) -> None:

@@ -158,7 +158,10 @@ def summarise(results: list[Result], cores: int) -> list[Row]:
 
 
 def _add_use(row: Row, cores: int) -> None:
-    """Trainings a second, and shares of CPUs and GPU, of each round; batches of GA3C."""
+    """Trainings a second, and shares of CPUs and GPU, of each round; of GA3C its batches.
+
+    ``trained_share``: samples trained on / predictions; 1 where its queues are in balance.
+    """
     seconds = [max(each["seconds"] for each in children) for children in row["numbers"]]
     used = [sum(each["cpu_seconds"] for each in children) for children in row["numbers"]]
     row["cpu_share"] = spread([a / b / cores for a, b in zip(used, seconds, strict=True)])
@@ -170,6 +173,7 @@ def _add_use(row: Row, cores: int) -> None:
         return
     done = [children[0] for children in row["numbers"]]
     row["trainings_per_second"] = spread([each["trainings"] / each["seconds"] for each in done])
+    row["trained_share"] = spread([each["samples"] / each["predictions"] for each in done])
     row["prediction_batch"] = statistics.median(
         each["predictions"] / max(1, each["prediction_batches"]) for each in done
     )

@@ -1,10 +1,12 @@
 """Fixtures for all tests."""
 
 import gc
+import importlib
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Read when torch is loaded: threads of one test must not spin on cores that another needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -20,6 +22,13 @@ def nothing_left_behind() -> Iterator[None]:
     if _resources() - before:
         gc.collect()  # what only a cycle holds is not left behind
     assert not _resources() - before
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of ``benchmarks``, as the scripts there do."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+    return importlib.import_module
 
 
 def _resources() -> set[str]:

@@ -20,7 +20,7 @@ class QueueMeter:
 
     def take(self) -> dict[str, float]:
         """As `Exchange.take_metrics`."""
-        now, times, done = perf_counter(), self._sampler.queue_times, self._threads.trainings
+        now, times, done = perf_counter(), self._sampler.queue_times, self._threads.read_trainings()
         before, self._times = self._times, times
         seconds, self._read_at = max(now - self._read_at, 1e-9), now
         spent = QueueTimes._make(a - b for a, b in zip(times, before, strict=True))
@@ -28,7 +28,7 @@ class QueueMeter:
         trainings = max(1, done.count - self._trainings.count)
         samples = done.samples - self._trainings.samples
         queued = done.queued - self._trainings.queued
-        self._trainings = Trainings(done.count, done.samples, 0.0, done.queued, done.lags.copy())
+        self._trainings = done
         latency = max(spent.waiting + spent.transfer + spent.inference, 1e-9)
         batches = max(1, spent.batches)
         return {

@@ -10,7 +10,7 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
@@ -70,6 +70,7 @@ class QueueThreads:
         self._stops: dict[str, list[threading.Event]] = {"predictor": [], "trainer": []}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()  # of trainings and error
+        self._counting = threading.Lock()  # of _stops and _threads
         self._making = threading.Lock()
         self._error: BaseException | None = None
         self.woken = threading.Event()
@@ -83,9 +84,12 @@ class QueueThreads:
         return len(self._stops["trainer"])
 
     def set_counts(self, num_predictors: int, num_trainers: int) -> None:
-        """So many of each shall run from now on."""
-        self._set_count("predictor", self._predict, num_predictors)
-        self._set_count("trainer", self._train, num_trainers)
+        """So many of each shall run from now on; none once a thread has failed."""
+        with self._counting:
+            if self._error is not None:
+                num_predictors = num_trainers = 0
+            self._set_count("predictor", self._predict, num_predictors)
+            self._set_count("trainer", self._train, num_trainers)
 
     def _set_count(self, kind: str, loop: Callable[[threading.Event], None], number: int) -> None:
         stops = self._stops[kind]
@@ -106,10 +110,15 @@ class QueueThreads:
 
     def finish(self) -> None:
         """No new actions; what agents have done is learned from. Returns when that is done."""
-        self._set_count("predictor", self._predict, 0)
+        self.set_counts(0, self.num_trainers)
         self._join("predictor")
         self._sampler.training_queue.close()
         self._join("trainer")
+
+    def read_trainings(self) -> Trainings:
+        """A copy of ``trainings`` at one moment, without their metrics."""
+        with self._lock:
+            return replace(self.trainings, lags=self.trainings.lags.copy(), metrics=[])
 
     def take_metrics(self) -> list[dict[str, Tensor]]:
         """The learner's, of the updates since the last call."""

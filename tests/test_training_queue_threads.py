@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.algos import GA3CConfig
+from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.models import make_model
-from accel_rl.parallel import FlatParameters, Versions
+from accel_rl.parallel import FlatParameters, VersionExchange, Versions
 from accel_rl.samplers.closable_queue import ClosableQueue
 from accel_rl.samplers.queued import QueueTimes
 from accel_rl.training.queue_meter import QueueMeter
@@ -44,9 +44,10 @@ class SlowList(list):
 
 def make_threads(sampler: Any) -> QueueThreads:
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)
-    config = GA3CConfig()
-    versions = Versions(FlatParameters(model).parameter, config.rule, None)
-    return QueueThreads(CategoricalAgent(model), config, versions, sampler, torch.device("cpu"))
+    agent, config, flat = CategoricalAgent(model), GA3CConfig(log_norms=True), FlatParameters(model)
+    versions = Versions(flat.parameter, config.rule, None)
+    learner = GA3C(agent, config, VersionExchange(flat, versions))
+    return QueueThreads(agent, learner, versions, sampler, torch.device("cpu"))
 
 
 def test_predictors_that_fail_together_all_end_with_the_first_error() -> None:
@@ -63,7 +64,7 @@ def test_predictors_that_fail_together_all_end_with_the_first_error() -> None:
 
 def test_meter_reads_while_trainers_count() -> None:
     threads = make_threads(FailingSampler(1))
-    meter = QueueMeter(threads._sampler, threads)
+    meter = QueueMeter(threads._sampler, threads, time.perf_counter)
 
     def train() -> None:
         for lag in range(100_000):

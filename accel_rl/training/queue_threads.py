@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, sample_categorical
-from accel_rl.algos import GA3C, GA3CConfig, Samples
+from accel_rl.algos import GA3C, Samples
 from accel_rl.parallel import FlatParameters, VersionExchange, Versions
 from accel_rl.samplers.closable_queue import QueueClosed
 from accel_rl.samplers.queued import Prediction, QueuedSampler
@@ -48,20 +48,21 @@ class Trainings:
 class QueueThreads:
     """Predictors and trainers of ``agent``'s model, none of them started yet.
 
-    Each has a network of its own over the parameters of ``versions``. ``progress``: how far
-    schedules have run. ``woken`` is set when a thread has failed.
+    Each has a network of its own over the parameters of ``versions``. Trainers do what ``learner``
+    does, and begin with its state. ``progress``: how far schedules have run. ``woken`` is set when
+    a thread has failed.
     """
 
     def __init__(
         self,
         agent: CategoricalAgent,
-        config: GA3CConfig,
+        learner: GA3C,
         versions: Versions,
         sampler: QueuedSampler,
         device: torch.device,
     ) -> None:
         self._agent = agent
-        self._config = config
+        self._learner = learner
         self._versions = versions
         self._sampler = sampler
         self._device = device
@@ -170,8 +171,9 @@ class QueueThreads:
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        learner = GA3C(agent, self._config, exchange)
-        queue, least = self._sampler.training_queue, self._config.least_samples
+        learner = GA3C(agent, self._learner.config, exchange)
+        learner.set_state(self._learner.get_state())
+        queue, least = self._sampler.training_queue, learner.config.least_samples
         while not stop.is_set():
             try:
                 segments = queue.take(least, _TAKE_SECONDS)

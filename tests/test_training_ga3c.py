@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -18,11 +20,12 @@ from rich.console import Console
 from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
-from accel_rl.samplers import SamplerConfig
+from accel_rl.samplers import QueuedSampler, SamplerConfig
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.training.parts import build
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 LEARNER = GA3CConfig(
@@ -249,6 +252,19 @@ def test_samplers_that_ga3c_cannot_have_are_refused(
     with pytest.raises(ValueError, match=message):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_many_agents_are_sent_little() -> None:
+    config = dataclasses.replace(
+        CONFIG,
+        sampler=SamplerConfig(num_envs=128, horizon=5, num_groups=128),
+        learner=dataclasses.replace(LEARNER, max_agents=256),
+    )
+    sampler = build(config).sampler
+    assert isinstance(sampler, QueuedSampler)
+    with closing(sampler):
+        # 2 bytes for each of 256 x 256 places; each start of an agent pickles it.
+        assert len(cloudpickle.dumps(sampler._pool._workers.spec)) < 300_000
 
 
 def test_preset_has_the_numbers_of_the_paper_and_its_code() -> None:

@@ -15,6 +15,7 @@ from accel_rl.models.image import (
     NATURE_NET,
     ImageNetwork,
     ImageSpec,
+    MapLinear,
 )
 from accel_rl.models.initialization import normc_
 
@@ -217,3 +218,24 @@ def test_images_with_their_channels_last_are_refused_unless_mlp_is_asked_for() -
     ):
         make_model("auto", (84, 84, 3), UINT8, num_actions=2)
     make_model("mlp", (84, 84, 3), UINT8, num_actions=2)
+
+
+@pytest.mark.parametrize("N", [1, 3])
+@pytest.mark.parametrize("is_channels_last", [False, True], ids=["channels first", "channels last"])
+def test_gradient_of_the_layer_over_maps_is_numerical_one(N: int, is_channels_last: bool) -> None:
+    torch.manual_seed(0)
+    layer = MapLinear(2 * 3 * 4, 5).double()
+    x = torch.randn(N, 4, 2, 3, dtype=torch.float64)
+    if is_channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+
+    def twice(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        parameters = {"weight": weight, "bias": bias}
+        first = torch.func.functional_call(layer, parameters, x)
+        return first + torch.func.functional_call(layer, parameters, x.square())
+
+    inputs = [x.requires_grad_(), *layer.parameters()]
+    assert torch.autograd.gradcheck(twice, inputs)
+    flat = x.detach().permute(0, 2, 3, 1).flatten(1)
+    expected = flat @ layer.weight.T + layer.bias
+    torch.testing.assert_close(layer(x.detach()), expected)

@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -18,10 +20,12 @@ from rich.console import Console
 from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
-from accel_rl.samplers import SamplerConfig
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.samplers import QueuedSampler, SamplerConfig
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.training.parts import build
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 LEARNER = GA3CConfig(
@@ -121,21 +125,49 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    first = run(CONFIG, tmp_path / "run")
+    config = dataclasses.replace(CONFIG, learner=dataclasses.replace(LEARNER, log_norms=True))
+    first = run(config, tmp_path / "run")
     saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
     assert saved["counts"]["updates"] == first.updates
-    config = dataclasses.replace(CONFIG, total_steps=3_000, resume=str(tmp_path / "run"))
+    saved["counts"]["updates"] -= 2  # as in the middle of a run, where trainers go on meanwhile
+    save_checkpoint(tmp_path / "run", saved["counts"]["steps"], saved, num_kept=1)
+    learner = dataclasses.replace(LEARNER, log_norms=True, num_trainers=2)
+    config = dataclasses.replace(
+        config, total_steps=3_000, resume=str(tmp_path / "run"), learner=learner
+    )
     second = train(config, Console(file=io.StringIO()))
     assert second.updates > first.updates
-    steps = [row["steps"] for row in rows_of(tmp_path / "run" / "metrics.csv")]
-    assert steps == sorted(steps) and steps[-1] >= 3_000
+    saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    assert second.updates == int(saved["learner"]["counts"]["num_updates"])
+    before, after = rows_of(tmp_path / "run" / "metrics.csv")
+    assert after["steps"] >= 3_000 and after["updates"] == second.updates
+    assert after["distance_norm"] > before["distance_norm"] > 0  # from the initial parameters
 
 
-def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(tmp_path: Path) -> None:
+def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Evaluator.evaluate
+
+    def take_long(self: Evaluator, steps: int, stop: Any) -> dict[str, float]:
+        time.sleep(2)
+        return evaluate(self, steps, stop)
+
+    monkeypatch.setattr(Evaluator, "evaluate", take_long)
     config = dataclasses.replace(
         CONFIG, evaluation_interval=1_000, evaluation_steps=200, evaluation_envs=4
     )
+    began = time.monotonic()
     run(config, tmp_path / "run")
+    elapsed = time.monotonic() - began
+    for row in rows_of(tmp_path / "run" / "metrics.csv"):  # none has evaluations in it
+        names = ("waiting_for_simulators", "inference", "learning", "other")
+        assert sum(row[f"{name}_share"] for name in names) == pytest.approx(1, abs=0.1)
+        assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)
+        assert row["training_seconds"] < elapsed - 4
+        # All seconds in which agents waited for actions were of training.
+        latency = row["prediction_latency_ms"] / 1e3 * row["latency_waiting_share"]
+        assert latency * row["predictions_per_second"] < 8
     rows = rows_of(tmp_path / "run" / "evaluation.csv")
     assert len(rows) >= 2
     assert all(row["episodes"] >= 4 for row in rows)
@@ -223,6 +255,19 @@ def test_samplers_that_ga3c_cannot_have_are_refused(
     with pytest.raises(ValueError, match=message):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_many_agents_are_sent_little() -> None:
+    config = dataclasses.replace(
+        CONFIG,
+        sampler=SamplerConfig(num_envs=128, horizon=5, num_groups=128),
+        learner=dataclasses.replace(LEARNER, max_agents=256),
+    )
+    sampler = build(config).sampler
+    assert isinstance(sampler, QueuedSampler)
+    with closing(sampler):
+        # 2 bytes for each of 256 x 256 places; each start of an agent pickles it.
+        assert len(cloudpickle.dumps(sampler._pool._workers.spec)) < 300_000
 
 
 def test_preset_has_the_numbers_of_the_paper_and_its_code() -> None:

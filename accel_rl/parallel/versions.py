@@ -101,20 +101,15 @@ class VersionExchange:
     """One thread's view of `Versions`: an `Exchange` for its learner, or what it acts with.
 
     ``parameters``: of a network of its own. ``version``: the number of the version they are;
-    ``made``: that of the last one it made. ``metrics``: what `take_metrics` gives.
+    ``made``: that of the last one it made. ``take_metrics`` gives none, unless it is set.
     """
 
     num_sharing = 1
 
-    def __init__(
-        self,
-        parameters: FlatParameters,
-        versions: Versions,
-        metrics: Callable[[], dict[str, float]] = dict,
-    ) -> None:
+    def __init__(self, parameters: FlatParameters, versions: Versions) -> None:
         self.parameters = parameters
         self.versions = versions
-        self.take_metrics = metrics
+        self.take_metrics: Callable[[], dict[str, float]] = dict
         self.made = 0
         self._slot, flat, self.version = versions.take()
         parameters.attach(flat)

@@ -68,13 +68,14 @@ class AgentPool:
         agents, cores = range(most_agents), plan.worker_cpus
         own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in agents]
         self.columns = [slice(each.start, each.stop) for each in own]
+        nothing = range(0)  # one object: each process is sent all of them
         self._workers = Workers(
             factory,
             rollout_spec,
             config,
             seed,
             [cores[a % len(cores)] for a in agents],
-            [[own[a] if g == a else range(0) for g in agents] for a in agents],
+            [[own[a] if g == a else nothing for g in agents] for a in agents],
             niceness=NICENESS if yields else 0,
             make_block=Block,
         )
@@ -128,16 +129,12 @@ class AgentPool:
         """Time that all agents that ever ran have spent in their simulators."""
         return float(self.arrays.busy_seconds.sum())
 
-    def add(self, generation: int = 0) -> int | None:
-        """Start one more agent, without waiting for it; None if all places are taken.
-
-        ``generation``: environments of others of the same seed have other random numbers.
-        """
+    def add(self) -> int | None:
+        """Start one more agent, without waiting for it; None if all places are taken."""
         running = self._workers.processes
         agent = next((a for a in range(len(self.columns)) if a not in running), None)
         if agent is not None:
             self._workers.generation += agent in self._used
-            self._workers.generation = max(generation, self._workers.generation)
             self._used.add(agent)
             self.fresh.add(agent)
             self._start(agent, self._workers.spec.rollout.T)

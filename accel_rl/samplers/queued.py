@@ -140,6 +140,7 @@ class QueuedSampler:
         self._taking = threading.RLock()  # who has it is the one thread that uses the pool
         self._counting = threading.Lock()
         self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
+        self._paused_seconds = self._resumed_at = 0.0
         self.steps = 0
         self.queue_times = QueueTimes()
         self.is_running = False
@@ -212,13 +213,13 @@ class QueuedSampler:
             raise
 
     def _serve(self, policy: QueuedPolicy) -> int:
-        began = perf_counter()
+        began = self._clock()
         with self._taking:
             if not self.is_running or self._pool.is_closed:
                 raise QueueClosed
             self._add_missing()
             agents = self._pool.take(self._limit, TAKE_SECONDS)
-            taken_at = perf_counter()
+            taken_at, now = self._clock(), perf_counter()
             if not agents:
                 self._count(QueueTimes(predictor_waiting=taken_at - began))
                 return 0
@@ -230,7 +231,8 @@ class QueuedSampler:
             self._num_surplus -= len(leaving)
             self._pool.retire(leaving)
             num_queued = self._pool.num_ready
-        waited = (taken_at - self._pool.arrays.done_at[agents]).sum() * self._envs_per_agent
+        ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
+        waited = (now - ready_at).sum() * self._envs_per_agent
         taken, steps = self._take(agents, fresh, lost)
         taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
         n, m = len(taken.columns), len(taken.final)
@@ -238,15 +240,15 @@ class QueuedSampler:
             (n + m, *self.env_spec.observation_shape), self.rollout.observation.dtype
         )
         self._segments.observations(taken, observation)
-        called = perf_counter()
+        called = self._clock()
         prediction = policy(observation, self._noise.take(taken.columns))
-        answered = perf_counter()
+        answered = self._clock()
         action = np.empty(n, np.int64)
         write_actions(action, prediction.action, self.env_spec.num_actions)
         segments = self._segments.cut(taken, check_values(prediction.value, n + m))
         rows = self._segments.act(taken, action, prediction.version)
         self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
-        released = perf_counter()
+        released = self._clock()
         inference = answered - called - prediction.transfer_seconds
         self._count(
             QueueTimes(
@@ -292,9 +294,18 @@ class QueuedSampler:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, no agent gets an action; what they do already they finish."""
+        """Within, no agent gets an action; what they do already they finish. No clock runs."""
         with self._taking, self._pool.sending:
-            yield
+            began = perf_counter()
+            try:
+                yield
+            finally:
+                self._resumed_at = perf_counter()
+                self._paused_seconds += self._resumed_at - began
+
+    def _clock(self) -> float:
+        """Seconds, without those of pauses."""
+        return perf_counter() - self._paused_seconds
 
     def take_episodes(self) -> list[Episode]:
         """Episodes that ended since the last call."""
@@ -304,8 +315,13 @@ class QueuedSampler:
     def times(self) -> SamplerTimes:
         """Of predictors together; ``simulating`` is the mean of the agents that run."""
         times = self.queue_times
-        simulating = self._pool.busy_seconds / max(1, self.num_agents)
+        simulating = self.busy_seconds / max(1, self.num_agents)
         return SamplerTimes(times.predictor_waiting, times.predictor_busy, simulating)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that all agents that ever ran have spent in their simulators."""
+        return self._pool.busy_seconds
 
     @property
     def generation(self) -> int:

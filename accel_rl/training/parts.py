@@ -44,7 +44,6 @@ from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
-from accel_rl.training.queue_meter import QueueMeter
 from accel_rl.training.queue_threads import QueueThreads
 
 ALONE = Team(Ranks())
@@ -225,11 +224,11 @@ def _build_queued(
         assert isinstance(agent, CategoricalAgent)
         flat = FlatParameters(agent.model)
         versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
-        threads = QueueThreads(agent, learner, versions, sampler, device)
-        exchange = VersionExchange(flat, versions, QueueMeter(sampler, threads).take)
+        exchange = VersionExchange(flat, versions)
+        learns = GA3C(agent, learner, exchange)
+        threads = QueueThreads(agent, learns, versions, sampler, device)
         evaluator = Evaluator(config, {"": agent}, device) if config.evaluation_interval else None
         undo.pop_all()
-    learns = GA3C(agent, learner, exchange)
     return Parts(sampler, threads, agent, learns, exchange, evaluator, device)
 
 

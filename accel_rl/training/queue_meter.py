@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from collections.abc import Callable
 
 from accel_rl.samplers.queued import QueuedSampler, QueueTimes
 from accel_rl.training.queue_threads import QueueThreads, Trainings
 
 
 class QueueMeter:
-    """What to tell of the queues since the last time, for a row of metrics."""
+    """What to tell of the queues since the last time, for a row of metrics.
 
-    def __init__(self, sampler: QueuedSampler, threads: QueueThreads) -> None:
+    ``clock``: in seconds, those of pauses left out.
+    """
+
+    def __init__(
+        self, sampler: QueuedSampler, threads: QueueThreads, clock: Callable[[], float]
+    ) -> None:
         self._sampler = sampler
         self._threads = threads
-        self._read_at = perf_counter()
+        self._clock = clock
+        self._read_at = clock()
         self._times = sampler.queue_times
         self._trainings = Trainings()
 
     def take(self) -> dict[str, float]:
         """As `Exchange.take_metrics`."""
-        now, times, done = perf_counter(), self._sampler.queue_times, self._threads.trainings
+        now, times, done = self._clock(), self._sampler.queue_times, self._threads.read_trainings()
         before, self._times = self._times, times
         seconds, self._read_at = max(now - self._read_at, 1e-9), now
         spent = QueueTimes._make(a - b for a, b in zip(times, before, strict=True))
@@ -28,7 +34,7 @@ class QueueMeter:
         trainings = max(1, done.count - self._trainings.count)
         samples = done.samples - self._trainings.samples
         queued = done.queued - self._trainings.queued
-        self._trainings = Trainings(done.count, done.samples, 0.0, done.queued, done.lags.copy())
+        self._trainings = done
         latency = max(spent.waiting + spent.transfer + spent.inference, 1e-9)
         batches = max(1, spent.batches)
         return {

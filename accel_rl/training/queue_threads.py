@@ -10,7 +10,7 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, sample_categorical
-from accel_rl.algos import GA3C, GA3CConfig, Samples
+from accel_rl.algos import GA3C, Samples
 from accel_rl.parallel import FlatParameters, VersionExchange, Versions
 from accel_rl.samplers.closable_queue import QueueClosed
 from accel_rl.samplers.queued import Prediction, QueuedSampler
@@ -48,20 +48,21 @@ class Trainings:
 class QueueThreads:
     """Predictors and trainers of ``agent``'s model, none of them started yet.
 
-    Each has a network of its own over the parameters of ``versions``. ``progress``: how far
-    schedules have run. ``woken`` is set when a thread has failed.
+    Each has a network of its own over the parameters of ``versions``. Trainers do what ``learner``
+    does, and begin with its state. ``progress``: how far schedules have run. ``woken`` is set when
+    a thread has failed.
     """
 
     def __init__(
         self,
         agent: CategoricalAgent,
-        config: GA3CConfig,
+        learner: GA3C,
         versions: Versions,
         sampler: QueuedSampler,
         device: torch.device,
     ) -> None:
         self._agent = agent
-        self._config = config
+        self._learner = learner
         self._versions = versions
         self._sampler = sampler
         self._device = device
@@ -70,6 +71,7 @@ class QueueThreads:
         self._stops: dict[str, list[threading.Event]] = {"predictor": [], "trainer": []}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()  # of trainings and error
+        self._counting = threading.Lock()  # of _stops and _threads
         self._making = threading.Lock()
         self._error: BaseException | None = None
         self.woken = threading.Event()
@@ -83,9 +85,12 @@ class QueueThreads:
         return len(self._stops["trainer"])
 
     def set_counts(self, num_predictors: int, num_trainers: int) -> None:
-        """So many of each shall run from now on."""
-        self._set_count("predictor", self._predict, num_predictors)
-        self._set_count("trainer", self._train, num_trainers)
+        """So many of each shall run from now on; none once a thread has failed."""
+        with self._counting:
+            if self._error is not None:
+                num_predictors = num_trainers = 0
+            self._set_count("predictor", self._predict, num_predictors)
+            self._set_count("trainer", self._train, num_trainers)
 
     def _set_count(self, kind: str, loop: Callable[[threading.Event], None], number: int) -> None:
         stops = self._stops[kind]
@@ -106,10 +111,15 @@ class QueueThreads:
 
     def finish(self) -> None:
         """No new actions; what agents have done is learned from. Returns when that is done."""
-        self._set_count("predictor", self._predict, 0)
+        self.set_counts(0, self.num_trainers)
         self._join("predictor")
         self._sampler.training_queue.close()
         self._join("trainer")
+
+    def read_trainings(self) -> Trainings:
+        """A copy of ``trainings`` at one moment, without their metrics."""
+        with self._lock:
+            return replace(self.trainings, lags=self.trainings.lags.copy(), metrics=[])
 
     def take_metrics(self) -> list[dict[str, Tensor]]:
         """The learner's, of the updates since the last call."""
@@ -161,8 +171,9 @@ class QueueThreads:
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        learner = GA3C(agent, self._config, exchange)
-        queue, least = self._sampler.training_queue, self._config.least_samples
+        learner = GA3C(agent, self._learner.config, exchange)
+        learner.set_state(self._learner.get_state())
+        queue, least = self._sampler.training_queue, learner.config.least_samples
         while not stop.is_set():
             try:
                 segments = queue.take(least, _TAKE_SECONDS)

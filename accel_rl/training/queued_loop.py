@@ -17,6 +17,7 @@ from accel_rl.topology import available_cpus
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import CsvTable
+from accel_rl.training.queue_meter import QueueMeter
 from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
@@ -29,17 +30,24 @@ POLL_SECONDS = 0.1
 class Tuning:
     """Changes the numbers of threads and agents after each interval, and keeps the time line.
 
-    An interval begins when all agents that were added have begun.
+    An interval begins when all agents that were added have begun; pauses are no part of it. Where
+    the run goes on, the time line does.
     """
 
     def __init__(
-        self, config: TrainConfig, sampler: QueuedSampler, threads: QueueThreads, run_dir: Path
+        self,
+        config: TrainConfig,
+        sampler: QueuedSampler,
+        threads: QueueThreads,
+        recorder: Recorder,
+        run_dir: Path,
     ) -> None:
         learner = config.learner
         assert isinstance(learner, GA3CConfig)
         self._interval = learner.tuner_interval_seconds
         self._sampler = sampler
         self._threads = threads
+        self._recorder = recorder
         self._run_dir = run_dir
         self._title = config.title
         start = (learner.num_predictors, learner.num_trainers, config.sampler.num_groups)
@@ -47,15 +55,14 @@ class Tuning:
         rng = np.random.default_rng(np.random.SeedSequence([config.seed, 5]))
         most = (most_threads, most_threads, sampler.most_agents)
         self._tuner = Tuner(start, (1, 1, 1), most, rng)
-        self._table = CsvTable(run_dir / "tuner.csv", 0)
-        self._rows: list[dict[str, float]] = []
-        self._began = perf_counter()
+        self._table = CsvTable(run_dir / "tuner.csv", recorder.steps)
+        self._rows = list(self._table.rows)
         self._opened: float | None = None
         self._counts = 0, 0
 
     def look(self) -> None:
         """To be called often: moves on where an interval has ended."""
-        now = perf_counter()
+        now = self._recorder.seconds
         counts = self._threads.trainings.count, self._sampler.queue_times.predictions
         if self._opened is None:
             if self._sampler.num_starting == 0:
@@ -66,7 +73,7 @@ class Tuning:
             return
         trainings, predictions = (b - a for a, b in zip(self._counts, counts, strict=True))
         names = ("num_predictors", "num_trainers", "num_agents")
-        row: dict[str, float] = {"steps": self._sampler.steps, "seconds": now - self._began}
+        row: dict[str, float] = {"steps": self._recorder.steps, "seconds": now}
         row |= dict(zip(names, self._tuner.counts, strict=True))
         row["trainings_per_second"] = trainings / seconds
         row["predictions_per_second"] = predictions / seconds
@@ -101,9 +108,9 @@ def iterate_queued(
     assert isinstance(learner, GA3CConfig) and isinstance(exchange, VersionExchange)
     earlier = recorder.steps
     threads.progress = lambda: config.progress(earlier + sampler.steps)
-    tuning = Tuning(config, sampler, threads, run_dir) if learner.tuner else None
+    tuning = Tuning(config, sampler, threads, recorder, run_dir) if learner.tuner else None
     shares = Shares(sampler, threads, recorder)
-    exchange.take_metrics()  # from here on
+    exchange.take_metrics = QueueMeter(sampler, threads, lambda: recorder.seconds).take
     threads.set_counts(learner.num_predictors, learner.num_trainers)
 
     def record() -> None:
@@ -137,27 +144,33 @@ def iterate_queued(
 class Shares:
     """Clocks of predictors and trainers, as shares of the time of all these threads together.
 
-    What they do not act or learn they wait for simulators, trainers through predictors.
+    What they do not act or learn they wait for simulators, trainers through predictors. Agents'
+    time is that of the mean of those that run.
     """
 
     def __init__(self, sampler: QueuedSampler, threads: QueueThreads, recorder: Recorder) -> None:
         self._sampler = sampler
         self._threads = threads
         self._recorder = recorder
-        self._before = perf_counter(), sampler.times.policy, 0.0
-        self._waiting = self._policy = 0.0
+        self._waiting, self._policy, self._simulating = sampler.times
+        self._before = self._read()
 
     def read(self) -> SamplerTimes:
         """The sampler's clocks; adds to the recorder's ``learning_seconds``."""
-        times = self._sampler.times
-        now = perf_counter(), times.policy, self._threads.trainings.seconds
-        wall, policy, learning = (b - a for a, b in zip(self._before, now, strict=True))
+        now = self._read()
+        wall, policy, learning, busy = (b - a for a, b in zip(self._before, now, strict=True))
         self._before = now
         number = max(1, self._threads.num_predictors + self._threads.num_trainers)
         self._policy += policy / number
         self._waiting += max(0.0, wall - (policy + learning) / number)
         self._recorder.learning_seconds += learning / number
-        return SamplerTimes(self._waiting, self._policy, times.simulating)
+        self._simulating += busy / max(1, self._sampler.num_agents)
+        return SamplerTimes(self._waiting, self._policy, self._simulating)
+
+    def _read(self) -> tuple[float, float, float, float]:
+        sampler, learning = self._sampler, self._threads.trainings.seconds
+        policy = sampler.queue_times.predictor_busy
+        return self._recorder.seconds, policy, learning, sampler.busy_seconds
 
 
 def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:

@@ -81,7 +81,8 @@ class Recorder:
         self._exchange = exchange
         self._team = team
         self._own_updates = exchange.num_updates
-        self._others = Others(team, exchange, self.updates - self._own_updates)
+        # Where updates go on while a checkpoint is made, it has more of them than were counted.
+        self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)

@@ -1,0 +1,85 @@
+"""What GA3C's loop reads of clocks that pause, of agents that change in number, and of a resume."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from accel_rl.algos import GA3CConfig
+from accel_rl.config import TrainConfig
+from accel_rl.presets import PRESETS
+from accel_rl.samplers.base import SamplerTimes
+from accel_rl.samplers.queued import QueueTimes
+from accel_rl.training.queue_threads import Trainings
+from accel_rl.training.queued_loop import Shares, Tuning
+
+
+def make_fakes(**sampler: Any) -> Any:
+    """A sampler, threads and a recorder, as far as they are read."""
+    values = {
+        "num_agents": 2,
+        "num_starting": 0,
+        "most_agents": 8,
+        "busy_seconds": 0.0,
+        "queue_times": QueueTimes(),
+        "times": SamplerTimes(0.0, 0.0, 0.0),
+        "set_num_agents": lambda num_agents: None,
+    }
+    threads = SimpleNamespace(
+        num_predictors=1, num_trainers=1, trainings=Trainings(), set_counts=lambda *counts: None
+    )
+    recorder = SimpleNamespace(seconds=0.0, steps=0, learning_seconds=0.0)
+    return SimpleNamespace(**(values | sampler)), threads, recorder
+
+
+def test_simulators_time_is_that_of_the_agents_that_run() -> None:
+    # 1,000 s of two agents so far: 500 s each. Then one is added, and in 10 s all three are busy.
+    before = SamplerTimes(0.0, 0.0, 500.0)
+    sampler, threads, recorder = make_fakes(busy_seconds=1000.0, times=before)
+    shares = Shares(sampler, threads, recorder)
+    sampler.num_agents, sampler.busy_seconds, recorder.seconds = 3, 1030.0, 10.0
+    assert shares.read().simulating == pytest.approx(510.0)
+
+
+def test_shares_are_of_training_time() -> None:
+    # 10 s, in which of two threads one acts for 4 s and the other one learns for 6 s.
+    sampler, threads, recorder = make_fakes()
+    shares = Shares(sampler, threads, recorder)
+    recorder.seconds = 10.0
+    sampler.queue_times = QueueTimes(predictor_busy=4.0)
+    threads.trainings.seconds = 6.0
+    times = shares.read()
+    assert (times.policy, recorder.learning_seconds) == pytest.approx((2.0, 3.0))
+    assert times.waiting == pytest.approx(5.0)
+
+
+def make_config() -> TrainConfig:
+    learner = GA3CConfig(tuner_interval_seconds=10.0)
+    return dataclasses.replace(PRESETS["ga3c"](num_envs=2), learner=learner)
+
+
+def play(run_dir: Path, steps: int, seconds: float) -> None:
+    """Two intervals, each of 100 steps, from ``steps`` on."""
+    sampler, threads, recorder = make_fakes()
+    recorder.steps, recorder.seconds = steps, seconds
+    tuning = Tuning(make_config(), sampler, threads, recorder, run_dir)
+    for _ in range(2):
+        tuning.look()
+        recorder.seconds += 9.0
+        tuning.look()  # the interval is not over
+        recorder.seconds, recorder.steps = recorder.seconds + 1.0, recorder.steps + 100
+        threads.trainings.count += 50
+        tuning.look()
+
+
+def test_time_line_of_the_tuner_goes_on_with_the_run(tmp_path: Path) -> None:
+    play(tmp_path, 0, 0.0)
+    play(tmp_path, 100, 10.0)  # from a checkpoint after the first interval
+    with (tmp_path / "tuner.csv").open(newline="") as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    assert [row["steps"] for row in rows] == [100, 200, 300]
+    assert [row["seconds"] for row in rows] == [10, 20, 30]
+    assert {row["trainings_per_second"] for row in rows} == {5.0}

@@ -334,3 +334,8 @@ def test_options_of_an_algorithm_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments(arguments)
+
+
+def test_one_environment_in_one_process_can_be_had() -> None:
+    config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "serial=true"])
+    assert (config.sampler.num_envs, config.sampler.num_groups) == (1, 1)

@@ -318,6 +318,8 @@ def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
     if config.serial:
         reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
+        if config.sampler.num_groups == 1:  # what it is, and has to be with one environment
+            del reasons["sampler.num_groups"]
     for key, text in given.items():
         reason = reasons.get(key)
         if key.startswith("atari.") and not is_atari_game(config.env):

@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from accel_rl.training.sweep.command import sweep
 
             return sweep(given[1:])
-        if given and "=" not in given[0] and (near := get_close_matches(given[0], COMMANDS, 1)):
+        is_word = bool(given) and given[0].isalpha()
+        if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
             print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
             return 1
         from accel_rl.training.run import run

@@ -72,7 +72,7 @@ def test_option_becomes_its_value(argument: str, key: str, value: Any) -> None:
         (["qqqq=1"], r"unknown option qqqq; --help lists all"),
         (["sampler=3"], r"sampler is a group of options"),
         (["algo=a2d"], r"algo=a2d is unknown; did you mean a2c"),
-        (["algo=sarsa"], r"algo=sarsa is unknown; there are a2c, a2c_baselines, a3c, paac, ppo"),
+        (["algo=sarsa"], r"algo=sarsa is unknown; there are a2c, a2c_baselines, a3c, paac, ga3c"),
         (["num_envs=many"], r"sampler.num_envs=many is not valid; it must be: integer"),
         (["num_envs=2.5"], r"sampler.num_envs=2.5 is not valid; it must be: integer"),
         (["num_envs="], r"sampler.num_envs= is not valid; it must be: integer"),

@@ -131,7 +131,10 @@ def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert saved["counts"]["updates"] == first.updates
     saved["counts"]["updates"] -= 2  # as in the middle of a run, where trainers go on meanwhile
     save_checkpoint(tmp_path / "run", saved["counts"]["steps"], saved, num_kept=1)
-    config = dataclasses.replace(config, total_steps=3_000, resume=str(tmp_path / "run"))
+    learner = dataclasses.replace(LEARNER, log_norms=True, num_trainers=2)
+    config = dataclasses.replace(
+        config, total_steps=3_000, resume=str(tmp_path / "run"), learner=learner
+    )
     second = train(config, Console(file=io.StringIO()))
     assert second.updates > first.updates
     saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])

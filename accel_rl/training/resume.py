@@ -30,6 +30,11 @@ CHANGEABLE = {
     "evaluation_steps",
     "evaluation_envs",
     *PARALLEL_ONLY,
+    "learner.num_predictors",
+    "learner.num_trainers",
+    "learner.max_agents",
+    "learner.tuner",
+    "learner.tuner_interval_seconds",
 }
 """options that say how long, where and how watched a run is, not what is learned"""
 
@@ -117,7 +122,7 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
             return f"{line}, so all environments start new episodes"
         line += ", whose environments start new episodes"
     if saved["sampler"] is None:
-        return f"{line}; all environments start new episodes, they were gone when it was saved"
+        return f"{line}; all environments start new episodes, their state was not saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]
     num_new = sum(state is None for state in environments)
     if num_new:

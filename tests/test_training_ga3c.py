@@ -115,6 +115,8 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
         return update(self, batch, progress)
 
     monkeypatch.setattr(GA3C, "update", count)
+    # What is in the queue at the end has more time than threads that have no more to do.
+    monkeypatch.setattr("accel_rl.training.queue_threads._JOIN_SECONDS", 0.0)
     learner = dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2)
     result = run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
     assert result.status is not None

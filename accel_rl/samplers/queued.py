@@ -231,8 +231,8 @@ class QueuedSampler:
             self._num_surplus -= len(leaving)
             self._pool.retire(leaving)
             num_queued = self._pool.num_ready
-        ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
-        waited = (now - ready_at).sum() * self._envs_per_agent
+            ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
+            waited = (now - ready_at).sum() * self._envs_per_agent
         taken, steps = self._take(agents, fresh, lost)
         taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
         n, m = len(taken.columns), len(taken.final)

@@ -45,15 +45,25 @@ def test_simulators_time_is_that_of_the_agents_that_run() -> None:
 
 
 def test_shares_are_of_training_time() -> None:
-    # 10 s, in which of two threads one acts for 4 s and the other one learns for 6 s.
+    # 10 s, in which of two threads one acts for 4 s and waits before the full training queue for 1,
+    # and the other one learns for 6 s.
     sampler, threads, recorder = make_fakes()
     shares = Shares(sampler, threads, recorder)
     recorder.seconds = 10.0
-    sampler.queue_times = QueueTimes(predictor_busy=4.0)
+    sampler.queue_times = QueueTimes(predictor_busy=4.0, predictor_blocked=1.0)
     threads.trainings.seconds = 6.0
     times = shares.read()
-    assert (times.policy, recorder.learning_seconds) == pytest.approx((2.0, 3.0))
-    assert times.waiting == pytest.approx(5.0)
+    assert (times.policy, recorder.learning_seconds) == pytest.approx((2.0, 3.5))
+    assert times.waiting == pytest.approx(4.5)
+
+
+def test_update_between_two_readings_leaves_the_sum_of_shares_as_it_is() -> None:
+    # Both threads learn for the first 2 s, which is known when they have; then they wait for 1 s.
+    sampler, threads, recorder = make_fakes()
+    shares = Shares(sampler, threads, recorder)
+    for recorder.seconds, threads.trainings.seconds in ((1.0, 0.0), (2.0, 4.0), (3.0, 4.0)):
+        times = shares.read()
+    assert (times.waiting, recorder.learning_seconds) == pytest.approx((1.0, 2.0))
 
 
 def make_config() -> TrainConfig:

@@ -68,7 +68,7 @@ class AgentPool:
         agents, cores = range(most_agents), plan.worker_cpus
         own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in agents]
         self.columns = [slice(each.start, each.stop) for each in own]
-        nothing = range(0)  # one object: each process is sent all of them
+        nothing = range(0)  # once, for the square of the number of agents
         self._workers = Workers(
             factory,
             rollout_spec,

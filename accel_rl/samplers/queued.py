@@ -62,7 +62,8 @@ class QueueTimes(NamedTuple):
 
     Seconds are those of each prediction, from the agent's being ready to its release; ``batches``:
     in how many calls of the policy; ``queued``: agents left in the prediction queue at each take;
-    ``predictor_waiting``: seconds of predictors without any agent.
+    ``predictor_waiting``: seconds of predictors without any agent; ``predictor_blocked``: before a
+    full training queue.
     """
 
     predictions: int = 0
@@ -73,6 +74,7 @@ class QueueTimes(NamedTuple):
     inference: float = 0.0
     predictor_waiting: float = 0.0
     predictor_busy: float = 0.0
+    predictor_blocked: float = 0.0
 
 
 class QueuedSampler:
@@ -231,8 +233,8 @@ class QueuedSampler:
             self._num_surplus -= len(leaving)
             self._pool.retire(leaving)
             num_queued = self._pool.num_ready
-        ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
-        waited = (now - ready_at).sum() * self._envs_per_agent
+            ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
+            waited = (now - ready_at).sum() * self._envs_per_agent
         taken, steps = self._take(agents, fresh, lost)
         taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
         n, m = len(taken.columns), len(taken.final)
@@ -264,6 +266,7 @@ class QueuedSampler:
             steps,
         )
         self.training_queue.put(segments, QUEUE_SECONDS)
+        self._count(QueueTimes(predictor_blocked=self._clock() - released))
         return n
 
     def _take(self, agents: list[int], fresh: set[int], lost: set[int]) -> tuple[Taken, int]:

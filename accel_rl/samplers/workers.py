@@ -106,9 +106,12 @@ class Workers:
         """Start a process, in the place of one that is gone, too; does not wait for it."""
         self.arrays.has_started[worker] = False
         columns = self.spec.columns[worker]
+        nothing = [range(0)] * len(columns)
+        # Only its own: more than a pipe holds would make this wait until the process reads.
+        known = [columns if w == worker else nothing for w in range(self.spec.num_workers)]
         setup = Setup(
             worker=worker,
-            spec=self.spec,
+            spec=self.spec._replace(columns=known),
             config=self._config,
             make_block=self._make_block,
             factory=self._factory,

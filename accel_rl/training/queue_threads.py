@@ -28,6 +28,7 @@ from accel_rl.samplers.queued import Prediction, QueuedSampler
 from accel_rl.samplers.segments import Segment
 
 _JOIN_SECONDS = 60.0
+_FINISH_SECONDS = 300.0  # for updates with all that is in the training queue
 _TAKE_SECONDS = 1.0  # that a trainer waits for samples before it looks whether it is to stop
 
 
@@ -112,9 +113,9 @@ class QueueThreads:
     def finish(self) -> None:
         """No new actions; what agents have done is learned from. Returns when that is done."""
         self.set_counts(0, self.num_trainers)
-        self._join("predictor")
+        self._join("predictor", _FINISH_SECONDS)
         self._sampler.training_queue.close()
-        self._join("trainer")
+        self._join("trainer", _FINISH_SECONDS)
 
     def read_trainings(self) -> Trainings:
         """A copy of ``trainings`` at one moment, without their metrics."""
@@ -131,19 +132,19 @@ class QueueThreads:
         """End all threads. Calling it again does nothing."""
         self._stop()
         for kind in self._stops:
-            self._join(kind)
+            self._join(kind, _JOIN_SECONDS)
 
     def _stop(self) -> None:
         self.set_counts(0, 0)
         self._sampler.training_queue.close()  # wakes whoever waits there
 
-    def _join(self, kind: str) -> None:
-        deadline = monotonic() + _JOIN_SECONDS
+    def _join(self, kind: str, seconds: float) -> None:
+        deadline = monotonic() + seconds
         for thread in self._threads:
             if thread.name.startswith(kind):
                 thread.join(max(0.0, deadline - monotonic()))
                 if thread.is_alive():
-                    raise TimeoutError(f"{thread.name} has not ended within {_JOIN_SECONDS:g} s")
+                    raise TimeoutError(f"{thread.name} has not ended within {seconds:g} s")
 
     def _run(self, loop: Callable[[threading.Event], None], stop: threading.Event) -> None:
         torch.set_num_threads(1)

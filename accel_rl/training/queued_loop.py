@@ -144,8 +144,8 @@ def iterate_queued(
 class Shares:
     """Clocks of predictors and trainers, as shares of the time of all these threads together.
 
-    What they do not act or learn they wait for simulators, trainers through predictors. Agents'
-    time is that of the mean of those that run.
+    Predictors that wait for trainers count as learning. What is left they wait for simulators,
+    trainers through predictors. Agents' time is that of the mean of those that run.
     """
 
     def __init__(self, sampler: QueuedSampler, threads: QueueThreads, recorder: Recorder) -> None:
@@ -153,6 +153,7 @@ class Shares:
         self._threads = threads
         self._recorder = recorder
         self._waiting, self._policy, self._simulating = sampler.times
+        self._rest = self._waiting
         self._before = self._read()
 
     def read(self) -> SamplerTimes:
@@ -162,15 +163,17 @@ class Shares:
         self._before = now
         number = max(1, self._threads.num_predictors + self._threads.num_trainers)
         self._policy += policy / number
-        self._waiting += max(0.0, wall - (policy + learning) / number)
+        # Less than nothing where an update ends that began before the last reading.
+        self._rest += wall - (policy + learning) / number
+        self._waiting = max(self._waiting, self._rest)
         self._recorder.learning_seconds += learning / number
         self._simulating += busy / max(1, self._sampler.num_agents)
         return SamplerTimes(self._waiting, self._policy, self._simulating)
 
     def _read(self) -> tuple[float, float, float, float]:
-        sampler, learning = self._sampler, self._threads.trainings.seconds
-        policy = sampler.queue_times.predictor_busy
-        return self._recorder.seconds, policy, learning, sampler.busy_seconds
+        times, learning = self._sampler.queue_times, self._threads.trainings.seconds
+        learning += times.predictor_blocked
+        return self._recorder.seconds, times.predictor_busy, learning, self._sampler.busy_seconds
 
 
 def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:

@@ -222,8 +222,8 @@ def test_unfinished_episodes_of_those_that_go_are_not_reported():
     with make_sampler(partial(ScriptedEnv, "." * 49 + "t"), 1, most_agents=3) as sampler:
         for _ in range(2):
             sampler.set_num_agents(3)
-            while len(sampler._pool._ready) + len(sampler._pool._starting) < 2:
-                sampler.serve(policy)
+            while sampler.num_agents < 3 or sampler.num_starting:
+                serve_until(sampler, sampler.steps + 1)
             serve_until(sampler, sampler.steps + 40)
             sampler.set_num_agents(1)
             serve_until(sampler, sampler.steps + 60)

@@ -40,7 +40,7 @@ def measure_counts(options: Options, settings: list[Counts], console: Console) -
         {**_named(counts), "trainings": [], "predictions": []} for counts in settings
     ]
     most_agents = max(agents for _, _, agents in settings)
-    with sampling_threads(), Engine([*_arguments(options, most_agents), "tuner=false"]) as engine:
+    with sampling_threads(), Engine(_arguments(options, most_agents)) as engine:
         for number in range(options.rounds):
             order = list(zip(settings, rows, strict=True))
             for counts, row in reversed(order) if number % 2 else order:

@@ -34,6 +34,7 @@ LEARNER = GA3CConfig(
     rmsprop_initial=0.0,
     num_predictors=1,
     num_trainers=1,
+    training_queue_size=8,  # with 100, policy lag makes learning collapse on a fast machine
     tuner=False,
 )
 CONFIG = TrainConfig(
@@ -59,7 +60,7 @@ def rows_of(path: Path) -> list[dict[str, float]]:
 def learn_catch(seed: int, run_dir: Path) -> None:
     sampler = SamplerConfig(num_envs=16, horizon=5, num_groups=2)
     config = dataclasses.replace(
-        CONFIG, seed=seed, total_steps=50_000, sampler=sampler, log_interval=2_000
+        CONFIG, seed=seed, total_steps=70_000, sampler=sampler, log_interval=2_000
     )
     run(config, run_dir)
     scores = [row["episode_return_raw_mean"] for row in rows_of(run_dir / "metrics.csv")]

@@ -140,7 +140,7 @@ def test_ga3c_cpu_use_counts_children(load: Any) -> None:
         child.stdin.flush()
         child.stdout.readline()
         used = load("usage").cpu_seconds(child.pid)
-        assert load("usage").cpu_seconds() - before >= used > 0.05
+        assert load("usage").cpu_seconds() - before > used - 0.01 > 0.05
         child.stdin.write("\n")
 
 

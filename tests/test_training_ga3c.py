@@ -88,7 +88,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
     rows = rows_of(tmp_path / "run" / "metrics.csv")
     last = rows[-1]
     assert last["steps"] == result.status.steps
-    assert last["updates"] == result.updates > 50
+    assert 50 < last["updates"] <= result.updates  # some may end behind the last step
     for row in rows:
         shares = [row[f"latency_{part}_share"] for part in ("waiting", "transfer", "inference")]
         assert sum(shares) == pytest.approx(1)

@@ -24,8 +24,8 @@ with "num_updates", 0-d int64."""
 class Exchange(Protocol):
     """What algorithms need of an exchange.
 
-    ``num_sharing``: learners whose gradients make up
-    one update, this one included; each has its part of the batch.
+    ``num_sharing``: learners whose gradients make up one update, this one included; each has its
+    part of the batch.
     """
 
     parameters: FlatParameters

@@ -111,8 +111,7 @@ class VersionExchange:
         self.versions = versions
         self.take_metrics: Callable[[], dict[str, float]] = dict
         self.made = 0
-        self._slot, flat, self.version = versions.take()
-        parameters.attach(flat)
+        self._take_over()
 
     @property
     def num_updates(self) -> int:
@@ -123,8 +122,7 @@ class VersionExchange:
         """Take the latest version over. Not between a forward pass and its backward pass."""
         if self.version != self.versions.num_updates:
             self.close()
-            self._slot, flat, self.version = self.versions.take()
-            self.parameters.attach(flat)
+            self._take_over()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`. ``made`` is then the version that this made."""
@@ -148,9 +146,12 @@ class VersionExchange:
         """As `Versions.load_state_dict`; also takes it over."""
         self.versions.load_state_dict(self.parameters, state)
         self.close()
-        self._slot, flat, self.version = self.versions.take()
-        self.parameters.attach(flat)
+        self._take_over()
 
     def close(self) -> None:
         """Let go of the version; the network must not be used any more."""
         self.versions.release(self._slot)
+
+    def _take_over(self) -> None:
+        self._slot, flat, self.version = self.versions.take()
+        self.parameters.attach(flat)

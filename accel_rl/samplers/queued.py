@@ -37,7 +37,7 @@ from accel_rl.topology import Seat, plan_cores
 TAKE_SECONDS = 0.1
 """that a predictor waits for agents before it looks whether it is to stop"""
 QUEUE_SECONDS = 600.0
-"""that a full or empty training queue is waited for"""
+"""that a predictor waits before a full training queue"""
 
 
 class Prediction(NamedTuple):
@@ -328,6 +328,7 @@ class QueuedSampler:
 
     @property
     def generation(self) -> int:
+        """How often environments have started anew, in the place of lost or dismissed ones."""
         return self._pool.generation
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, perf_counter
@@ -166,34 +167,34 @@ class QueueThreads:
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
         policy = partial(predict, agent, exchange, self._device)
-        while not stop.is_set():
-            self._sampler.serve(policy)
-        exchange.close()
+        with closing(exchange):
+            while not stop.is_set():
+                self._sampler.serve(policy)
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
         learner = GA3C(agent, self._learner.config, exchange)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.least_samples
-        while not stop.is_set():
-            try:
-                segments = queue.take(least, _TAKE_SECONDS)
-            except TimeoutError:
-                continue
-            num_queued = len(queue)
-            began = perf_counter()
-            exchange.pull()
-            metrics = learner.update(_batch(segments, self._device), self.progress())
-            lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
-            with self._lock:
-                done = self.trainings
-                done.count += 1
-                done.samples += sum(map(len, segments))
-                done.seconds += perf_counter() - began
-                done.queued += num_queued
-                done.lags[lag] += 1
-                done.metrics.append(metrics)
-        exchange.close()
+        with closing(exchange):
+            while not stop.is_set():
+                try:
+                    segments = queue.take(least, _TAKE_SECONDS)
+                except TimeoutError:
+                    continue
+                num_queued = len(queue)
+                began = perf_counter()
+                exchange.pull()
+                metrics = learner.update(_batch(segments, self._device), self.progress())
+                lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
+                with self._lock:
+                    done = self.trainings
+                    done.count += 1
+                    done.samples += sum(map(len, segments))
+                    done.seconds += perf_counter() - began
+                    done.queued += num_queued
+                    done.lags[lag] += 1
+                    done.metrics.append(metrics)
 
 
 @torch.inference_mode()

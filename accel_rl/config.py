@@ -45,6 +45,9 @@ class TrainConfig:
     """step all environments in this process, without workers; works on every system"""
     cpus: tuple[int, ...] = ()
     """CPUs that workers may be pinned to; empty: all that this process may use"""
+    overlap: bool = False
+    """the next rollout is collected while the learner works on the last one, so its policy is one
+    iteration behind: for a GPU, or more cores than simulators keep busy"""
     tune: bool = False
     """a trial of about half a minute before the run chooses sampler.num_groups, num_workers and
     workers_per_core, from those given on: whatever samples fastest here"""
@@ -114,6 +117,12 @@ class TrainConfig:
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
                 f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
             )
+        if self.overlap and self.parallel.pull_steps is not None:
+            raise ValueError(
+                f"overlap=true acts with the parameters of the rollout's start, and pull_steps="
+                f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
+                f"out overlap"
+            )
         if isinstance(self.learner, A2CConfig):
             self.learner.check_halves("num_envs", self.sampler.num_envs)
         if isinstance(self.learner, GA3CConfig):
@@ -132,6 +141,11 @@ class TrainConfig:
             raise ValueError(
                 f"algo={self.algo} has one model, and {self.num_learners} learners were asked for; "
                 f"use gpus=1, or algo=a3c for several"
+            )
+        if self.overlap:
+            raise ValueError(
+                f"algo={self.algo} samples and learns at the same time in any case; leave out "
+                f"overlap=true"
             )
         if self.serial:
             raise ValueError(f"algo={self.algo} has agents in processes; leave out serial=true")

@@ -172,13 +172,41 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
         with SerialSampler(ToyEnv, config, seed=1) as sampler:
             server = ActionServer(agent, sampler, CPU)
             if on_device:
-                server._rows = action_server._DeviceRows(sampler, CPU)
+                server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=False)
             for number in range(8):
                 sampler.collect(server)
                 if number in (0, 2, 3, 6):  # some rollouts nobody asks for
                     rollouts.append([tensor.clone() for tensor in server.finish()])
             server.close()
     for expected, found in zip(rollouts[:4], rollouts[4:], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.usefixtures("faked_cuda")
+def test_kept_rollout_stays_while_the_next_is_collected(
+    reset_policy: Literal["immediate", "wait"], on_device: bool
+) -> None:
+    config = SamplerConfig(
+        num_envs=4, horizon=7, reset_policy=reset_policy, final_observation_slots=7
+    )
+    agent, rollouts = RecordingAgent(), []
+    for keeps in (False, True):
+        with SerialSampler(ToyEnv, config, seed=1) as sampler:
+            server = ActionServer(agent, sampler, CPU, keeps_rollout=keeps)
+            if on_device:
+                server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=keeps)
+            sampler.collect(server)
+            for _ in range(5):
+                batch = server.finish()
+                copies = [tensor.clone() for tensor in batch]
+                sampler.collect(server)
+                is_same = [torch.equal(a, b) for a, b in zip(batch, copies, strict=True)]
+                assert is_same[0] == keeps
+                rollouts.append(copies)
+            server.close()
+    for expected, found in zip(rollouts[:5], rollouts[5:], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
@@ -189,7 +217,7 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
     )
     with ParallelSampler(ToyEnv, config, seed=1) as sampler:
         server = ActionServer(RecordingAgent(), sampler, CPU)
-        rows = server._rows = action_server._DeviceRows(sampler, CPU)
+        rows = server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=False)
         sampler.collect(server)
         server.finish()
         os.kill(sampler._pool._workers.processes[0].pid, signal.SIGKILL)

@@ -16,7 +16,8 @@ from accel_rl.algos.a2c import A2CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.loop import _save_what_can_be, iterate
+from accel_rl.training.iterate import iterate
+from accel_rl.training.loop import _save_what_can_be
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.reports import Others
@@ -181,7 +182,7 @@ def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
 
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [0.0]
-    for module in ("loop", "recorder"):
+    for module in ("iterate", "recorder"):
         monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
 
     class SlowEvaluator(FakeEvaluator):

@@ -24,6 +24,7 @@ from torch import Tensor
 from accel_rl.agents import CategoricalAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
+    bootstrap_values,
     evaluate,
     masked_mean,
     normalize,
@@ -151,9 +152,9 @@ class A2C:
         T, B = batch.action.shape
         self._exchange.parameters.zero_gradient()
         output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), self.config.precision)
-        return_, advantage = returns_and_advantages(
-            self._agent, batch, output.value.detach().view(T, B), self.config
-        )
+        beyond = bootstrap_values(self._agent, batch, self.config)
+        value = output.value.detach().view(T, B)
+        return_, advantage = returns_and_advantages(batch, value, *beyond, self.config)
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange)
 

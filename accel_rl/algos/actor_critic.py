@@ -56,14 +56,17 @@ def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> Po
 
 @torch.no_grad()
 def returns_and_advantages(
-    agent: CategoricalAgent, batch: RolloutTensors, value: Tensor, config: ActorCriticConfig
+    batch: RolloutTensors,
+    value: Tensor,
+    bootstrap_value: Tensor,
+    final_value: Tensor,
+    config: ActorCriticConfig,
 ) -> tuple[Tensor, Tensor]:
     """Generalized advantages, and returns: advantage + value. ``[T, B]`` each.
 
-    ``value``: ``[T, B]``, of all observations but the last. With truncated steps the value goes on
-    behind the final observation, unless ``time_limit_terminal``.
+    ``value``: ``[T, B]``, of all observations but the last; the others as `bootstrap_values` gives
+    them.
     """
-    bootstrap_value, final_value = _bootstrap(agent, batch, config)
     reward, discount = fold_truncation(
         batch.reward, batch.terminated, batch.truncated, final_value, config.gamma
     )
@@ -89,10 +92,15 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
     return normalized
 
 
-def _bootstrap(
+@torch.no_grad()
+def bootstrap_values(
     agent: CategoricalAgent, batch: RolloutTensors, config: ActorCriticConfig
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is."""
+    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
+
+    Behind the final observation of a truncated step the value goes on, unless
+    ``time_limit_terminal``.
+    """
     observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
     # A shape: known without asking the device.
     if len(batch.final_step) == 0 or config.time_limit_terminal:

@@ -19,12 +19,16 @@ class Behaviour:
         self._parameters = parameters
         self._before: list[tuple[int, Tensor]] = []
 
-    def note(self, t: int) -> None:
-        """The parameters are about to change, before any action of row ``t`` is chosen."""
-        self._before.append((t, self._parameters.parameter.clone()))
+    def note(self, t: int, parameter: Tensor | None = None) -> None:
+        """Rows before ``t``, from the last note on, were acted in by ``parameter``, ``[P]``.
+
+        None: by the present parameters, which are about to change.
+        """
+        acting = self._parameters.parameter if parameter is None else parameter
+        self._before.append((t, acting.clone()))
 
     def segments(self, num_rows: int) -> Iterator[slice]:
-        """Runs of rows, in order; while each is worked on, the parameters are those that acted.
+        """Runs of rows, in order, all of them; while one is worked on, the parameters are its own.
 
         Afterwards they are the present ones again, and the notes are forgotten.
         """
@@ -39,4 +43,5 @@ class Behaviour:
         finally:
             if kept is not None:
                 present.copy_(kept)
-        yield slice(start, num_rows)
+        if start < num_rows:
+            yield slice(start, num_rows)

@@ -23,6 +23,7 @@ from torch import Tensor
 from accel_rl.agents import CategoricalAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
+    bootstrap_values,
     evaluate,
     masked_mean,
     normalize,
@@ -259,16 +260,15 @@ class PPO:
         if observation.ndim == 4:
             # Images: as convolutions want them, once instead of once for every minibatch.
             observation = observation.contiguous(memory_format=torch.channels_last)
-        outputs = [
-            evaluate(self._agent, part, config.precision)
-            for rows in self.behaviour.segments(T)
-            for part in torch.split(
-                observation[rows.start * B : rows.stop * B], config.minibatch_size
-            )
-        ]
+        outputs = []
+        for rows in self.behaviour.segments(T):
+            run = observation[rows.start * B : rows.stop * B]
+            for part in torch.split(run, config.minibatch_size):
+                outputs.append(evaluate(self._agent, part, config.precision))
+            beyond = bootstrap_values(self._agent, batch, config)  # the last run's count
         value = torch.cat([output.value for output in outputs])
         log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)
-        return_, advantage = returns_and_advantages(self._agent, batch, value.view(T, B), config)
+        return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
         steps = Minibatch(
             action=action,
             return_=return_.flatten(),

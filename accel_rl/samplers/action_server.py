@@ -1,7 +1,9 @@
 """The action server: turns a sampler's observations into actions, and its rollout into tensors.
 
 On the CPU everything happens in the sampler's own arrays. On a GPU each observation crosses once:
-its rows live on the device, where inference and the learner read the same ones.
+its rows live on the device, where inference and the learner read the same ones. To sample on while
+the learner still reads, the rows are there twice, and take turns; on the CPU the one rollout is
+copied when it is complete.
 """
 
 from __future__ import annotations
@@ -28,15 +30,25 @@ class ActionServer:
 
     Acts with the agent's parameters as they are at each call. Close it before the sampler, or use
     it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory registered.
+    ``keeps_rollout``: what `finish` gives may be used until the next `finish`.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
     """
 
-    def __init__(self, agent: Agent, sampler: Sampler, device: torch.device) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        sampler: Sampler,
+        device: torch.device,
+        *,
+        keeps_rollout: bool = False,
+    ) -> None:
         self._agent = agent
         self._rows: _Rows = (
-            _SharedRows(sampler.rollout) if device.type == "cpu" else _DeviceRows(sampler, device)
+            _SharedRows(sampler.rollout, keeps_rollout)
+            if device.type == "cpu"
+            else _DeviceRows(sampler, device, keeps_rollout)
         )
 
     def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
@@ -45,7 +57,10 @@ class ActionServer:
         return self._rows.answer(step, self._agent.act(observation, uniform, step.columns))
 
     def finish(self) -> RolloutTensors:
-        """The rollout that ``collect`` has completed; to be used up before the next ``collect``."""
+        """The rollout that ``collect`` has completed; to be used up before the next ``collect``.
+
+        With ``keeps_rollout``, before the next `finish`.
+        """
         return self._rows.finish()
 
     def close(self) -> None:
@@ -74,12 +89,15 @@ class _Rows(Protocol):
 
 
 class _SharedRows:
-    """On the CPU: tensors over the sampler's own arrays, nothing is copied."""
+    """On the CPU: tensors over the sampler's own arrays, nothing is copied unless it is kept."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, rollout: Rollout, keeps_rollout: bool) -> None:
         self._rollout = rollout
-        self._observation = torch.from_numpy(rollout.observation)
-        self._small = {name: torch.from_numpy(getattr(rollout, name)) for name in _SMALL_FIELDS}
+        names = ("observation", *_SMALL_FIELDS)
+        self._shared = {name: torch.from_numpy(getattr(rollout, name)) for name in names}
+        self._kept = self._shared
+        if keeps_rollout:
+            self._kept = {name: torch.zeros_like(each) for name, each in self._shared.items()}
 
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(step.observation), torch.from_numpy(step.uniform)
@@ -89,8 +107,10 @@ class _SharedRows:
         return actions
 
     def finish(self) -> RolloutTensors:
-        finals = _final_observations(self._rollout)
-        return RolloutTensors(self._observation, **self._small, **finals)
+        if self._kept is not self._shared:
+            for name, kept in self._kept.items():
+                kept.copy_(self._shared[name])
+        return RolloutTensors(**self._kept, **_final_observations(self._rollout))
 
     def close(self) -> None:
         pass
@@ -105,9 +125,12 @@ class _DeviceRows:
 
     Row 0 is row T of the rollout before, which the device has already; it is copied there. Where
     environments are reset between rollouts, or a lost one was replaced meanwhile, it is sent.
+
+    Where a rollout is kept, another stream may read it, which must wait for this one's `finish`,
+    and for which this one must wait before the `finish` after that.
     """
 
-    def __init__(self, sampler: Sampler, device: torch.device) -> None:
+    def __init__(self, sampler: Sampler, device: torch.device, keeps_rollout: bool) -> None:
         rollout = sampler.rollout
         num_envs = rollout.action.shape[1]
         self._sampler = sampler
@@ -122,6 +145,9 @@ class _DeviceRows:
         self._is_registered = False
         self._register()
         self._observation = torch.empty_like(self._shared, device=device)
+        self._before = self._observation  # rows of the rollout before
+        if keeps_rollout:
+            self._before = torch.empty_like(self._observation)
         self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
         self._action = torch.empty(num_envs, dtype=torch.int64, pin_memory=True)
         self._staged = {
@@ -134,7 +160,7 @@ class _DeviceRows:
         row = self._observation[step.t, columns]
         is_same = self._generation == self._sampler.generation
         if step.t == 0 and is_same and self._is_carried[columns].all():
-            row.copy_(self._observation[-1, columns])
+            row.copy_(self._before[-1, columns])
             self._is_carried[columns] = False
         else:
             row.copy_(torch.from_numpy(step.observation), non_blocking=True)
@@ -162,7 +188,8 @@ class _DeviceRows:
             name: tensor.to(self._device)
             for name, tensor in _final_observations(self._rollout).items()
         }
-        return RolloutTensors(self._observation, **small, **finals)
+        self._observation, self._before = self._before, self._observation
+        return RolloutTensors(self._before, **small, **finals)
 
     def close(self) -> None:
         if self._is_registered:

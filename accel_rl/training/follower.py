@@ -57,6 +57,10 @@ class Follower:
     def close(self) -> None:
         """Nothing is open."""
 
+    def saves_at(self, steps: int) -> bool:
+        """As `Recorder.saves_at`."""
+        return self._checkpoint.is_ahead(steps)
+
     def after_update(
         self,
         steps: int,

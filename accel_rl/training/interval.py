@@ -13,6 +13,10 @@ class Interval:
         self._steps = steps
         self._passed = begin // steps
 
+    def is_ahead(self, steps: int) -> bool:
+        """What `is_due` will tell after ``steps``; this is not to ask."""
+        return steps // self._steps > self._passed
+
     def is_due(self, steps: int) -> bool:
         passed = steps // self._steps
         is_due, self._passed = passed > self._passed, passed

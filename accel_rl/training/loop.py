@@ -1,4 +1,4 @@
-"""A training run from start to end: build the parts, collect and update in turns, leave results."""
+"""A training run from start to end: build the parts, go through its iterations, leave results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from rich.console import Console
@@ -20,12 +19,12 @@ from rich.console import Console
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
-from accel_rl.samplers.base import Sampler
 from accel_rl.topology import available_cpus
 from accel_rl.training.engine_trial import tune_engine
-from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
-from accel_rl.training.parts import ALONE, Learner, Parts, Server, build
+from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
+from accel_rl.training.overlap import LAG
+from accel_rl.training.parts import ALONE, Parts, build
 from accel_rl.training.progress import (
     Progress,
     ProgressHandler,
@@ -44,7 +43,7 @@ from accel_rl.training.run_directory import (
     write_config,
 )
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.torch_threads import learning_threads, sampling_threads
+from accel_rl.training.torch_threads import sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
         stack.callback(lambda: parts.sampler.close())  # of the parts that there are then
         stack.callback(lambda: parts.server.close())
         if saved is not None:
-            if is_first and _is_apart(config, team):
+            if is_first and is_apart(config, team):
                 team.add_steps(int(saved["counts"]["steps"]))
             parts.set_state(saved, team)
             run_dir = Path(str(config.resume))
@@ -102,7 +101,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_first:
                 stack.enter_context(hold(run_dir))
             _check_is_shared(run_dir, team)
-            if _is_apart(config, team):
+            if is_apart(config, team):
                 team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or Console(), config.title))
@@ -184,8 +183,13 @@ def _go_through(
         sampler, threads = parts.sampler, parts.server
         assert isinstance(threads, QueueThreads) and isinstance(recorder, Recorder)
         iterate_queued(config, sampler, threads, exchange, recorder, evaluator, stop, run_dir)
-    else:
-        iterate(config, *parts.in_turns, exchange, recorder, evaluator, stop, team)
+        return
+    collecting = parts.in_turns
+    if parts.overlap is None:
+        iterate(config, *collecting, exchange, recorder, evaluator, stop, team)
+        return
+    with contextlib.closing(parts.overlap) as overlap:
+        iterate_overlapped(config, *collecting, overlap, exchange, recorder, evaluator, stop, team)
 
 
 def _make_recorder(
@@ -204,43 +208,12 @@ def _make_recorder(
         progress,
         parts.get_state,
         saved,
-        metric_names=parts.learner.metric_names,
+        metric_names=parts.learner.metric_names + ((LAG,) if config.overlap else ()),
         frame_skip=parts.sampler.env_spec.frame_skip,
         device=parts.device,
         exchange=parts.exchange,
         team=team,
     )
-
-
-def iterate(
-    config: TrainConfig,
-    sampler: Sampler,
-    server: Server,
-    learner: Learner,
-    exchange: Exchange,
-    recorder: Recorder | Follower,
-    evaluator: Evaluator | None,
-    stop: StopRequest,
-    team: Team = ALONE,
-) -> None:
-    """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
-    _evaluate_if_due(recorder, evaluator, stop)  # a stop may have cut off the last one
-    while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
-        sampler.collect(server)
-        steps = recorder.steps + config.steps_per_iteration
-        if _is_apart(config, team):
-            steps = team.add_steps(config.steps_per_iteration)
-        began = perf_counter()
-        recorder.is_learning = True
-        with learning_threads():
-            batch = server.finish()
-            metrics = learner.update(batch, config.progress(recorder.steps), steps)
-        recorder.learning_seconds += perf_counter() - began
-        recorder.is_learning = False
-        recorder.after_update(
-            steps, exchange.num_updates, metrics, sampler.take_episodes(), sampler.times
-        )
-        _evaluate_if_due(recorder, evaluator, stop)
 
 
 def finish(
@@ -250,7 +223,7 @@ def finish(
     steps = recorder.steps
     if isinstance(exchange, StoreExchange):
         exchange.pull()  # steps that the store has not seen go into it
-    if _is_apart(config, team):
+    if is_apart(config, team):
         if isinstance(recorder, Follower):  # done before the first one goes on to its own last
             recorder.finish(steps)
             recorder.save()
@@ -260,35 +233,6 @@ def finish(
         steps = team.add_steps(0)
     recorder.finish(steps)
     recorder.save()
-
-
-def _is_apart(config: TrainConfig, team: Team) -> bool:
-    """Whether there are other learners, which do not go in step with this one."""
-    return team.ranks.size > 1 and config.parallel.sync == "store"
-
-
-def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
-    """Whether to stop here. Learners that go in step all do so after the same iteration."""
-    received = 0 if stop.received is None else int(stop.received)
-    if _is_apart(config, team):
-        if received:
-            team.ask_to_stop()
-        elif team.is_stop_asked:  # by another, whose signal is not known here
-            stop.received = signal.SIGTERM
-        return team.is_stop_asked
-    received = team.largest(received)
-    if received and stop.received is None:
-        stop.received = signal.Signals(received)
-    return received > 0
-
-
-def _evaluate_if_due(
-    recorder: Recorder | Follower, evaluator: Evaluator | None, stop: StopRequest
-) -> None:
-    if evaluator is None or not evaluator.is_due(recorder.steps):
-        return
-    assert isinstance(recorder, Recorder), "the first learner evaluates"
-    recorder.evaluate(evaluator, stop)
 
 
 def _notices(

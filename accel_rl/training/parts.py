@@ -44,6 +44,7 @@ from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
+from accel_rl.training.overlap import Overlap
 from accel_rl.training.queue_threads import QueueThreads
 
 ALONE = Team(Ranks())
@@ -85,6 +86,7 @@ class Parts:
     exchange: Exchange
     evaluator: Evaluator | None
     device: torch.device
+    overlap: Overlap | None = None
 
     @property
     def in_turns(self) -> tuple[Sampler, Server, Learner]:
@@ -194,9 +196,10 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
-        server = _make_server(config, agent, sampler, learner, exchange, device)
+        overlap = Overlap(agent, learner, exchange, device) if config.overlap else None
+        server = _make_server(config, agent, overlap, sampler, learner, exchange, device)
         undo.pop_all()
-    return Parts(sampler, server, agent, learner, exchange, evaluator, device)
+    return Parts(sampler, server, agent, learner, exchange, evaluator, device, overlap)
 
 
 def _build_queued(
@@ -239,18 +242,23 @@ def with_sampler(parts: Parts, config: TrainConfig, team: Team) -> Parts:
     share = sampler_share(config, team.ranks)
     sampler = make_sampler(config, share, config.seed, parts.device, team.ranks)
     _, _, learner = parts.in_turns
-    server = _make_server(config, parts.agent, sampler, learner, parts.exchange, parts.device)
+    server = _make_server(
+        config, parts.agent, parts.overlap, sampler, learner, parts.exchange, parts.device
+    )
     return dataclasses.replace(parts, sampler=sampler, server=server)
 
 
 def _make_server(
     config: TrainConfig,
     agent: AnyAgent,
+    overlap: Overlap | None,
     sampler: Sampler,
     learner: Learner,
     exchange: Exchange,
     device: torch.device,
 ) -> Server:
+    if overlap is not None:
+        return ActionServer(overlap.agent, sampler, device, keeps_rollout=True)
     server = ActionServer(agent, sampler, device)
     if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
         return PullingServer(server, exchange, learner, config.parallel.pull_steps)

@@ -134,6 +134,10 @@ class Recorder:
         """The learner's, of one update: 0-d each."""
         self._learner_metrics.add(metrics)
 
+    def saves_at(self, steps: int) -> bool:
+        """Whether a checkpoint is due after ``steps``, the next ones to be told of."""
+        return self._checkpoint.is_ahead(steps)
+
     def after_update(
         self,
         steps: int,

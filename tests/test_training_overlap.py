@@ -1,0 +1,352 @@
+"""Sampling while the learner works: who acts with which parameters, and how such a run ends."""
+
+import copy
+import dataclasses
+import io
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from test_training_loop import FakeEvaluator, FakeExchange, FakeSampler, Tape, make_config
+from test_training_loop import make_recorder as tape_recorder
+from test_training_resume import assert_same, forget_last_checkpoint, last_checkpoint, table
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import PPO
+from accel_rl.config import TrainConfig
+from accel_rl.samplers import ActionServer, SamplerError
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.iterate import iterate_overlapped
+from accel_rl.training.loop import RunError, train
+from accel_rl.training.parts import Parts, build
+from accel_rl.training.stopping import StopRequest
+
+CPU = torch.device("cpu")
+Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", "horizon=4")
+ALGORITHMS = {
+    "a2c": ("algo=a2c",),
+    "ppo": ("algo=ppo", "horizon=20", "minibatch_size=20", "epochs=2", "clip_value=true"),
+    "dqn": (
+        *Q_LEARNING,
+        "prioritized=true",
+        "target_update_steps=300",
+        "save_replay=true",
+        "epsilon_steps=500",
+    ),
+}
+SMALL = ("env=catch", "num_envs=4", "decorrelation_steps=10", "log_interval=80")
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread(monkeypatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+
+
+def run(run_dir: Path, *arguments: str) -> Path:
+    config = parse_arguments([*arguments, f"run_dir={run_dir}"])
+    train(config, Console(file=io.StringIO()))
+    return run_dir
+
+
+class FakeOverlap:
+    """Takes the thread's place: an update is made when its result is asked for."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def take_over(self, num_rows: int = 0) -> None:
+        self.tape.append(f"take over {num_rows}")
+
+    def begin(self, update: Any) -> Any:
+        self.tape.append("begin")
+        return update
+
+
+class NumberedServer:
+    """Its rollouts are numbers."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape, self.number = tape, 0
+
+    def finish(self) -> int:
+        self.number += 1
+        self.tape.append(f"finish {self.number}")
+        return self.number
+
+
+class NumberedLearner:
+    def __init__(self, tape: Tape, on_update: Any = lambda: None) -> None:
+        self.tape, self.on_update = tape, on_update
+
+    def update(self, batch: int, progress: float, steps: int) -> dict[str, torch.Tensor]:
+        self.tape.append(f"update {batch} {progress:.2f}")
+        self.on_update()
+        return {"loss": torch.tensor(0.5)}
+
+
+def go_through(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Any:
+    recorder = tape_recorder(config, run_dir, tape)
+    parts: dict = {
+        "sampler": FakeSampler(tape),
+        "server": NumberedServer(tape),
+        "learner": NumberedLearner(tape),
+        "overlap": FakeOverlap(tape),
+        "exchange": FakeExchange(),
+        "evaluator": None,
+        "stop": StopRequest(),
+    }
+    try:
+        iterate_overlapped(config, recorder=recorder, **(parts | changes))
+    finally:
+        recorder.close()
+    return recorder
+
+
+FIRST = ["take over 0", "collect", "finish 1"]
+
+
+def test_each_rollout_is_collected_while_the_one_before_is_learned_from(tmp_path) -> None:
+    tape = Tape()
+    recorder = go_through(make_config(checkpoint_interval=100), tmp_path, tape)
+    assert tape == [
+        *FIRST,
+        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
+        *("episodes", "begin", "collect", "update 2 0.20", "take over 2", "finish 3"),
+        *("episodes", "begin", "collect", "update 3 0.40", "row 12", "take over 2", "finish 4"),
+        *("episodes", "begin", "collect", "update 4 0.60", "take over 2", "finish 5"),
+        *("episodes", "begin", "update 5 0.80", "row 20"),
+    ]
+    assert (recorder.steps, recorder.updates, recorder.scores.num_episodes) == (20, 5, 5)
+
+
+def test_all_is_learned_from_where_a_checkpoint_is_due(tmp_path) -> None:
+    tape = Tape()
+    config = make_config(total_steps=12, checkpoint_interval=8)
+    go_through(config, tmp_path, tape, evaluator=FakeEvaluator(tape, 8))
+    assert tape == [
+        *FIRST,
+        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
+        *("episodes", "begin", "update 2 0.33", "save 8", "evaluate"),
+        *("take over 0", "collect", "finish 3"),
+        *("episodes", "begin", "update 3 0.67", "row 12"),
+    ]
+
+
+def test_stop_request_ends_the_run_when_all_is_learned_from(tmp_path) -> None:
+    tape, stop = Tape(), StopRequest()
+    stop.hold()
+
+    def ask() -> None:
+        stop.received = signal.SIGINT
+
+    learner = NumberedLearner(tape, on_update=ask)
+    recorder = go_through(make_config(), tmp_path, tape, stop=stop, learner=learner)
+    assert tape == [
+        *FIRST,
+        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
+        *("episodes", "begin", "update 2 0.20"),
+    ]
+    assert recorder.steps == 8
+
+
+def test_update_counts_where_the_sampler_fails_meanwhile(tmp_path) -> None:
+    tape = Tape()
+
+    class FailingSampler(FakeSampler):
+        def collect(self, policy: Any) -> None:
+            super().collect(policy)
+            if tape.count("collect") == 2:
+                raise SamplerError("lost")
+
+    recorder = tape_recorder(make_config(), tmp_path, tape)
+    with pytest.raises(SamplerError, match="lost"):
+        iterate_overlapped(
+            make_config(),
+            FailingSampler(tape),
+            NumberedServer(tape),
+            NumberedLearner(tape),
+            FakeOverlap(tape),
+            FakeExchange(),
+            recorder,
+            None,
+            StopRequest(),
+        )
+    recorder.close()
+    assert (recorder.steps, recorder.updates, recorder.is_learning) == (4, 1, False)
+
+
+def kept(batch: RolloutTensors) -> RolloutTensors:
+    return RolloutTensors(*(field.clone() for field in batch))
+
+
+def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
+    """The parameters after a run in which one thing happens after the other."""
+    parts: Parts = build(config)
+    sampler, _, learner = parts.in_turns
+    agent, flat = copy.deepcopy(parts.agent), parts.exchange.parameters
+    server = ActionServer(agent, sampler, CPU)
+    T = config.sampler.horizon
+    count = config.planned_steps // config.steps_per_iteration
+    with sampler:
+        sampler.collect(server)
+        batch = kept(server.finish())
+        before = None
+        for number in range(count):
+            acted = flat.to_named(flat.parameter)  # in the rollout after this one
+            if number < count - 1:
+                sampler.collect(server)
+                following = kept(server.finish())
+            if before is not None and isinstance(learner, PPO):
+                old = torch.zeros_like(flat.parameter)
+                flat.from_named_(old, before)
+                learner.behaviour.note(T, old)
+            steps = number * config.steps_per_iteration
+            learner.update(batch, config.progress(steps), steps + config.steps_per_iteration)
+            agent.model.load_state_dict(parts.agent.model.state_dict())
+            if hasattr(agent, "epsilon"):
+                agent.epsilon = parts.agent.epsilon
+            batch, before = following, acted
+    parts.server.close()
+    return flat.to_named(flat.parameter)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, tmp_path) -> None:
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=1200", "serial=true")
+    run_dir = run(tmp_path / "run", *arguments, "overlap=true")
+    torch.set_num_threads(1)
+    expected = behind_by_one(parse_arguments(arguments))
+    found = last_checkpoint(run_dir)["learner"]["parameters"]
+    assert_same(found, expected)
+    in_turns = run(tmp_path / "turns", *arguments)
+    other = last_checkpoint(in_turns)["learner"]["parameters"]
+    assert not all(torch.equal(other[name], found[name]) for name in found)
+
+
+@pytest.mark.parametrize(("algo", "updates"), [("a2c", 1), ("ppo", 8), ("dqn", 8)])
+def test_lag_is_logged(algo: str, updates: int, tmp_path) -> None:
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=960", "checkpoint_interval=10000")
+    run_dir = run(tmp_path / "run", *arguments, "serial=true", "overlap=true")
+    lags = [float(row["policy_lag"]) for row in table(run_dir / "metrics.csv")]
+    assert all(lag == updates for lag in lags[6:])
+    assert lags[0] < updates or algo == "dqn"  # its first rollout is not behind
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_resumed_run_equals_one_that_never_stopped(algo: str, tmp_path) -> None:
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=1200", "checkpoint_interval=600")
+    whole = run(tmp_path / "whole", *arguments, "overlap=true")
+    resumed = forget_last_checkpoint(whole, tmp_path / "resumed")
+    train(parse_arguments([f"resume={resumed}"]), Console(file=io.StringIO()))
+    assert_same(last_checkpoint(whole), last_checkpoint(resumed))
+    assert table(whole / "metrics.csv") == table(resumed / "metrics.csv")
+
+
+def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None:
+    arguments = (*SMALL, *ALGORITHMS["ppo"], "serial=true")
+    parts = build(parse_arguments(arguments))
+    sampler, server, learner = parts.in_turns
+    assert isinstance(learner, PPO)
+    flat = parts.exchange.parameters
+    with sampler:
+        sampler.collect(server)
+        batch = server.finish()
+        _, expected = learner._prepare(batch)
+        acted = flat.parameter.clone()
+        flat.parameter.mul_(1.5)
+        _, other = learner._prepare(batch)
+        learner.behaviour.note(len(batch.action), acted)
+        _, found = learner._prepare(batch)
+        _, again = learner._prepare(batch)
+    assert not torch.equal(other.behaviour_log_prob, expected.behaviour_log_prob)
+    assert_same(found._asdict(), expected._asdict())
+    assert_same(again._asdict(), other._asdict())  # with the present parameters again
+    assert torch.equal(flat.parameter, 1.5 * acted)
+
+
+def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
+    tmp_path, monkeypatch
+) -> None:
+    """Neither could end without the other."""
+    sampling, learning = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
+    made = build
+
+    def build_meeting(config: TrainConfig, *rest: Any) -> Parts:
+        parts = made(config, *rest)
+        sampler, _, learner = parts.in_turns
+        collect, update = sampler.collect, learner.update
+        calls: list[str] = []
+
+        def meet_collect(policy: Any) -> Any:
+            if calls:
+                sampling.wait()
+                learning.wait()
+            calls.append("collect")
+            return collect(policy)
+
+        def meet_update(*arguments: Any) -> Any:
+            if len(calls) < 3:
+                sampling.wait()
+                learning.wait()
+            return update(*arguments)
+
+        monkeypatch.setattr(sampler, "collect", meet_collect)
+        monkeypatch.setattr(learner, "update", meet_update)
+        return parts
+
+    monkeypatch.setattr("accel_rl.training.loop.build", build_meeting)
+    run(tmp_path / "run", *SMALL, "total_steps=60", "serial=true", "overlap=true")
+
+
+def test_failing_update_ends_the_run(tmp_path, monkeypatch) -> None:
+    def fail(*_: Any) -> None:
+        raise FloatingPointError("no number")
+
+    monkeypatch.setattr("accel_rl.algos.a2c.A2C.update", fail)
+    with pytest.raises(RunError, match="no number"):
+        run(tmp_path / "run", *SMALL, "total_steps=200", "overlap=true")
+    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("algo=ga3c", "overlap=true"), "algo=ga3c samples and learns at the same time"),
+        (("algo=appo", "overlap=true"), "pull_steps=64 changes them within; use pull_steps=null"),
+    ],
+)
+def test_what_cannot_overlap_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(["env=catch", *arguments])
+
+
+def test_appo_overlaps_without_pulls() -> None:
+    config = parse_arguments(["algo=appo", "env=catch", "overlap=true", "pull_steps=null"])
+    assert config.overlap
+    assert dataclasses.replace(config, overlap=False).parallel.pull_steps is None
+
+
+LEARNING = {
+    "ppo": ("algo=ppo", "num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=100000"),
+    "dqn": (
+        *("algo=dqn", "num_envs=8", "horizon=4", "lr=1e-3", "optimizer=adam", "adam_eps=1e-5"),
+        *("training_intensity=4", "min_steps=1000", "replay_size=20000", "total_steps=40000"),
+        *("target_update_steps=1000", "epsilon_steps=10000", "epsilon_final=0.01"),
+    ),
+}
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("algo", LEARNING)
+def test_catch_is_learned(algo: str, tmp_path) -> None:
+    arguments = ("env=catch", "serial=true", "log_interval=2000", "decorrelation_steps=0")
+    run_dir = run(tmp_path / "run", *arguments, *LEARNING[algo], "overlap=true")
+    returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir / "metrics.csv")]
+    assert returns[0] < 0
+    assert np.mean(returns[-5:]) >= 0.85  # epsilon or the policy's own randomness included

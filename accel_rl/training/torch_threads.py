@@ -28,8 +28,13 @@ def sampling_threads() -> Iterator[None]:
 @contextmanager
 def learning_threads() -> Iterator[None]:
     """All CPUs within, or what the quota pays for, since simulators wait; one afterwards."""
-    torch.set_num_threads(max(1, int(min(len(available_cpus()), cpu_quota() or math.inf))))
+    use_all_cpus()
     try:
         yield
     finally:
         torch.set_num_threads(1)
+
+
+def use_all_cpus() -> None:
+    """In the calling thread from now on: all CPUs, or what the quota pays for."""
+    torch.set_num_threads(max(1, int(min(len(available_cpus()), cpu_quota() or math.inf))))

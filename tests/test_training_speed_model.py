@@ -60,6 +60,27 @@ def test_sampling_time_is_that_worked_by_hand(costs: Costs, shape: Shape, sampli
     assert speed.sampling_steps_per_second == pytest.approx(steps / sampling)
 
 
+@pytest.mark.parametrize(
+    ("costs", "shape", "iteration"),
+    [
+        # Sampling takes 5 * 2 s, the rest 3 + 1 s, or 30 + 1.
+        (Costs(1.0, 0.5, 3.0, 1.0), Shape(8, 5, 2, 4, True, overlaps=True), 10.0),
+        (Costs(1.0, 0.5, 30.0, 1.0), Shape(8, 5, 2, 4, True, overlaps=True), 31.0),
+        (Costs(1.0, 0.5, 3.0, 1.0), Shape(8, 5, 2, 4, True), 14.0),
+        # Sampling takes 5 * 4 s, of which the 4 cores work 5 * (8 + 2 * 2) / 4; the update works 7.
+        (Costs(1.0, 2.0, 7.0, 1.0), Shape(8, 5, 2, 4, False, overlaps=True), 22.0),
+        (Costs(1.0, 2.0, 3.0, 1.0), Shape(8, 5, 2, 4, False, overlaps=True), 20.0),
+    ],
+    ids=["sampling", "learning", "in turns", "shared cores", "idle cores"],
+)
+def test_iteration_that_overlaps_is_that_worked_by_hand(
+    costs: Costs, shape: Shape, iteration: float
+) -> None:
+    speed = predict(costs, shape)
+    assert speed.iteration == pytest.approx(iteration)
+    assert speed.steps_per_second == pytest.approx(shape.num_envs * shape.horizon / iteration)
+
+
 def test_iteration_adds_update_and_exchange() -> None:
     # 10 s of sampling, 3 of update, 2 of exchange: 4 learners make 4 * 40 steps in 15 s.
     speed = predict(Costs(1.0, 0.5, 3.0, 2.0), Shape(8, 5, 2, 4, True), num_learners=4)

@@ -18,7 +18,7 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent
 from accel_rl.algos import PPO, AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
-from accel_rl.training.torch_threads import use_all_cpus
+from accel_rl.training.torch_threads import use_half_the_cpus
 
 LAG = "policy_lag"
 """metric: updates between the parameters that acted and those that learning begins with"""
@@ -45,7 +45,7 @@ class Overlap:
         self._device = device
         self._stream = _make_stream(device)
         self._version = self._lag = 0
-        self._thread = ThreadPoolExecutor(1, "learner", use_all_cpus)
+        self._thread = ThreadPoolExecutor(1, "learner", use_half_the_cpus)
 
     def take_over(self, num_rows: int = 0) -> None:
         """Act with the learner's parameters from now on, while it makes no update.

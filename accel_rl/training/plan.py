@@ -121,13 +121,14 @@ def _shape(config: TrainConfig, plan: CorePlan, machine: Machine, has_gpu: bool)
     share, num = sampler_share(config, Ranks(size=config.num_learners)), config.num_learners
     if config.serial:
         cores = min(1.0, len(machine.cores) / num)
-        return Shape(share.num_envs, share.horizon, 1, cores, has_gpu)
+        return Shape(share.num_envs, share.horizon, 1, cores, has_gpu, config.overlap)
     own = {cpu for cpus in plan.worker_cpus for cpu in cpus}
     cores = float(sum(not own.isdisjoint(core.cpus) for core in machine.cores))
     cores /= max(1.0, num / len(machine.cores))
     if machine.quota is not None:
         cores = min(cores, machine.quota / num)
-    return Shape(share.num_envs, share.horizon, share.num_groups, cores, has_gpu)
+    groups = share.num_groups
+    return Shape(share.num_envs, share.horizon, groups, cores, has_gpu, config.overlap)
 
 
 def _tell_measured(config: TrainConfig, measured: Measured, group: int) -> Iterator[str]:

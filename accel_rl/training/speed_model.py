@@ -9,10 +9,12 @@ seconds for the actions of one group, one step of all its environments takes
     G = 1                S + i: there is nothing to hide behind
 
 where ``S = G * ceil(B / G / W) * s`` is the work of the busiest of ``W = min(C, B / G)`` workers.
-An iteration is ``T`` such steps, the update, and the exchange with the others, one after another;
-learners do the same side by side. What runs on less than a core takes 1 / C times as long. Not in
-it: caches and memory that cores share, processes in each other's way, waiting for the slowest of
-several workers or learners, logging and checkpoints. So it is a bound that runs come near to.
+An iteration is ``T`` such steps, the update, and the exchange with the others, one after another.
+Where they overlap it is whichever takes longer, the sampling or the rest, and on the same cores no
+less than the core time of both. Learners do the same side by side. What runs on less than a core
+takes 1 / C times as long. Not in it: caches and memory that cores share, processes in each other's
+way, waiting for the slowest of several workers or learners, logging and checkpoints. So it is a
+bound that runs come near to.
 
 Pure functions of numbers; times in seconds.
 """
@@ -39,7 +41,7 @@ class Costs(NamedTuple):
 
 class Shape(NamedTuple):
     """Of one learner. ``cores``: that its simulators work on; on these its network runs too, unless
-    ``has_device``.
+    ``has_device``. ``overlaps``: it samples while it learns.
     """
 
     num_envs: int
@@ -47,21 +49,20 @@ class Shape(NamedTuple):
     num_groups: int
     cores: float
     has_device: bool
+    overlaps: bool = False
 
 
 class Speed(NamedTuple):
-    """Of one iteration: seconds in each of its parts; and steps a second of all learners."""
+    """Of one iteration: seconds in each of its parts, and in all; and steps a second of all
+    learners.
+    """
 
     sampling: float
     update: float
     exchange: float
+    iteration: float
     steps_per_second: float
     sampling_steps_per_second: float
-
-    @property
-    def iteration(self) -> float:
-        """Seconds in all."""
-        return self.sampling + self.update + self.exchange
 
 
 def predict(costs: Costs, shape: Shape, num_learners: int = 1) -> Speed:
@@ -69,14 +70,13 @@ def predict(costs: Costs, shape: Shape, num_learners: int = 1) -> Speed:
     slowness = 1.0 if shape.has_device else max(1.0, 1.0 / shape.cores)
     sampling = shape.horizon * _step_seconds(costs, shape, slowness)
     update = costs.update * slowness
+    iteration = sampling + update + costs.exchange
+    if shape.overlaps:
+        iteration = max(sampling, update + costs.exchange)
+        if not shape.has_device:
+            iteration = max(iteration, shape.horizon * _work(costs, shape) / shape.cores + update)
     steps = num_learners * shape.num_envs * shape.horizon
-    return Speed(
-        sampling,
-        update,
-        costs.exchange,
-        steps / (sampling + update + costs.exchange),
-        steps / sampling,
-    )
+    return Speed(sampling, update, costs.exchange, iteration, steps / iteration, steps / sampling)
 
 
 def find_limits(costs: Costs, shape: Shape) -> dict[str, float]:
@@ -110,6 +110,10 @@ def _step_seconds(costs: Costs, shape: Shape, slowness: float) -> float:
         return simulating + inference
     step = max(simulating, groups * inference, simulating / groups + inference)
     if not shape.has_device:
-        work = shape.num_envs * costs.simulator + groups * costs.inference
-        step = max(step, work / shape.cores)
+        step = max(step, _work(costs, shape) / shape.cores)
     return step
+
+
+def _work(costs: Costs, shape: Shape) -> float:
+    """Core-seconds of one step of every environment, where inference takes core time too."""
+    return shape.num_envs * costs.simulator + shape.num_groups * costs.inference

@@ -28,13 +28,18 @@ def sampling_threads() -> Iterator[None]:
 @contextmanager
 def learning_threads() -> Iterator[None]:
     """All CPUs within, or what the quota pays for, since simulators wait; one afterwards."""
-    use_all_cpus()
+    torch.set_num_threads(_num_cpus())
     try:
         yield
     finally:
         torch.set_num_threads(1)
 
 
-def use_all_cpus() -> None:
-    """In the calling thread from now on: all CPUs, or what the quota pays for."""
-    torch.set_num_threads(max(1, int(min(len(available_cpus()), cpu_quota() or math.inf))))
+def use_half_the_cpus() -> None:
+    """In the calling thread from now on, while simulators work on the others."""
+    torch.set_num_threads(max(1, _num_cpus() // 2))
+
+
+def _num_cpus() -> int:
+    """Or what the quota pays for."""
+    return max(1, int(min(len(available_cpus()), cpu_quota() or math.inf)))

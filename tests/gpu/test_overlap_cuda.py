@@ -1,0 +1,49 @@
+"""Sampling while the learner works, each on a stream of its own."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+SMALL = ("env=catch", "num_envs=16", "num_workers=2", "log_interval=400", "overlap=true")
+ALGORITHMS = {
+    "a2c": ("algo=a2c",),
+    "ppo": ("algo=ppo", "horizon=20", "minibatch_size=80", "epochs=2"),
+    "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "min_steps=400", "replay_size=4000"),
+}
+
+
+def parameters(run_dir: Path, *arguments: str) -> dict[str, torch.Tensor]:
+    config = parse_arguments([*SMALL, *arguments, f"run_dir={run_dir}"])
+    train(config, Console(file=io.StringIO()))
+    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_path) -> None:
+    """Few steps: later on, roundings choose other actions. Draws from a replay differ anyway."""
+    arguments = (*ALGORITHMS[algo], "total_steps=960")
+    on_cpu = parameters(tmp_path / "cpu", *arguments, "device=cpu")
+    on_gpu = parameters(tmp_path / "gpu", *arguments, "device=cuda")
+    for name, expected in on_cpu.items():
+        torch.testing.assert_close(on_gpu[name], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_overlapped_runs_of_one_seed_are_alike(algo: str, tmp_path) -> None:
+    """A race between the streams would show as other parameters."""
+    arguments = (*ALGORITHMS[algo], "total_steps=4000", "device=cuda")
+    one = parameters(tmp_path / "one", *arguments)
+    two = parameters(tmp_path / "two", *arguments)
+    for name, expected in one.items():
+        torch.testing.assert_close(two[name], expected, rtol=1e-3, atol=1e-3)

@@ -20,7 +20,6 @@ from accel_rl.envs import make_env_factory
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 
-SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 CPU = torch.device("cpu")
 
 Q_SAMPLER = SamplerConfig(num_envs=8, horizon=4)
@@ -169,16 +168,16 @@ def test_catch_is_learned_and_not_known_before(algorithm: str) -> None:
 
 
 @pytest.mark.learning
-@SEEDS
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("algorithm", CATCH)
-def test_catch_is_learned_with_each_seed(algorithm: str, seed: int) -> None:
+def test_catch_is_learned_with_other_seeds(algorithm: str, seed: int) -> None:
     untrained, trained = learn_catch(algorithm, seed)
     assert untrained < 0
     assert trained >= 0.9
 
 
 @pytest.mark.learning
-@SEEDS
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("algorithm", CARTPOLE)
 def test_cartpole_is_learned_with_each_seed(algorithm: str, seed: int) -> None:
     run = Run("CartPole-v1", CARTPOLE[algorithm], seed)

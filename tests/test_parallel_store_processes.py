@@ -124,7 +124,7 @@ class Watcher:
 
 
 @pytest.mark.parametrize(
-    "seconds", [3, pytest.param(60, marks=pytest.mark.learning)], ids=["short", "minute"]
+    "seconds", [3, pytest.param(30, marks=pytest.mark.learning)], ids=["short", "long"]
 )
 @pytest.mark.parametrize(
     ("self_kills", "kill_interval"), [(0.02, 0), (0, 0.02)], ids=["at_the_flip", "anywhere"]

@@ -63,7 +63,18 @@ def returns_and_advantages(
     ``value``: ``[T, B]``, of all observations but the last. With truncated steps the value goes on
     behind the final observation, unless ``time_limit_terminal``.
     """
-    bootstrap_value, final_value = _bootstrap(agent, batch, config)
+    return targets(batch, value, *bootstrap(agent, batch, config), config)
+
+
+@torch.no_grad()
+def targets(
+    batch: RolloutTensors,
+    value: Tensor,
+    bootstrap_value: Tensor,
+    final_value: Tensor,
+    config: ActorCriticConfig,
+) -> tuple[Tensor, Tensor]:
+    """What `returns_and_advantages` gives, from what `bootstrap` gave."""
     reward, discount = fold_truncation(
         batch.reward, batch.terminated, batch.truncated, final_value, config.gamma
     )
@@ -89,7 +100,8 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
     return normalized
 
 
-def _bootstrap(
+@torch.no_grad()
+def bootstrap(
     agent: CategoricalAgent, batch: RolloutTensors, config: ActorCriticConfig
 ) -> tuple[Tensor, Tensor]:
     """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is."""

@@ -42,6 +42,7 @@ from accel_rl.algos.q_learning import (
     q_target,
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.models import QModel
 from accel_rl.parallel import Exchange, FlatParameters
 
 
@@ -249,12 +250,12 @@ class DQN:
         target = project(reward, discount, probability_t, agent.support)
         return categorical_loss(output, batch.action, target)
 
-    def _evaluate(self, model: torch.nn.Module, observation: Tensor) -> Tensor:
+    def _evaluate(self, model: QModel, observation: Tensor) -> Tensor:
         """``[N, A, K]`` float32."""
-        kind, is_short = observation.device.type, self.config.precision == "bfloat16"
-        with torch.autocast(kind, torch.bfloat16, enabled=is_short):
-            output: Tensor = model(observation)
-        return output.float() if is_short else output
+        if self.config.precision == "float32":
+            return model(observation)
+        with torch.autocast(observation.device.type, torch.bfloat16):
+            return model(observation).float()
 
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial

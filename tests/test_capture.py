@@ -1,13 +1,22 @@
 """Captured regions: the same updates and actions, compiled once and not anew."""
 
+import contextlib
+import copy
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from captured_learners import CONFIGS, Run, assert_equal
+from captured_learners import CONFIGS, Run, assert_equal, rollouts
 
+from accel_rl.agents import CategoricalAgent
 from accel_rl.algos.two_learners import TwoLearners
-from accel_rl.capture import EAGER, Capture
+from accel_rl.capture import EAGER, Capture, check_compilers
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.devices import make_capture
+from accel_rl.training.parts import build
+from accel_rl.training.stopping import StopRequest
 
 CPU = torch.device("cpu")
 # Dynamo makes an object of a `torch.autograd.Function` while it traces one.

@@ -35,6 +35,10 @@ class TrainConfig:
     """of everything random: simulators, actions, initial parameters"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network runs; auto: the GPU if there is one"""
+    capture: Literal["off", "on", "auto"] = "off"
+    """on: acting, losses and update rules are compiled at the start, which takes a minute or more,
+    and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other options allow it. Off as
+    long as it has run on no GPU"""
     gpus: int | None = None
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
     is one; 0: none"""
@@ -123,6 +127,10 @@ class TrainConfig:
                 f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
                 f"out overlap"
             )
+        if self.capture == "on" and self.never_captured is not None:
+            raise ValueError(
+                f"capture=on cannot be had with {self.never_captured}; use capture=off"
+            )
         if isinstance(self.learner, A2CConfig):
             self.learner.check_halves("num_envs", self.sampler.num_envs)
         if isinstance(self.learner, GA3CConfig):
@@ -171,6 +179,22 @@ class TrainConfig:
     def num_learners(self) -> int:
         """Learners in all."""
         return self.learners or self.gpus or 1
+
+    @property
+    def never_captured(self) -> str | None:
+        """The option that does not go together with ``capture``, and why; None: there is none."""
+        learner = self.learner
+        if isinstance(learner, GA3CConfig):
+            return f"algo={self.algo}, whose threads change batch sizes and parameters as they go"
+        if learner.gradient_cosine_interval:
+            return (
+                f"gradient_cosine_interval={learner.gradient_cosine_interval}, a second backward "
+                "pass through one forward pass"
+            )
+        is_shared = self.num_learners > 1 and self.parallel.sync == "all_reduce"
+        if isinstance(learner, A2CConfig) and learner.normalize_advantage and is_shared:
+            return "normalize_advantage=true of several learners, who meet within A2C's loss"
+        return None
 
     @property
     def title(self) -> str:

@@ -82,7 +82,7 @@ def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], i
             flat.copy_(central)
             for name, each in state.items():
                 each.copy_(elsewhere[name])
-        rule.step_(flat, gradient, state, LR, count)
+        rule.step_(flat, gradient, state, rule.rate(LR, count))
         if copies:
             central.copy_(flat)
         return 1

@@ -35,8 +35,11 @@ class Sum:
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
         return {"count": torch.zeros_like(parameter)}
 
+    def rate(self, lr: float, step: int) -> float:
+        return lr
+
     def step_(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
         parameter.add_(gradient)
         state["count"].add_(1)

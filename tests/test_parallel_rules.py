@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.parallel import Adam, RMSProp, adam_, rmsprop_
+from accel_rl.parallel import Adam, RMSProp, adam_, adam_rate, rmsprop_
 
 
 def test_rmsprop_first_step_equals_hand_computed() -> None:
@@ -26,7 +26,7 @@ def test_rmsprop_over_many_steps_equals_slow_version(initial: float) -> None:
     state = rule.make_state(parameter)
     squares = [initial] * 7
     for step, gradient in enumerate(gradients, 1):
-        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01, step=step)
+        rule.step_(parameter, torch.from_numpy(gradient), state, rule.rate(0.01, step))
         for i in range(7):
             squares[i] = 0.9 * squares[i] + 0.1 * gradient[i] ** 2
             expected[i] -= 0.01 * gradient[i] / (squares[i] + 1e-6) ** 0.5
@@ -41,10 +41,10 @@ def test_rmsprop_on_slices_equals_whole_vector() -> None:
     rule = RMSProp(decay=0.99, eps=1e-5, initial=1.0)
     state, sliced_state = rule.make_state(whole), rule.make_state(sliced)
     for _ in range(3):
-        rule.step_(whole, gradient, state, lr=0.1, step=1)
+        rule.step_(whole, gradient, state, 0.1)
         for chunk in (slice(70, 100), slice(0, 33), slice(33, 70)):
             slices = {name: tensor[chunk] for name, tensor in sliced_state.items()}
-            rule.step_(sliced[chunk], gradient[chunk], slices, lr=0.1, step=1)
+            rule.step_(sliced[chunk], gradient[chunk], slices, 0.1)
     torch.testing.assert_close(sliced, whole, rtol=1e-6, atol=0)
 
 
@@ -60,7 +60,8 @@ def test_adam_first_step_equals_hand_computed() -> None:
     # with eps after the correction of the bias: 1 - 0.1 * 0.2 / (0.2 + 0.01) = 0.9047619
     parameter, mean, mean_square = torch.ones(1), torch.zeros(1), torch.zeros(1)
     gradient = torch.tensor([0.2])
-    adam_(parameter, gradient, mean, mean_square, 0.1, 0.9, 0.999, eps=0.01, step=1)
+    rate = adam_rate(0.1, 0.9, 0.999, step=1)
+    adam_(parameter, gradient, mean, mean_square, rate, 0.9, 0.999, eps=0.01)
     assert mean.item() == pytest.approx(0.02, rel=1e-6)
     assert mean_square.item() == pytest.approx(4e-5, rel=1e-6)
     assert parameter.item() == pytest.approx(0.9612575, rel=1e-6)
@@ -76,7 +77,7 @@ def test_adam_over_many_steps_equals_slow_version() -> None:
     state = rule.make_state(parameter)
     means, squares = [0.0] * 7, [0.0] * 7
     for step, gradient in enumerate(gradients, 1):
-        rule.step_(parameter, torch.from_numpy(gradient), state, lr=0.01, step=step)
+        rule.step_(parameter, torch.from_numpy(gradient), state, rule.rate(0.01, step))
         for i in range(7):
             means[i] = 0.9 * means[i] + 0.1 * gradient[i]
             squares[i] = 0.999 * squares[i] + 0.001 * gradient[i] ** 2
@@ -96,7 +97,7 @@ def test_adam_without_eps_equals_torch() -> None:
     state = rule.make_state(parameter)
     for step in range(1, 6):
         gradient = torch.randn(9, dtype=torch.float64)
-        rule.step_(parameter, gradient, state, lr=0.01, step=step)
+        rule.step_(parameter, gradient, state, rule.rate(0.01, step))
         other.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close(parameter, other.detach(), rtol=1e-12, atol=0)

@@ -21,7 +21,7 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("rollout", "topology"),
+    ("capture", "rollout", "topology"),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
 WITHOUT_TORCH = ("envs", "rollout", "topology")

@@ -205,8 +205,8 @@ class SecondOfTwo(Team):
 def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def without_group(config: Any, learner: Any, model: Any, *others: Any) -> Local:
-        return Local(FlatParameters(model), learner.rule, learner.max_gradient_norm)
+    def without_group(config: Any, learner: Any, agent: Any, *others: Any) -> Local:
+        return Local(FlatParameters(agent.model), learner.rule, learner.max_gradient_norm)
 
     monkeypatch.setattr("accel_rl.training.parts.make_exchange", without_group)
     cpus = available_cpus()

@@ -23,3 +23,7 @@ class RolloutTensors(NamedTuple):
     final_observation: Tensor  # [M, ...]
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
+
+    def without_finals(self) -> RolloutTensors:
+        """Likewise, with ``M`` = 0: of one shape in every rollout."""
+        return RolloutTensors(*self[:6], *(field[:0] for field in self[6:]))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from accel_rl.capture import EAGER, Capture
 from accel_rl.models import PolicyValue, PolicyValueModel
 
 
 class CategoricalAgent:
-    """Draws actions from the softmax of ``model``'s logits."""
+    """Draws actions from the softmax of ``model``'s logits.
 
-    def __init__(self, model: PolicyValueModel) -> None:
+    ``capture``: of acting, and for its learner.
+    """
+
+    def __init__(self, model: PolicyValueModel, capture: Capture = EAGER) -> None:
         self.model = model
+        self.capture = capture
+        self._choose = capture(_choose)
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
@@ -21,11 +27,15 @@ class CategoricalAgent:
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
         ``columns`` changes nothing.
         """
-        return sample_categorical(self.model(observation).logits, uniform)
+        return self._choose(self.model, observation, uniform)
 
     def evaluate(self, observation: Tensor) -> PolicyValue:
         """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient."""
         return self.model(observation)
+
+
+def _choose(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
+    return sample_categorical(model(observation).logits, uniform)
 
 
 def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:

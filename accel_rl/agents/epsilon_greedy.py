@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from accel_rl.capture import EAGER, Capture
 from accel_rl.models import QModel
 
 
@@ -13,13 +14,21 @@ class EpsilonGreedyAgent:
 
     ``support``: ``[K]``, the values of the atoms whose logits the model gives; None: it gives
     values. ``epsilon``: ``[B]``, one for each environment, or ``[1]``, one for all. The learner
-    writes into it.
+    writes into it. ``capture``: of acting, and for its learner.
     """
 
-    def __init__(self, model: QModel, support: Tensor | None, epsilon: Tensor) -> None:
+    def __init__(
+        self,
+        model: QModel,
+        support: Tensor | None,
+        epsilon: Tensor,
+        capture: Capture = EAGER,
+    ) -> None:
         self.model = model
         self.support = support
         self.epsilon = epsilon
+        self.capture = capture
+        self._choose = capture(_choose)
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
@@ -29,7 +38,7 @@ class EpsilonGreedyAgent:
         ``columns``: whose actions these are.
         """
         epsilon = self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
-        return epsilon_greedy(self.q_values(self.model(observation)), uniform, epsilon)
+        return self._choose(self, observation, uniform, epsilon)
 
     def q_values(self, output: Tensor) -> Tensor:
         """Values ``[N, A]`` of what the model gave, ``[N, A, K]``."""
@@ -39,9 +48,14 @@ class EpsilonGreedyAgent:
 
     def evaluating(self, epsilon: float) -> EpsilonGreedyAgent:
         """The same with another epsilon, for evaluation."""
-        return EpsilonGreedyAgent(
-            self.model, self.support, torch.full_like(self.epsilon[:1], epsilon)
-        )
+        given = torch.full_like(self.epsilon[:1], epsilon)
+        return EpsilonGreedyAgent(self.model, self.support, given, self.capture)
+
+
+def _choose(
+    agent: EpsilonGreedyAgent, observation: Tensor, uniform: Tensor, epsilon: Tensor
+) -> Tensor:
+    return epsilon_greedy(agent.q_values(agent.model(observation)), uniform, epsilon)
 
 
 def epsilon_greedy(q_value: Tensor, uniform: Tensor, epsilon: Tensor) -> Tensor:

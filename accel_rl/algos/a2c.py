@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
@@ -31,7 +32,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
 )
 from accel_rl.algos.learner_config import require
-from accel_rl.algos.measurements import Measurements, every_other
+from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
@@ -132,6 +133,7 @@ class A2C:
         self.config = config
         self._agent = agent
         self._exchange = exchange
+        self._losses = agent.capture(self._compute_losses)
         self._measurements = Measurements(config, exchange)
         self.metric_names = (*_METRICS, *self._measurements.names)
 
@@ -149,12 +151,32 @@ class A2C:
 
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
         """
-        T, B = batch.action.shape
+        _, B = batch.action.shape
         self._exchange.parameters.zero_gradient()
+        values = bootstrap_values(self._agent, batch, self.config)
+        total, half, details = self._losses(
+            batch.without_finals(), *values, self._measurements.wants_half
+        )
+        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
+        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
+        *losses, mean_return = details
+        metrics = (*losses, gradient_norm, mean_return)
+        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+
+    def _compute_losses(
+        self,
+        batch: RolloutTensors,
+        bootstrap_value: Tensor,
+        final_value: Tensor,
+        wants_half: bool,
+    ) -> tuple[Tensor, Half | None, Tensor]:
+        """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
+        T, B = batch.action.shape
         output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), self.config.precision)
-        beyond = bootstrap_values(self._agent, batch, self.config)
         value = output.value.detach().view(T, B)
-        return_, advantage = returns_and_advantages(batch, value, *beyond, self.config)
+        return_, advantage = returns_and_advantages(
+            batch, value, bootstrap_value, final_value, self.config
+        )
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange)
 
@@ -169,17 +191,9 @@ class A2C:
                 self.config.entropy_coefficient,
             )
 
-        def half() -> tuple[Tensor, Tensor]:
+        loss, scale, half = loss_of(batch.valid), self.config.loss_scale, None
+        if wants_half:
             valid = batch.valid & every_other(batch.valid)
-            return loss_of(valid).total * scale, valid.sum()
-
-        loss, scale = loss_of(batch.valid), self.config.loss_scale
-        gradient_norm = self._measurements.update(
-            loss.total * scale,
-            half,
-            self.config.learning_rate(B * self._exchange.num_sharing, progress),
-            batch.valid.sum(),
-        )
-        losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
-        metrics = (*losses, gradient_norm, masked_mean(return_, batch.valid))
-        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+            half = Half(loss_of(valid).total * scale, valid.sum())
+        details = (*loss[1:], masked_mean(return_, batch.valid))
+        return loss.total * scale, half, torch.stack(details).detach()

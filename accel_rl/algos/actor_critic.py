@@ -46,11 +46,10 @@ class ActorCriticConfig(LearnerConfig):
 
 def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> PolicyValue:
     """Logits ``[N, A]`` and values ``[N]``, computed in ``precision``; float32 if that is less."""
-    kind = observation.device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
-        output = agent.evaluate(observation)
     if precision == "float32":
-        return output
+        return agent.evaluate(observation)
+    with torch.autocast(observation.device.type, torch.bfloat16):
+        output = agent.evaluate(observation)
     return PolicyValue(output.logits.float(), output.value.float())
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn_config import DQNConfig
 from accel_rl.algos.generator import restore
-from accel_rl.algos.measurements import Measurements, every_other
+from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -42,6 +42,7 @@ from accel_rl.algos.q_learning import (
     q_target,
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.models import QModel
 from accel_rl.parallel import Exchange, FlatParameters
 
 
@@ -112,6 +113,7 @@ class DQN:
         self._begin = config.min_steps  # of those, after which it learns
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
+        self._losses = agent.capture(self._compute_losses)
         self._measurements = Measurements(config, exchange)
         self.metric_names = (*_METRICS, *self._measurements.names)
         self._set_epsilon()
@@ -204,6 +206,16 @@ class DQN:
             *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
         )
         self._exchange.parameters.zero_gradient()
+        total, half, priority, details = self._losses(batch, weight, self._measurements.wants_half)
+        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
+        if self._priorities is not None and self._owns_replay:
+            self._priorities.update(step, env, priority.to(self.replay.device))
+        return torch.cat((details, gradient_norm.view(1)))
+
+    def _compute_losses(
+        self, batch: Transitions, weight: Tensor | None, wants_half: bool
+    ) -> tuple[Tensor, Half | None, Tensor, Tensor]:
+        """The loss, that over half of the batch if wanted, priorities ``[N]``, metrics ``[3]``."""
         output = self._evaluate(self._agent.model, batch.observation)
         each = self._loss(output, batch)
         valid = batch.valid.float()
@@ -212,17 +224,14 @@ class DQN:
             counted = valid if weight is None else valid * weight
             return (counted * each.loss).sum() / valid.sum().clamp(min=1)
 
-        def half() -> tuple[Tensor, Tensor]:
+        loss, half = loss_of(valid), None
+        if wants_half:
             counted = valid * every_other(valid)
-            return loss_of(counted), counted.sum()
-
-        loss = loss_of(valid)
-        gradient_norm = self._measurements.update(loss, half, lr, valid.sum())
-        if self._priorities is not None and self._owns_replay:
-            self._priorities.update(step, env, each.priority.to(self.replay.device))
+            half = Half(loss_of(counted), counted.sum())
         with torch.no_grad():
             q_value = self._agent.q_values(output).max(1).values.mean()
-            return torch.stack((loss, q_value, each.priority.mean(), gradient_norm))
+            details = torch.stack((loss, q_value, each.priority.mean()))
+        return loss, half, each.priority, details
 
     def _loss(self, output: Tensor, batch: Transitions) -> QLoss:
         agent = self._agent
@@ -241,12 +250,12 @@ class DQN:
         target = project(reward, discount, probability_t, agent.support)
         return categorical_loss(output, batch.action, target)
 
-    def _evaluate(self, model: torch.nn.Module, observation: Tensor) -> Tensor:
+    def _evaluate(self, model: QModel, observation: Tensor) -> Tensor:
         """``[N, A, K]`` float32."""
-        kind, is_short = observation.device.type, self.config.precision == "bfloat16"
-        with torch.autocast(kind, torch.bfloat16, enabled=is_short):
-            output: Tensor = model(observation)
-        return output.float() if is_short else output
+        if self.config.precision == "float32":
+            return model(observation)
+        with torch.autocast(observation.device.type, torch.bfloat16):
+            return model(observation).float()
 
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial

@@ -27,7 +27,7 @@ from accel_rl.agents import CategoricalAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate
 from accel_rl.algos.learner_config import LearnerConfig, require
-from accel_rl.algos.measurements import Measurements, every_other
+from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
@@ -190,11 +190,10 @@ class GA3C:
                 floors=config.compatibility,
             )
 
-        def half() -> tuple[Tensor, Tensor]:
+        loss, half = loss_of(weight), None
+        if self._measurements.wants_half:
             chosen = every_other(weight)
-            return loss_of(weight * chosen).total, chosen.sum()
-
-        loss = loss_of(weight)
+            half = Half(loss_of(weight * chosen).total, chosen.sum())
         gradient_norm = self._measurements.update(
             loss.total,
             half,

@@ -13,6 +13,7 @@ from accel_rl.algos.dqn_config import DQNConfig
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.replay import ReplaySpec
+from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models import make_model, make_q_model
 from accel_rl.parallel import Exchange
@@ -27,23 +28,25 @@ def make_agent(
     device: torch.device,
     *,
     evaluates: bool = False,
+    capture: Capture = EAGER,
 ) -> AnyAgent:
     """The agent that learns by ``config``, with fresh parameters on ``device``.
 
     ``model``: the name of the network. ``evaluates``: it acts as evaluations do.
+    ``capture``: of its acting, and of what its learner computes.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
     """
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
     if not isinstance(config, DQNConfig):
-        return CategoricalAgent(make_model(model, *shapes).to(device))
+        return CategoricalAgent(make_model(model, *shapes).to(device), capture)
     network = make_q_model(model, *shapes, config.num_atoms, config.dueling).to(device)
     support = None
     if config.num_atoms > 1:
         support = torch.linspace(config.v_min, config.v_max, config.num_atoms, device=device)
     epsilon = config.epsilon_evaluation if evaluates else config.epsilon_initial
-    return EpsilonGreedyAgent(network, support, torch.tensor([epsilon], device=device))
+    return EpsilonGreedyAgent(network, support, torch.tensor([epsilon], device=device), capture)
 
 
 def evaluating(config: LearnerConfig, agent: AnyAgent) -> AnyAgent:

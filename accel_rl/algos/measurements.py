@@ -5,8 +5,8 @@ Nothing here waits for the device; a measurement that is off costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,13 @@ from accel_rl.algos.norms import Norms
 from accel_rl.parallel import Exchange
 
 COSINE = "gradient_cosine"
+
+
+class Half(NamedTuple):
+    """The loss over one half of its batch, from the same forward pass; 0-d each."""
+
+    loss: Tensor
+    num_samples: Tensor  # how many that is the mean over
 
 
 class Measurements:
@@ -42,22 +49,21 @@ class Measurements:
         if self._norms is not None:
             self._norms.set_state(state)
 
+    @property
+    def wants_half(self) -> bool:
+        """Whether the next update is to compare half a batch with all of it."""
+        return self._interval > 0 and self._exchange.num_updates % self._interval == 0
+
     def update(
-        self,
-        loss: Tensor,
-        half: Callable[[], tuple[Tensor, Tensor]],
-        lr: float,
-        weight: Tensor | None = None,
+        self, loss: Tensor, half: Half | None, lr: float, weight: Tensor | None = None
     ) -> Tensor:
         """``loss.backward()`` into the zeroed flat gradient, then ``exchange.step(lr, weight)``.
 
-        ``half``: gives the same loss over one half of its batch, from the same forward pass, and
-        how many samples that is the mean over, 0-d. Where several learners share an update, their
-        halves are added up as their batches are.
+        ``half``: None unless it is wanted. Where several learners share an update, their halves are
+        added up as their batches are.
         Returns what the exchange does: the norm of the gradient, 0-d.
         """
-        is_measured = self._interval and self._exchange.num_updates % self._interval == 0
-        half_gradient = self._half_gradient(*half()) if is_measured else None
+        half_gradient = None if half is None else self._half_gradient(*half)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._norms is not None:
             self._norms.begin()

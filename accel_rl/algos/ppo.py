@@ -32,7 +32,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
-from accel_rl.algos.measurements import Measurements, every_other
+from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Adam, Exchange
 
@@ -185,6 +185,7 @@ class PPO:
         self._agent = agent
         self._exchange = exchange
         self.behaviour = Behaviour(exchange.parameters)
+        self._losses = agent.capture(self._compute_losses)
         self._measurements = Measurements(config, exchange)
         self.metric_names = (*_METRICS, *self._measurements.names)
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
@@ -226,11 +227,21 @@ class PPO:
 
     def _learn(self, observation: Tensor, batch: Minibatch, lr: float, clip_range: float) -> Tensor:
         """One optimizer step; the first six metrics, ``[6]``."""
-        config = self.config
         self._exchange.parameters.zero_gradient()
-        if config.normalize_advantage:
+        if self.config.normalize_advantage:
             advantage = normalize(batch.advantage, batch.valid, self._exchange)
             batch = batch._replace(advantage=advantage)
+        total, half, details = self._losses(
+            observation, batch, clip_range, self._measurements.wants_half
+        )
+        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
+        return torch.cat((details, gradient_norm.view(1)))
+
+    def _compute_losses(
+        self, observation: Tensor, batch: Minibatch, clip_range: float, wants_half: bool
+    ) -> tuple[Tensor, Half | None, Tensor]:
+        """The loss, that over half of the batch if wanted, and the first five metrics, ``[5]``."""
+        config = self.config
         output = evaluate(self._agent, observation, config.precision)
 
         def loss_of(valid: Tensor) -> PPOLoss:
@@ -243,13 +254,11 @@ class PPO:
                 config.entropy_coefficient,
             )
 
-        def half() -> tuple[Tensor, Tensor]:
+        loss, half = loss_of(batch.valid), None
+        if wants_half:
             valid = batch.valid & every_other(batch.valid)
-            return loss_of(valid).total, valid.sum()
-
-        loss = loss_of(batch.valid)
-        gradient_norm = self._measurements.update(loss.total, half, lr, batch.valid.sum())
-        return torch.stack((*(each.detach() for each in loss[1:]), gradient_norm))
+            half = Half(loss_of(valid).total, valid.sum())
+        return loss.total, half, torch.stack(loss[1:]).detach()
 
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:

@@ -6,7 +6,7 @@ from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import Ranks, rank_seed, read_ranks
-from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, rmsprop_
+from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, adam_rate, rmsprop_
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
 from accel_rl.parallel.team import Team, TeamError, meet_by_store
@@ -30,6 +30,7 @@ __all__ = [
     "VersionExchange",
     "Versions",
     "adam_",
+    "adam_rate",
     "fingerprint",
     "meet_by_store",
     "rank_seed",

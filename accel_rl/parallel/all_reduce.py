@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.exchange import Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
@@ -27,9 +28,13 @@ class AllReduce(Local):
     """
 
     def __init__(
-        self, parameters: FlatParameters, rule: Rule, max_gradient_norm: float | None
+        self,
+        parameters: FlatParameters,
+        rule: Rule,
+        max_gradient_norm: float | None,
+        capture: Capture = EAGER,
     ) -> None:
-        super().__init__(parameters, rule, max_gradient_norm)
+        super().__init__(parameters, rule, max_gradient_norm, capture)
         self.num_sharing = dist.get_world_size()
         self._seconds = 0.0
         dist.broadcast(parameters.parameter, 0)

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 
@@ -70,26 +71,38 @@ class Exchange(Protocol):
 class Local:
     """One learner: clip the gradient, apply the rule.
 
-    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit.
+    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit. ``capture``: of that.
     """
 
     def __init__(
-        self, parameters: FlatParameters, rule: Rule, max_gradient_norm: float | None
+        self,
+        parameters: FlatParameters,
+        rule: Rule,
+        max_gradient_norm: float | None,
+        capture: Capture = EAGER,
     ) -> None:
         self.parameters = parameters
         self._rule = rule
-        self._max_gradient_norm = max_gradient_norm
         self._rule_state = rule.make_state(parameters.parameter)
         self.num_updates = 0
         self.num_sharing = 1
 
+        def update_(
+            flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float
+        ) -> Tensor:
+            norm = clip_gradient_(gradient, max_gradient_norm)
+            rule.step_(flat, gradient, state, rate)
+            return norm
+
+        fixed = parameters.parameter, parameters.gradient, *self._rule_state.values()
+        self._update_ = capture(update_, fixed)
+
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`."""
         flat = self.parameters
-        norm = clip_gradient_(flat.gradient, self._max_gradient_norm)
         self.num_updates += 1
-        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, lr, self.num_updates)
-        return norm
+        rate = self._rule.rate(lr, self.num_updates)
+        return self._update_(flat.parameter, flat.gradient, self._rule_state, rate)
 
     def sum(self, x: Tensor) -> Tensor:
         """``x``: nobody shares in it."""

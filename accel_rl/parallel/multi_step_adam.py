@@ -95,9 +95,9 @@ class MultiStepAdam(StoreExchange):
             sum_step = self._sums[0, chunk.elements]
             _, mean, mean_square = self._local[:, chunk.elements]
             state = {"mean": mean, "mean_square": mean_square}
-            count = self._seen[chunk.index] + self._num_unsynced
+            rate = self._adam.rate(lr, self._seen[chunk.index] + self._num_unsynced)
             # The step does not depend on what it is added to.
-            self._adam.step_(sum_step, gradient[chunk.elements], state, lr, count)
+            self._adam.step_(sum_step, gradient[chunk.elements], state, rate)
         sum_step, sum_g, sum_square = self._sums
         torch.add(self._local[0], sum_step, out=self.parameters.parameter)
         torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)

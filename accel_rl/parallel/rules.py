@@ -12,9 +12,14 @@ from torch import Tensor
 
 @torch.no_grad()
 def rmsprop_(
-    parameter: Tensor, gradient: Tensor, mean_square: Tensor, lr: float, decay: float, eps: float
+    parameter: Tensor,
+    gradient: Tensor,
+    mean_square: Tensor,
+    lr: float | Tensor,
+    decay: float,
+    eps: float,
 ) -> None:
-    """One step of RMSProp with ``eps`` inside the root.
+    """One step of RMSProp with ``eps`` inside the root. ``lr``: a number, or a 0-d tensor.
 
     ``mean_square <- decay * mean_square + (1 - decay) * gradient ** 2``;
     ``parameter <- parameter - lr * gradient / sqrt(mean_square + eps)``.
@@ -24,7 +29,7 @@ def rmsprop_(
     """
     mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
     root = torch.add(mean_square, eps).sqrt_()
-    parameter.addcdiv_(gradient, root, value=-lr)
+    _descend_(parameter, lr, gradient, root)
 
 
 @torch.no_grad()
@@ -33,26 +38,36 @@ def adam_(
     gradient: Tensor,
     mean: Tensor,
     mean_square: Tensor,
-    lr: float,
+    rate: float | Tensor,
     beta1: float,
     beta2: float,
     eps: float,
-    step: int,
 ) -> None:
-    """The ``step``-th step of Adam, counted from 1 (Kingma and Ba 2015, arXiv:1412.6980).
+    """A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with the ``rate`` of `adam_rate`.
 
     ``mean <- beta1 * mean + (1 - beta1) * gradient``;
     ``mean_square <- beta2 * mean_square + (1 - beta2) * gradient ** 2``;
-    ``parameter <- parameter - lr * sqrt(1 - beta2 ** step) / (1 - beta1 ** step) * mean /
-    (sqrt(mean_square) + eps)``.
+    ``parameter <- parameter - rate * mean / (sqrt(mean_square) + eps)``.
 
     The place of ``eps`` is that of the last lines of their section 2, of Lasagne and of TensorFlow;
     `torch.optim.Adam` adds it after the correction of the bias.
     """
     mean.lerp_(gradient, 1 - beta1)
     mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    rate = lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
-    parameter.addcdiv_(mean, mean_square.sqrt().add_(eps), value=-rate)
+    _descend_(parameter, rate, mean, mean_square.sqrt().add_(eps))
+
+
+def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
+    """``lr * sqrt(1 - beta2 ** step) / (1 - beta1 ** step)``, in Adam's ``step``-th step."""
+    return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+
+
+def _descend_(parameter: Tensor, rate: float | Tensor, direction: Tensor, root: Tensor) -> None:
+    """``parameter <- parameter - rate * direction / root``."""
+    if isinstance(rate, Tensor):  # which ``value`` may not be; compiled, this is no pass more
+        parameter.addcdiv_(direction * rate, root, value=-1)
+    else:
+        parameter.addcdiv_(direction, root, value=-rate)
 
 
 class Rule(Protocol):
@@ -62,10 +77,14 @@ class Rule(Protocol):
         """The rule's memory, by name; each tensor like ``parameter``."""
         ...
 
+    def rate(self, lr: float, step: int) -> float:
+        """What of ``lr`` the rule uses when it is applied for the ``step``-th time, from 1."""
+        ...
+
     def step_(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """Apply the rule, for the ``step``-th time counted from 1, to these slices."""
+        """Apply the rule to these slices; ``rate``: what `rate` gave, as it is or as 0-d tensor."""
         ...
 
 
@@ -85,11 +104,15 @@ class RMSProp:
         """As `Rule.make_state`."""
         return {"mean_square": torch.full_like(parameter, self.initial)}
 
+    def rate(self, lr: float, step: int) -> float:
+        """As `Rule.rate`: all of it."""
+        return lr
+
     def step_(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """As `Rule.step_`; the same at every ``step``."""
-        rmsprop_(parameter, gradient, state["mean_square"], lr, self.decay, self.eps)
+        """As `Rule.step_`."""
+        rmsprop_(parameter, gradient, state["mean_square"], rate, self.decay, self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +127,13 @@ class Adam:
         """As `Rule.make_state`."""
         return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
 
+    def rate(self, lr: float, step: int) -> float:
+        """As `Rule.rate`: `adam_rate`."""
+        return adam_rate(lr, self.beta1, self.beta2, step)
+
     def step_(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
         """As `Rule.step_`."""
-        adam_(
-            parameter,
-            gradient,
-            state["mean"],
-            state["mean_square"],
-            lr,
-            self.beta1,
-            self.beta2,
-            self.eps,
-            step,
-        )
+        mean, mean_square = state["mean"], state["mean_square"]
+        adam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)

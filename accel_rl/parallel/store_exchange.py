@@ -155,7 +155,8 @@ class StoreExchange:
 
     def _apply_rule(self, chunk: Chunk, block: Block, lr: float) -> None:
         gradient = self._gradients[chunk.index]
-        self._rule.step_(block.parameters, gradient, block.state, lr, chunk.num_updates + 1)
+        rate = self._rule.rate(lr, chunk.num_updates + 1)
+        self._rule.step_(block.parameters, gradient, block.state, rate)
 
     def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
         """Make the learner's copy of ``chunk`` that of ``whole`` ``[K, n]``."""

@@ -66,7 +66,8 @@ class Versions:
             slot, number = self._free_slot(), self.num_updates + 1
             parameter = self._slots[slot]
             parameter.copy_(self._slots[self._latest])
-            self._rule.step_(parameter, gradient, self.rule_state, lr, number)
+            rate = self._rule.rate(lr, number)
+            self._rule.step_(parameter, gradient, self.rule_state, rate)
             self._publish(slot, number)
         return norm, number
 

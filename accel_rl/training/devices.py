@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.topology import gpu_numa_node
@@ -30,6 +31,19 @@ def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
     device = torch.device("cuda", ranks.local_rank % _num_gpus(config))
     torch.cuda.set_device(device)
     return device
+
+
+def make_capture(config: TrainConfig, device: torch.device) -> Capture:
+    """What captures acting and learning on ``device``, as the config says.
+
+    Raises:
+        ValueError: what that needs is not on this machine.
+    """
+    is_off = config.capture == "off" or config.never_captured is not None
+    if is_off or (config.capture == "auto" and device.type == "cpu"):
+        return EAGER
+    check_compilers(device)
+    return Capture(device)
 
 
 def has_own_gpu(config: TrainConfig, ranks: Ranks) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos import PPO, LearnerConfig
+from accel_rl.algos import PPO, AnyAgent, LearnerConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     Adam,
@@ -24,16 +22,16 @@ from accel_rl.samplers.base import PolicyInput
 
 
 def make_exchange(
-    config: TrainConfig, learner: LearnerConfig, model: torch.nn.Module, team: Team, name: str
+    config: TrainConfig, learner: LearnerConfig, agent: AnyAgent, team: Team, name: str
 ) -> Exchange:
-    """For the parameters of ``model``, on their device, as ``learner`` says how they are updated.
+    """For the parameters of ``agent``, on their device, as ``learner`` says how they are updated.
 
     Every learner of the team must call it, with the same ``name``, which serves once.
 
     Raises:
         TeamError: another learner is gone.
     """
-    flat = FlatParameters(model)
+    flat = FlatParameters(agent.model)
     rule, max_norm = learner.rule, learner.max_gradient_norm
     parallel = config.parallel
     if parallel.sync == "store":
@@ -48,8 +46,8 @@ def make_exchange(
         assert isinstance(rule, Adam)
         return MultiStepAdam(flat, store, rule, max_norm, parallel.sync_period)
     if team.ranks.size > 1:
-        return AllReduce(flat, rule, max_norm)
-    return Local(flat, rule, max_norm)
+        return AllReduce(flat, rule, max_norm, agent.capture)
+    return Local(flat, rule, max_norm, agent.capture)
 
 
 class PullingServer:

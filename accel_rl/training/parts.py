@@ -40,7 +40,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.base import PolicyInput, Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.topology import Seat
-from accel_rl.training.devices import gpu_nodes, learner_device
+from accel_rl.training.devices import gpu_nodes, learner_device, make_capture
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
@@ -165,6 +165,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
     """
     ranks = team.ranks
     device = learner_device(config, ranks)
+    capture = make_capture(config, device)
     seed = config.seed
     if saved is not None and saved["sampler"] is None:
         # Its simulators start anew, and shall not repeat what they did at the start of the run.
@@ -177,8 +178,8 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         undo.callback(sampler.close)
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
-        agent = make_agent(config.learner, config.model, spec, device)
-        exchange = make_exchange(config, config.learner, agent.model, team, "first")
+        agent = make_agent(config.learner, config.model, spec, device, capture=capture)
+        exchange = make_exchange(config, config.learner, agent, team, "first")
         learner: Learner = make_learner(
             config.learner,
             agent,
@@ -291,7 +292,7 @@ def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent, team: Team
     assert isinstance(first, DQN) and isinstance(agent, EpsilonGreedyAgent)
     # Apart from the evaluations' seeds, which come from config.seed as well.
     seed = int(np.random.SeedSequence([config.seed, 3]).generate_state(1)[0])
-    exchange = make_exchange(config, first.config.secondary, agent.model, team, "second")
+    exchange = make_exchange(config, first.config.secondary, agent, team, "second")
     seed = rank_seed(seed, team.ranks.rank)
     return TwoLearners(first, agent, exchange, seed, team.ranks.size)
 

@@ -20,6 +20,7 @@ CHANGEABLE = {
     "total_steps",
     "schedule_steps",
     "device",
+    "capture",
     "gpus",
     "learners",
     "serial",

@@ -1,0 +1,138 @@
+"""Updates, acting and update rules, captured and as they are, in one interleaved run.
+
+Each algorithm is built twice, with ``capture=off`` and ``capture=on``, on observations of real
+games. In every round each of the two does an iteration's update, acts for all environments and
+applies its update rule once more. Torch's threads are those of training: for an update as many as
+this process may use CPUs (``taskset -c 0`` for one), for acting one. ``start``: seconds of all that
+comes before the first round, compiling included.
+
+    python benchmarks/capture_speed.py rounds=9
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from machine import describe_machine
+from options import parse
+from report import ratio, spread, write_json
+
+from accel_rl.samplers.base import PolicyInput
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.speed_parts import PartsOfOne
+from accel_rl.training.torch_threads import learning_threads
+
+# Optimizer steps of an update: 1, 4 and 4.
+CASES = {
+    "a2c": "algo=a2c num_envs=16",
+    "ppo": "algo=ppo num_envs=16 horizon=32 minibatch_size=512 epochs=4",
+    "double_dqn": "algo=double_dqn dueling=true optimizer=adam batch_size=32 num_envs=16 horizon=1",
+}
+CAPTURES = ("off", "on")
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """What to measure."""
+
+    cases: list[str] = field(default_factory=lambda: list(CASES))
+    """algorithms"""
+    rounds: int = 9
+    """how often each is measured"""
+    out: str = ""
+    """file of the results, without its ending; empty: none"""
+
+
+def main() -> None:
+    """Measures, prints milliseconds, and writes them where asked."""
+    options = parse(CaptureOptions, sys.argv[1:], __doc__)
+    tune_malloc()
+    torch.set_num_threads(1)
+    rows = [row for case in options.cases for row in measure(case, options.rounds)]
+    for row in rows:
+        figures = ", ".join(f"{key} {value}" for key, value in row.items() if key != "case")
+        print(f"{row['case']}: {figures}")
+    if options.out:
+        write_json(
+            {"machine": describe_machine([]), "options": asdict(options), "rows": rows},
+            Path(options.out).with_suffix(".json"),
+        )
+
+
+def measure(case: str, rounds: int) -> list[dict[str, Any]]:
+    """For each part its spread of seconds with and without, and of the ratio round by round."""
+    with ExitStack() as stack:
+        parts: dict[str, dict[str, Callable[[], object]]] = {}
+        start: dict[str, float] = {}
+        for capture in CAPTURES:
+            began = perf_counter()
+            parts[capture] = make_parts(stack, case, capture)
+            for act in parts[capture].values():
+                act()
+            start[capture] = perf_counter() - began
+        seconds = {(name, capture): [] for name in parts["on"] for capture in CAPTURES}  # type: ignore[var-annotated]
+        for _ in range(rounds):
+            for name in parts["on"]:
+                for capture in CAPTURES:
+                    times = repeat(parts[capture][name], 1 if name == "update" else 15)
+                    seconds[name, capture].append(statistics.median(times))
+    rows: list[dict[str, Any]] = [{"case": case, "part": "start", **start}]
+    for name in parts["on"]:
+        off, on = (seconds[name, capture] for capture in CAPTURES)
+        spreads = {"off": spread(off), "on": spread(on), "on_to_off": ratio(on, off)}
+        rows.append({"case": case, "part": name, **spreads})
+    return rows
+
+
+def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[[], object]]:
+    """What can be measured of ``case``: an iteration's update, acting, the rule alone."""
+    arguments = f"{CASES[case]} env=breakout model=a3c capture={capture}".split()
+    one = stack.enter_context(PartsOfOne(parse_arguments(arguments), 1))
+    built = one.parts
+    sampler, server, learner = built.in_turns
+    uniform = np.full(sampler.config.num_envs, 0.5)
+
+    def update() -> None:
+        with learning_threads():
+            learner.update(server.finish(), 0.0)
+            wait(built.device)
+
+    def act() -> None:
+        columns = slice(0, uniform.size)
+        server(PolicyInput(sampler.rollout.observation[0], uniform, 0, columns))
+
+    def rule() -> None:
+        with learning_threads():
+            built.exchange.step(0.0)
+            wait(built.device)
+
+    return {"update": update, "act": act, "rule": rule}
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def repeat(act: Callable[[], object], times: int) -> list[float]:
+    """Seconds of each time."""
+    seconds = []
+    for _ in range(times):
+        began = perf_counter()
+        act()
+        seconds.append(perf_counter() - began)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

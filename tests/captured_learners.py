@@ -1,0 +1,100 @@
+"""Learners, captured or not, on made-up rollouts: for tests on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
+from accel_rl.capture import Capture
+from accel_rl.envs import EnvSpec
+from accel_rl.parallel import FlatParameters, Local
+
+T, B, NUM_ACTIONS = 4, 6, 4
+IMAGES = EnvSpec(
+    name="images",
+    observation_shape=(2, 44, 44),
+    observation_dtype=np.dtype(np.uint8),
+    num_actions=NUM_ACTIONS,
+)
+Q: dict[str, Any] = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "lr_schedule": "linear"}
+CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
+    "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
+    "a2c-bfloat16": lambda: A2CConfig(precision="bfloat16"),
+    "ppo": lambda: PPOConfig(
+        minibatch_size=12, clip_range=0.01, clip_value=True, max_gradient_norm=0.5
+    ),
+    "double-dueling-prioritized": lambda: DQNConfig(
+        **Q, double=True, dueling=True, prioritized=True, optimizer="adam", epsilon_per_env=True
+    ),
+    "categorical": lambda: DQNConfig(**Q, num_atoms=21, n_step=3, double=True, dueling=True),
+}
+
+
+def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
+    """Random ones. Some steps are terminal; in every other rollout one is truncated."""
+    g = torch.Generator().manual_seed(0)
+    shape = IMAGES.observation_shape
+    for i in range(num):
+        M = i % 2
+        truncated = torch.zeros(T, B, dtype=torch.bool)
+        truncated[2, :M] = True
+        batch = RolloutTensors(
+            observation=torch.randint(0, 256, (T + 1, B, *shape), generator=g, dtype=torch.uint8),
+            action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
+            reward=torch.randn(T, B, generator=g),
+            terminated=(torch.rand(T, B, generator=g) < 0.1) & ~truncated,
+            truncated=truncated,
+            valid=torch.rand(T, B, generator=g) < 0.9,
+            final_observation=torch.randint(0, 256, (M, *shape), generator=g, dtype=torch.uint8),
+            final_step=torch.full((M,), 2),
+            final_env=torch.zeros(M, dtype=torch.int64),
+        )
+        yield RolloutTensors(*(field.to(device) for field in batch))
+
+
+class Run:
+    """A learner with its agent, on ``device``; ``model``: the network's name."""
+
+    def __init__(
+        self, name: str, capture: Capture, device: torch.device, model: str = "a3c"
+    ) -> None:
+        config = CONFIGS[name]()
+        torch.manual_seed(0)
+        self.agent = make_agent(config, model, IMAGES, device, capture=capture)
+        flat = FlatParameters(self.agent.model)
+        self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
+        self.learner = make_learner(config, self.agent, self.exchange, IMAGES, B, T, seed=0)
+        self.device = device
+
+    def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+        return self.learner.update(batch, progress)
+
+    def act(self, batch: RolloutTensors, seed: int) -> Tensor:
+        g = torch.Generator().manual_seed(seed)
+        uniform = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
+        return self.agent.act(batch.observation[0], uniform, slice(0, B))
+
+
+def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int = 6) -> None:
+    """Both learn from the same rollouts while the schedules fall, and act in between.
+
+    ``tolerance``: of parameters, as a part of their change, and of metrics, of themselves.
+    """
+    before = eager.exchange.parameters.parameter.clone()
+    for i, batch in enumerate(rollouts(eager.device, num_updates)):
+        progress = i / num_updates
+        found, expected = captured.update(batch, progress), eager.update(batch, progress)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance, msg=name)
+        assert torch.equal(captured.act(batch, i), eager.act(batch, i))
+    after = eager.exchange.parameters.parameter
+    difference = (captured.exchange.parameters.parameter - after).norm() / (after - before).norm()
+    assert difference < tolerance
+    captured.exchange.parameters.check_views()

@@ -1,0 +1,74 @@
+"""Captured regions on a GPU: the eager updates and actions, and no hidden waiting."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from captured_learners import CONFIGS, Run, assert_equal, rollouts
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.capture import EAGER, Capture
+from accel_rl.envs import make_env_factory
+from accel_rl.models import make_model
+from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
+    """Long enough that CUDA graphs are recorded, after two runs of each region, and replayed."""
+    captured, eager = Run(name, Capture(CUDA), CUDA), Run(name, EAGER, CUDA)
+    assert_equal(captured, eager, tolerance=0.05 if "bfloat16" in name else 1e-3)
+    counters = torch._dynamo.utils.counters
+    assert counters["stats"]["unique_graphs"] == 3
+    assert not counters["inductor"]["cudagraph_skips"]
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
+def test_captured_updates_wait_for_nothing(name: str) -> None:
+    run = Run(name, Capture(CUDA), CUDA)
+    batches = [batch for batch in rollouts(CUDA, 12) if len(batch.final_step) == 0]
+    for number, batch in enumerate(batches):
+        if number == 4:  # compiled and recorded by then
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            run.update(batch, progress=number / len(batches))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_captured_action_server_gives_the_rollouts_of_the_eager_one() -> None:
+    """In two groups, whose observations lie at other places in every step."""
+
+    def actions(capture: Capture) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = make_model("mlp", (10, 5), np.dtype(np.float32), 3).to(CUDA)
+        config = SamplerConfig(num_envs=8, num_groups=2, horizon=7)
+        found = []
+        with (
+            SerialSampler(make_env_factory("catch"), config, seed=1) as sampler,
+            ActionServer(CategoricalAgent(model, capture), sampler, CUDA) as server,
+        ):
+            for _ in range(4):
+                sampler.collect(server)
+                found.append(server.finish().action.clone())
+        return found
+
+    for found, expected in zip(actions(Capture(CUDA)), actions(EAGER), strict=True):
+        assert torch.equal(found, expected)

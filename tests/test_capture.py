@@ -1,0 +1,156 @@
+"""Captured regions: the same updates and actions, compiled once and not anew."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captured_learners import CONFIGS, Run, assert_equal, rollouts
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos.two_learners import TwoLearners
+from accel_rl.capture import EAGER, Capture, check_compilers
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.devices import make_capture
+from accel_rl.training.parts import build
+from accel_rl.training.stopping import StopRequest
+
+CPU = torch.device("cpu")
+# Dynamo makes an object of a `torch.autograd.Function` while it traces one.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def assert_compiled_once(num_regions: int) -> None:
+    counters = torch._dynamo.utils.counters
+    assert counters["stats"]["unique_graphs"] == num_regions
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_captured_learner_equals_the_eager_one_in_one_graph_for_each_region(name: str) -> None:
+    """The loss, the rule and acting; while learning rate, clip range and bias correction change."""
+    captured, eager = Run(name, Capture(CPU, "eager"), CPU), Run(name, EAGER, CPU)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert_equal(captured, eager, tolerance=1e-5)
+    assert_compiled_once(num_regions=3)
+
+
+@pytest.mark.learning  # a minute each
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_compiled_learner_equals_the_eager_one(name: str, backend: str) -> None:
+    """bfloat16 keeps 8 bits of each intermediate result, and compiled it rounds fewer of them."""
+    captured, eager = Run(name, Capture(CPU, backend), CPU), Run(name, EAGER, CPU)
+    with (
+        torch._dynamo.config.patch(error_on_recompile=True),
+        torch._inductor.config.patch(compile_threads=1),
+    ):
+        assert_equal(captured, eager, tolerance=0.05 if "bfloat16" in name else 1e-3)
+    assert_compiled_once(num_regions=3)
+
+
+def test_numbers_that_change_are_no_part_of_a_region() -> None:
+    seen = []
+
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        seen.append(factor)
+        return x * factor
+
+    run = Capture(CPU, "eager")(scaled)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for factor in (1.5, 2.5, 3.5):
+            assert run(torch.ones(2), factor).tolist() == [factor, factor]
+    assert Capture(CPU, None)(scaled) is scaled
+
+
+def test_copy_of_a_captured_agent_acts_with_its_own_parameters() -> None:
+    agent = Run("a2c", Capture(CPU, "eager"), CPU, model="mlp").agent
+    assert isinstance(agent, CategoricalAgent)
+    other = copy.deepcopy(agent)
+    batch = next(rollouts(CPU, 1))
+    uniform = torch.full((6,), 0.5, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.zero_()
+        other.model.policy[-1].bias[3] = 100.0  # type: ignore[operator, index, union-attr]
+    before = agent.act(batch.observation[0], uniform, slice(0, 6))
+    assert other.act(batch.observation[0], uniform, slice(0, 6)).tolist() == [3] * 6
+    assert torch.equal(agent.act(batch.observation[0], uniform, slice(0, 6)), before)
+
+
+# ---- the option ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["algo=ga3c"], "capture=on cannot be had with algo=ga3c.*use capture=off"),
+        (["gradient_cosine_interval=2"], "with gradient_cosine_interval=2.*use capture=off"),
+        (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
+    ],
+)
+def test_options_that_exclude_capturing_are_named(arguments: list[str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        parse_arguments([*arguments, "capture=on"])
+    config = parse_arguments([*arguments, "capture=auto"])
+    assert make_capture(config, torch.device("cuda")) is EAGER
+
+
+def test_capture_is_off_unless_asked_for_and_auto_is_for_gpus() -> None:
+    assert make_capture(parse_arguments([]), torch.device("cuda")) is EAGER
+    assert make_capture(parse_arguments(["capture=auto"]), CPU) is EAGER
+
+
+def test_missing_compiler_is_said_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "nothing"))
+    config = parse_arguments(["env=catch", "capture=on", "device=cpu"])
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler.*CXX.*use capture=off"):
+        make_capture(config, CPU)
+    monkeypatch.setenv("CC", str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match="a C compiler"):
+        check_compilers(torch.device("cuda"))
+
+
+def test_run_with_second_learner_and_evaluations_equals_the_eager_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("accel_rl.training.devices.check_compilers", lambda device: None)
+    monkeypatch.setattr(
+        "accel_rl.training.devices.Capture", lambda device: Capture(device, "eager")
+    )
+
+    def final_parameters(capture: str) -> tuple[torch.Tensor, Any]:
+        options = "algo=double_dqn env=catch serial=true num_envs=4 evaluation_interval=200"
+        small = "min_steps=200 replay_size=1000 secondary_learner=true secondary_batch_size=16"
+        config = parse_arguments([*options.split(), *small.split(), f"capture={capture}"])
+        parts = build(config)
+        sampler, server, learner = parts.in_turns
+        with contextlib.closing(sampler):
+            parts.start(None)
+            for _ in range(16):
+                sampler.collect(server)
+                learner.update(server.finish(), progress=0.1)
+            assert parts.evaluator is not None
+            scores = parts.evaluator.evaluate(400, StopRequest())
+        assert isinstance(learner, TwoLearners)
+        both = parts.exchange, learner.second._exchange
+        return torch.cat([each.parameters.parameter.clone() for each in both]), scores
+
+    captured, scores = final_parameters("on")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    eager, expected = final_parameters("off")
+    torch.testing.assert_close(captured, eager, rtol=1e-4, atol=1e-6)
+    assert scores == expected

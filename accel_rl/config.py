@@ -107,29 +107,11 @@ class TrainConfig:
             raise ValueError(f"learners is {self.learners}; it must be at least 1")
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
-        if self.tune and self.serial:
-            raise ValueError(
-                "tune=true chooses groups and workers, and serial=true has none; leave one out"
-            )
-        if self.tune and self.resume is not None:
-            raise ValueError(
-                f"tune=true cannot be given with resume={self.resume}, which goes on with its "
-                "groups and workers; leave it out, and give others by hand if need be"
-            )
+        self._check_ways_of_running()
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
                 f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
-            )
-        if self.overlap and self.parallel.pull_steps is not None:
-            raise ValueError(
-                f"overlap=true acts with the parameters of the rollout's start, and pull_steps="
-                f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
-                f"out overlap"
-            )
-        if self.capture == "on" and self.never_captured is not None:
-            raise ValueError(
-                f"capture=on cannot be had with {self.never_captured}; use capture=off"
             )
         if isinstance(self.learner, A2CConfig):
             self.learner.check_halves("num_envs", self.sampler.num_envs)
@@ -141,6 +123,27 @@ class TrainConfig:
             raise ValueError(
                 f"total_steps={self.total_steps} ends before learning begins, after min_steps="
                 f"{self.learner.min_steps}; use more steps or a smaller min_steps"
+            )
+
+    def _check_ways_of_running(self) -> None:
+        if self.tune and self.serial:
+            raise ValueError(
+                "tune=true chooses groups and workers, and serial=true has none; leave one out"
+            )
+        if self.tune and self.resume is not None:
+            raise ValueError(
+                f"tune=true cannot be given with resume={self.resume}, which goes on with its "
+                "groups and workers; leave it out, and give others by hand if need be"
+            )
+        if self.overlap and self.parallel.pull_steps is not None:
+            raise ValueError(
+                f"overlap=true acts with the parameters of the rollout's start, and pull_steps="
+                f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
+                f"out overlap"
+            )
+        if self.capture == "on" and self.never_captured is not None:
+            raise ValueError(
+                f"capture=on cannot be had with {self.never_captured}; use capture=off"
             )
 
     def _check_queued(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,14 +53,36 @@ def adam_(
     The place of ``eps`` is that of the last lines of their section 2, of Lasagne and of TensorFlow;
     `torch.optim.Adam` adds it after the correction of the bias.
     """
-    mean.lerp_(gradient, 1 - beta1)
-    mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    _descend_(parameter, rate, mean, mean_square.sqrt().add_(eps))
+    if isinstance(rate, Tensor):
+        mean.lerp_(gradient, 1 - beta1)
+        mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        _descend_(parameter, rate, mean, mean_square.sqrt().add_(eps))
+        return
+    torch._fused_adam_(  # one pass over memory instead of ten
+        [parameter],
+        [gradient],
+        [mean],
+        [mean_square],
+        [],
+        [_after_all_steps(parameter.device)],  # where it corrects no bias; the rate does
+        lr=rate,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
     """``lr * sqrt(1 - beta2 ** step) / (1 - beta1 ** step)``, in Adam's ``step``-th step."""
     return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+
+
+@functools.cache
+def _after_all_steps(device: torch.device) -> Tensor:
+    return torch.full((), math.inf, device=device)
 
 
 def _descend_(parameter: Tensor, rate: float | Tensor, direction: Tensor, root: Tensor) -> None:

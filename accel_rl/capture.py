@@ -98,7 +98,4 @@ def _own(result: Any) -> Any:
     """``result``, tensors or tuples of them, out of the memory that the next replay overwrites."""
     if isinstance(result, Tensor):
         return result if result.requires_grad else result.clone()
-    if not isinstance(result, tuple):
-        return result
-    parts = map(_own, result)
-    return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    return tuple(map(_own, result)) if isinstance(result, tuple) else result

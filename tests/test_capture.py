@@ -61,10 +61,7 @@ def test_compiled_learner_equals_the_eager_one(name: str, backend: str) -> None:
 
 
 def test_numbers_that_change_are_no_part_of_a_region() -> None:
-    seen = []
-
     def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
-        seen.append(factor)
         return x * factor
 
     run = Capture(CPU, "eager")(scaled)

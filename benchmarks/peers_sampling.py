@@ -134,7 +134,7 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
 
     from gymnasium.vector import AsyncVectorEnv
 
-    make = functools.partial(_make_wrapped, spec["game"], spec["observation_shape"])
+    make = functools.partial(make_wrapped, spec["game"], spec["observation_shape"])
     env = AsyncVectorEnv([make] * spec["num_envs"], shared_memory=True, copy=False)
     observation, _ = env.reset(seed=spec["seed"])
 
@@ -145,7 +145,7 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
     return Peer(observation, advance, int(env.single_action_space.n), settings)
 
 
-def _make_wrapped(game: str, shape: tuple[int, int, int]) -> Any:
+def make_wrapped(game: str, shape: tuple[int, int, int]) -> Any:
     import ale_py
     import gymnasium
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation

@@ -49,7 +49,7 @@ class Options:
     peer_envs_per_core: tuple[int, ...] = (32,)
     """environments a core in a peer"""
     peer_python: str | None = None
-    """interpreter for those peers that are not installed in this one"""
+    """interpreter for those peers that this one has not; several separated as in PATH"""
     bar_envs_per_core: int = 32
     """environments a core at which ours are held against the bars"""
     rounds: int = 5

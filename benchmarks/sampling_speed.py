@@ -23,7 +23,7 @@ from pathlib import Path
 from interleave import measure
 from machine import describe_machine
 from options import parse
-from peers import find_peers
+from peer_python import find_peers
 from peers_sampling import PACKAGES
 from report import draw, summarise, tabulate, write_json
 from rich.console import Console

@@ -12,6 +12,7 @@ import signal
 import tempfile
 from typing import Any
 
+import ale_py  # noqa: F401  # registers the games, also in the processes that it spawns
 from children import read_spec, serve_within, versions
 
 FRAME_SKIP = 4
@@ -29,7 +30,6 @@ def main() -> None:
     spec = read_spec()
     if spec["malloc"] == "tuned":
         os.environ |= MALLOC
-    import ale_py  # noqa: F401  # registers the games, as the example expects
     import psutil
     from sample_factory.algo.runners.runner import AlgoObserver
     from sample_factory.train import make_runner

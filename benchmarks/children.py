@@ -222,6 +222,8 @@ class Child:
                     self._process.poll()
                     os.killpg(group, 0)
                     time.sleep(0.02)
+        for shared in Path("/dev/shm").glob(f"torch_{group}_*"):  # named so by torch
+            shared.unlink(missing_ok=True)
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def _stand_in_for_tensorboard(reached: Callable[[int], None]) -> None:
         def close(self) -> None:
             pass
 
-    module = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = Writer  # type: ignore[attr-defined]
-    sys.modules[module.__name__] = module
+    _stand_in("torch.utils.tensorboard", SummaryWriter=Writer)
 
 
 def _stand_in_for_tqdm_and_wandb(reached: Callable[[int], None], steps: int | None) -> None:
@@ -95,11 +94,15 @@ def _stand_in_for_tqdm_and_wandb(reached: Callable[[int], None], steps: int | No
         def set_description(self, *arguments: Any) -> None:
             del arguments
 
-    tqdm = types.ModuleType("tqdm")
-    tqdm.tqdm = Bar  # type: ignore[attr-defined]
-    wandb = types.ModuleType("wandb")
-    wandb.init = wandb.log = lambda *_, **__: None  # type: ignore[attr-defined]
-    sys.modules |= {"tqdm": tqdm, "wandb": wandb}
+    _stand_in("tqdm", tqdm=Bar)
+    _stand_in("wandb", init=lambda **_: None, log=lambda *_, **__: None)
+
+
+def _stand_in(name: str, **attributes: Any) -> None:
+    module = types.ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)  # torch.compile asks for it
+    vars(module).update(attributes)
+    sys.modules[name] = module
 
 
 if __name__ == "__main__":

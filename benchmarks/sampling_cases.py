@@ -11,6 +11,7 @@ from typing import Any
 from interleave import Case
 
 FRAME_SKIP = 4
+SYNCHRONOUS = ("gymnasium", "sb3", "torchrl")  # a process for each environment
 NUM_ACTIONS = 4  # of a network measured alone: they cost nothing to speak of
 
 
@@ -45,7 +46,7 @@ class Options:
     horizon: int = 5
     """steps of each environment in one rollout"""
     peers: tuple[str, ...] = ()
-    """vector environments to compare with: envpool, ale, gymnasium"""
+    """vector environments to compare with: envpool, ale, gymnasium, sb3, torchrl"""
     peer_envs_per_core: tuple[int, ...] = (32,)
     """environments a core in a peer"""
     peer_python: str | None = None
@@ -150,7 +151,7 @@ class _Maker:
             (False, True),
         )
         for (peer, python), network, envs, asynchronous, pinned in modes:
-            if (peer == "gymnasium" and (asynchronous or pinned)) or (pinned and not self._is_run):
+            if (peer in SYNCHRONOUS and (asynchronous or pinned)) or (pinned and not self._is_run):
                 continue
             spec = self._spec(
                 peer=peer,

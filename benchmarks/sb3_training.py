@@ -19,14 +19,8 @@ def main() -> None:
 
 def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """``spec`` as `peer_cases` makes it."""
-    from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
-
     work = spec["work"]
-    height, width = spec["network"]["image"]
-    make_env = functools.partial(_make_env, spec["game"], width, height)
-    # Forked before torch has threads; the default start method would import torch in every worker.
-    workers = [make_env] * work["num_envs"]
-    env = VecFrameStack(SubprocVecEnv(workers, start_method="fork"), 4)
+    env = make_vec_env(spec["game"], work["num_envs"], spec["network"]["image"])
 
     import stable_baselines3
     import torch
@@ -110,6 +104,19 @@ def _make_extractor() -> Any:
             return features
 
     return Trunk
+
+
+def make_vec_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:
+    """A process for each environment; stacks of four images, ``image`` rows x columns.
+
+    To be called before torch has computed anything: they are forked while it has no threads, since
+    the default start method would import it in every one of them.
+    """
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+
+    height, width = image
+    make_env = functools.partial(_make_env, game, width, height)
+    return VecFrameStack(SubprocVecEnv([make_env] * num_envs, start_method="fork"), 4)
 
 
 def _make_env(game: str, width: int, height: int) -> Any:

@@ -36,11 +36,11 @@ def make_on_policy(spec: dict[str, Any]) -> Advance:
     from torchrl.objectives.value import GAE
 
     work, device = spec["work"], spec["device"]
-    env = _make_env(spec)
+    env = make_env(spec["game"], work["num_envs"], spec["network"]["image"])
     trunk, hidden = _make_trunk(spec), spec["network"]["hidden"]
     common = TensorDictModule(trunk, in_keys=["observation"], out_keys=["hidden"])
     logits = TensorDictModule(
-        nn.Linear(hidden, _num_actions(env)), in_keys=["hidden"], out_keys=["logits"]
+        nn.Linear(hidden, num_actions(env)), in_keys=["hidden"], out_keys=["logits"]
     )
     policy = ProbabilisticActor(
         logits,
@@ -83,9 +83,9 @@ def make_q_learning(spec: dict[str, Any]) -> Advance:
     from torchrl.objectives import DQNLoss, HardUpdate
 
     work, device = spec["work"], spec["device"]
-    env = _make_env(spec)
+    env = make_env(spec["game"], work["num_envs"], spec["network"]["image"])
     layers = nn.Sequential(
-        _make_trunk(spec), nn.Linear(spec["network"]["hidden"], _num_actions(env))
+        _make_trunk(spec), nn.Linear(spec["network"]["hidden"], num_actions(env))
     )
     values = TensorDictModule(layers, in_keys=["observation"], out_keys=["action_value"])
     action_spec = env.full_action_spec_unbatched["action"]
@@ -144,11 +144,12 @@ def _make_trunk(spec: dict[str, Any]) -> Any:
     return Scaled()
 
 
-def _make_env(spec: dict[str, Any]) -> Any:
+def make_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:
+    """A process for each environment; ``observation`` uint8 ``[num_envs, 4, *image]``."""
     from torchrl.envs import EnvCreator, ParallelEnv
 
-    make = functools.partial(_make_one, spec["game"], spec["network"]["image"])
-    return ParallelEnv(spec["work"]["num_envs"], EnvCreator(make), mp_start_method="fork")
+    make = functools.partial(_make_one, game, image)
+    return ParallelEnv(num_envs, EnvCreator(make), mp_start_method="fork")
 
 
 def _make_one(game: str, image: tuple[int, int]) -> Any:
@@ -159,7 +160,8 @@ def _make_one(game: str, image: tuple[int, int]) -> Any:
     return GymWrapper(env, categorical_action_encoding=True)
 
 
-def _num_actions(env: Any) -> int:
+def num_actions(env: Any) -> int:
+    """Of one of `make_env`."""
     return int(env.full_action_spec_unbatched["action"].space.n)
 
 

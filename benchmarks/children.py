@@ -179,6 +179,8 @@ class Child:
     def close(self) -> None:
         """Ends the child; a second call does nothing."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        if self._errors.closed:
+            return
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)

@@ -204,7 +204,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
             [each["median"] - each["low"] for each in steps],
             [each["high"] - each["median"] for each in steps],
         ]
-        names = [f"{row['part']} {row['variant']} ({row['network']})" for row in rows]
+        names = [f"{row['part']} {row['variant']}".strip() + f" ({row['network']})" for row in rows]
         colors = ["C0" if row["part"] == "accel_rl" else "C7" for row in rows]
         axes.barh(names, middle, xerr=errors, color=colors, capsize=2)
         axes.invert_yaxis()

@@ -3,23 +3,27 @@
 A child is a script of this folder run with one JSON argument, its specification. It prepares
 itself, prints one line of JSON that says what it uses, and then answers each number of seconds on
 its standard input with one line: the steps it took, the seconds they needed, and what else it has
-counted. It stays alive between measurements, idle, so that many measurements can be interleaved
-without starting anything anew, and ends with its standard input. Standard library only: peers may
-run it with another interpreter.
+counted. Where a peer runs a loop of its own, `serve_within` does the same out of it. A child stays
+alive between measurements, idle, so that many measurements can be interleaved without starting
+anything anew, and ends with its standard input. Standard library only: peers may run it with
+another interpreter.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
@@ -53,12 +57,56 @@ def serve(
         _reply({"steps": steps, "seconds": seconds, "numbers": take_numbers()})
 
 
+def serve_within(
+    settings: dict[str, Any],
+    stop: Callable[[], object] = lambda: None,
+    go_on: Callable[[], object] = lambda: None,
+) -> Callable[[int], None]:
+    """The same for a peer that runs a loop of its own: what it calls with the steps so far.
+
+    The first call announces ``settings``. When nothing is measured the loop waits in the call, and
+    what runs beside it is to rest between ``stop()`` and ``go_on()``. The process ends in the call
+    once no more is asked.
+    """
+    answers = _answer_within(settings, stop, go_on)
+    next(answers)
+    return answers.send
+
+
+def _answer_within(
+    settings: dict[str, Any], stop: Callable[[], object], go_on: Callable[[], object]
+) -> Generator[None, int, None]:
+    steps = yield
+    _reply({"settings": settings})
+    stop()
+    for line in sys.stdin:
+        go_on()
+        for duration in (WARM_UP_SECONDS, float(line)):
+            first, start = steps, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < duration:
+                steps = yield
+        stop()
+        _reply({"steps": steps - first, "seconds": elapsed})
+    os._exit(0)  # the asking side ends what is left of its process group
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def read_spec() -> dict[str, Any]:
     """The child's first act: its specification, and the CPUs named there become its own.
 
-    Standard output is kept for the answers, since emulators print to it.
+    Standard output is kept for the answers, since emulators print to it. An error that nobody
+    catches ends the process at once, without waiting for what it has started.
     """
     global _answers
+    sys.excepthook = _end
     _answers = os.dup(1)
     os.dup2(2, 1)
     spec: dict[str, Any] = json.loads(sys.argv[1])
@@ -71,6 +119,12 @@ def read_spec() -> dict[str, Any]:
 
 
 _answers = 1
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _reply(answer: dict[str, Any]) -> None:
@@ -101,6 +155,7 @@ class Child:
             stderr=self._errors,
             bufsize=0,
             env=environment,
+            process_group=0,  # so that what it started can be ended with it
         )
         self._buffer = b""
         self.numbers: dict[str, float] = {}
@@ -124,12 +179,13 @@ class Child:
     def close(self) -> None:
         """Ends the child; a second call does nothing."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        if self._errors.closed:
+            return
         self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._kill()
+        self._process.wait()
         self._process.stdout.close()
         self._errors.close()
 
@@ -152,8 +208,24 @@ class Child:
         try:
             return f"ended with status {self._process.wait(2)}"
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             return f"gave no answer in {timeout:.0f} s"
+
+    def _kill(self) -> None:
+        """Ends the child's process group, what it has left behind with it; those that clean up
+        after others, as Python's resource tracker, get the time to."""
+        group = self._process.pid
+        for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
+                os.killpg(group, signal.SIGCONT)
+                deadline = time.monotonic() + patience
+                while time.monotonic() < deadline:
+                    self._process.poll()
+                    os.killpg(group, 0)
+                    time.sleep(0.02)
+        for shared in Path("/dev/shm").glob(f"torch_{group}_*"):  # named so by torch
+            shared.unlink(missing_ok=True)
 
     def _last_words(self) -> str:
         self._errors.seek(0)

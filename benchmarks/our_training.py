@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from children import read_spec, serve
+from children import read_spec, serve, versions
 
 
 def main() -> None:
@@ -30,7 +30,10 @@ def main() -> None:
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 
-        serve(advance, {"options": spec["options"], "plan": parts.describe()})
+        while not parts.exchange.num_updates:  # what is measured is to learn
+            advance()
+        said = {"options": spec["options"], "plan": parts.describe()}
+        serve(advance, said | {"versions": versions("torch", "ale-py")})
 
 
 if __name__ == "__main__":

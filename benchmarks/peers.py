@@ -1,33 +1,231 @@
-"""Who is installed to be measured beside ours, and in which interpreter."""
+"""How fast A2C, PPO and DQN train, beside other libraries.
+
+    python benchmarks/peers.py [peer_python=PYTHON[:PYTHON ...]] [cleanrl=DIR] [key=value ...]
+
+All in agent steps a second, inference and updates included, on the same cores, the same game and
+the same batches: those of our presets, PPO's 8 x 256 steps for 4 epochs in 4 minibatches, A2C's
+16 x 5, DQN's 32 every 4 steps. Each algorithm is one interleaved run. Peers:
+
+    sb3              Stable-Baselines3: A2C, PPO, DQN
+    torchrl          TorchRL's collector, losses and replay: A2C, PPO, DQN
+    rlpyt            A2C, PPO, DQN
+    sample_factory   its asynchronous PPO
+    cleanrl, cleanrl_envpool   ppo_atari, dqn_atari; ppo_atari_envpool, in a checkout
+    leanrl           ppo_atari_envpool_torchcompile, in a checkout
+    plain            PPO as a plain script, EnvPool and PyTorch
+
+They are compared on our preset's network (A3C-Net; for DQN the paper's larger one) and images of
+104 x 80 where a peer takes a network, and otherwise on their own, of Mnih et al. 2015, and 84 x 84.
+Each is measured with each setting of threads and allocator that may suit it, and compared at its
+fastest. A peer that is not installed is left out, and one that fails is named with its error.
+Prints tables and writes OUT.json and OUT.png.
+"""
 
 from __future__ import annotations
 
-import subprocess
+import dataclasses
+import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+from children import FOLDER
+from interleave import Result, measure
+from machine import describe_machine
+from options import parse
+from peer_cases import PEERS, Options, make_cases
+from peer_python import find_peers, interpreters
+from report import Row, fastest, find, make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
+from rich.table import Table
+
+from accel_rl.topology import available_cpus, physical_cores
+
+STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
+RATIO_BARS = {("a2c", "sb3", "preset"): 3.4, ("ppo", "sb3", "preset"): 2.5}
+RATIO_BARS |= {("ppo", "sb3", "nature"): 3.0}
+"""What our fastest, of any network, is to be times the peer on that network."""
 
 
-def find_peers(
-    packages: Mapping[str, str], chosen: Iterable[str], peer_python: str | None, console: Console
-) -> dict[str, str]:
-    """The interpreter of each peer ``chosen``; those that none has are noted and left out.
+def main() -> None:
+    """Measures, prints and writes."""
+    options = parse(Options, sys.argv[1:], __doc__)
+    progress = Console(stderr=True)
+    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    machine = describe_machine(cores)
+    found = installed(options, progress)
+    results: list[Result] = []
+    for algo in options.algos:
+        cases = make_cases(options, algo, cores, found)
+        settings = {"rounds": options.rounds, "seconds": options.seconds}
+        results += measure(cases, **settings, console=progress).values()
 
-    ``packages``: what has to be importable for each, several separated by commas.
+    left_out = [peer for peer in options.peers if peer not in found]
+    report = summarise(results, machine, dataclasses.asdict(options), left_out)
+    report = without_paths(report, options)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    for algo in options.algos:
+        tabulate(report, algo, console)
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(report, Path(f"{out}.json"))
+    draw(report, Path(f"{out}.png"))
+    print(f"wrote {out}.json and {out}.png")
+    if any(row["error"] for row in find(report["rows"], part="accel_rl")):
+        raise SystemExit(1)
 
-    Raises:
-        ValueError: a peer of that name is not known.
-    """
-    if unknown := set(chosen) - set(packages):
-        raise ValueError(f"peers={sorted(unknown)} is not known; choose among {sorted(packages)}")
-    found = {}
-    for peer in chosen:
-        for python in filter(None, (sys.executable, peer_python)):
-            command = [python, "-c", f"import {packages[peer]}"]
-            if subprocess.run(command, capture_output=True).returncode == 0:
-                found[peer] = python
-                break
+
+def installed(options: Options, console: Console) -> dict[str, str]:
+    """The interpreter of each peer that can be measured; the others are noted."""
+    chosen = []
+    for peer in options.peers:
+        collection = PEERS[peer].collection
+        if collection is None or getattr(options, collection):
+            chosen.append(peer)
         else:
-            console.print(f"{peer} is left out, since it is not installed; see peer_python")
-    return found
+            text = f"{peer} is left out, since {collection}=DIR does not say where its scripts are"
+            console.print(text, highlight=False)
+    packages = {peer: each.packages for peer, each in PEERS.items()}
+    return find_peers(packages, chosen, options.peer_python, console)
+
+
+def summarise(
+    results: list[Result],
+    machine: dict[str, Any],
+    options: dict[str, Any],
+    left_out: list[str],
+) -> dict[str, Any]:
+    """One JSON object as `report` has it.
+
+    Of a peer, ``ours`` is what our preset makes on the same network, divided by it, and ``fastest``
+    what the fastest of our variants there does, round by round.
+    """
+    rows, measured = make_rows(results)
+    for row in rows:
+        if row["error"]:
+            row["error"] = row["error"].strip().splitlines()[-1]
+        same = find(measured, part="accel_rl", algo=row["algo"], network=row["network"])
+        if row["part"] != "accel_rl" and row in measured and same:
+            row["ours"] = ratio(same[0]["rates"], row["rates"])
+            row["fastest"] = ratio(fastest(same)["rates"], row["rates"])  # type: ignore[index]
+    bars = [bar for algo in options["algos"] for bar in _bars(find(measured, algo=algo), algo)]
+    report = {"machine": machine, "options": options, "rows": rows, "bars": bars}
+    return report | {"left_out": left_out}
+
+
+def _bars(rows: list[Row], algo: str) -> Iterator[dict[str, Any]]:
+    """What we set out to reach, beside what was reached."""
+    best = fastest(find(rows, part="accel_rl"))
+    if best is None:
+        return
+    if algo in STEPS_BARS:
+        bar = {"what": f"{algo}: steps a second", "case": best["name"], "bar": STEPS_BARS[algo]}
+        yield bar | best["steps_per_second"]
+    for (of, peer, network), bar in RATIO_BARS.items():
+        row = fastest(find(rows, part=peer, network=network))
+        if of == algo and row is not None:
+            what = f"{algo}: times {peer} on its {network} network"
+            yield {"what": what, "case": best["name"], "bar": bar} | ratio(
+                best["rates"], row["rates"]
+            )
+
+
+def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
+    """The report with names in place of this machine's paths."""
+    names = {options.peer_python: "PEERS_PYTHON"} | {options.cleanrl: "CLEANRL"}
+    names |= {options.leanrl: "LEANRL"}
+    names |= dict.fromkeys(interpreters(options.peer_python), "PEERS_PYTHON")
+    names |= {str(FOLDER.parent): "."}
+    text = json.dumps(report)
+    for path, name in names.items():
+        if path:
+            text = text.replace(json.dumps(path)[1:-1], name)
+    return dict(json.loads(text))
+
+
+def tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
+    """Prints the rows of ``algo``, the versions, who is missing, and the bars."""
+    options, machine = report["options"], report["machine"]
+    rows = find(report["rows"], algo=algo)
+    title = f"{algo.upper()} on {options['game']} ({options['device']}), steps a second"
+    title += f", {len(machine['cores_used'])} cores of {machine['cpu']}"
+    title += f", load average {machine['load_average'][0]:.1f}"
+    table = Table(title=title)
+    for column in ("network", "", "steps/s", "range", "preset / it", "fastest / it"):
+        table.add_column(column, justify="right" if "/" in column else "left")
+    for row in rows:
+        name = f"{row['part']} {row['variant']}".strip()
+        if "steps_per_second" not in row:
+            table.add_row(row["network"], name, "failed")
+            continue
+        steps = row["steps_per_second"]
+        cells = [f"{steps['median']:,.0f}", f"{steps['low']:,.0f}-{steps['high']:,.0f}"]
+        cells += [ratio_cell(row.get(key)) for key in ("ours", "fastest")]
+        table.add_row(row["network"], name, *cells)
+    console.print(table)
+    for part in dict.fromkeys(row["part"] for row in rows):
+        for row in [row for row in find(rows, part=part) if row["settings"].get("versions")][:1]:
+            words = ", ".join(f"{k} {v}" for k, v in row["settings"]["versions"].items())
+            console.print(f"{part}: {words}", highlight=False)
+    for row in rows:
+        if row["error"]:
+            console.print(f"{row['name']} failed: {row['error']}", markup=False, highlight=False)
+    if report["left_out"]:
+        console.print(f"not installed: {', '.join(report['left_out'])}", highlight=False)
+    for bar in report["bars"]:
+        if bar["what"].startswith(f"{algo}:"):
+            verdict = "reached" if bar["median"] >= bar["bar"] else "missed"
+            text = f"{bar['what']}: {bar['median']:,.2f}, bar {bar['bar']:,g} {verdict}"
+            console.print(f"{text} ({bar['case']})", highlight=False)
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Steps a second as bars with their ranges: our variants, and each peer at its fastest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    options, machine = report["options"], report["machine"]
+    algos = options["algos"]
+    groups = [_shown(find(report["rows"], algo=algo)) for algo in algos]
+    figure, panels = pyplot.subplots(
+        len(algos),
+        figsize=(9, 1 + sum(0.5 + 0.3 * len(rows) for rows in groups)),
+        height_ratios=[2 + len(rows) for rows in groups],
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes, algo, rows in zip(panels[:, 0], algos, groups, strict=True):
+        steps = [row["steps_per_second"] for row in rows]
+        middle = [each["median"] for each in steps]
+        errors = [
+            [each["median"] - each["low"] for each in steps],
+            [each["high"] - each["median"] for each in steps],
+        ]
+        names = [f"{row['part']} {row['variant']}".strip() + f" ({row['network']})" for row in rows]
+        colors = ["C0" if row["part"] == "accel_rl" else "C7" for row in rows]
+        axes.barh(names, middle, xerr=errors, color=colors, capsize=2)
+        axes.invert_yaxis()
+        axes.set_title(algo.upper())
+    panels[-1, 0].set_xlabel("steps a second")
+    cores = f"{len(machine['cores_used'])} cores of {machine['cpu']}"
+    load = f"load average {machine['load_average'][0]:.1f}"
+    figure.suptitle(f"{options['game']} ({options['device']}), {cores}, {load}", fontsize="medium")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    measured = [row for row in rows if "steps_per_second" in row]
+    shown = find(measured, part="accel_rl")
+    for part, network in dict.fromkeys((row["part"], row["network"]) for row in measured):
+        if part != "accel_rl":
+            best = fastest(find(measured, part=part, network=network))
+            shown += [best] if best else []
+    return sorted(shown, key=lambda row: -float(row["steps_per_second"]["median"]))
+
+
+if __name__ == "__main__":
+    main()

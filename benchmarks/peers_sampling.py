@@ -9,6 +9,8 @@ to our protocol as it goes, and where it cannot follow in the way that is faster
   reset the emulator.
 * Gymnasium: one process for each environment, shared memory, the wrappers that Gymnasium has for
   this; a lost life does not reset the emulator.
+* TorchRL: the same wrappers in its ParallelEnv, one process for each environment.
+* Stable-Baselines3: its SubprocVecEnv and wrappers, one process for each environment.
 
 None of them can crop the two bottom rows; they shrink all 210. ``asynchronous``: batches of half
 the environments.
@@ -23,7 +25,13 @@ import numpy as np
 from children import Advance, read_spec, serve
 from numpy.typing import NDArray
 
-PACKAGES = {"envpool": "envpool", "ale": "ale_py", "gymnasium": "gymnasium"}
+PACKAGES = {
+    "envpool": "envpool",
+    "ale": "ale_py",
+    "gymnasium": "gymnasium",
+    "sb3": "stable_baselines3, ale_py",
+    "torchrl": "torchrl, gymnasium, ale_py, cv2",
+}
 MAX_STEPS = 27_000
 
 
@@ -40,6 +48,7 @@ def main() -> None:
     """Measures the peer that the specification names."""
     spec = read_spec()
     make = {"envpool": make_envpool, "ale": make_ale, "gymnasium": make_gymnasium}
+    make |= {"sb3": make_sb3, "torchrl": make_torchrl}
     peer = make[spec["peer"]](spec)  # before torch is there, since Gymnasium's workers are forks
     settings = dict(peer.settings)
     if spec["network"]:
@@ -134,7 +143,7 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
 
     from gymnasium.vector import AsyncVectorEnv
 
-    make = functools.partial(_make_wrapped, spec["game"], spec["observation_shape"])
+    make = functools.partial(make_wrapped, spec["game"], spec["observation_shape"])
     env = AsyncVectorEnv([make] * spec["num_envs"], shared_memory=True, copy=False)
     observation, _ = env.reset(seed=spec["seed"])
 
@@ -145,7 +154,41 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
     return Peer(observation, advance, int(env.single_action_space.n), settings)
 
 
-def _make_wrapped(game: str, shape: tuple[int, int, int]) -> Any:
+def make_sb3(spec: dict[str, Any]) -> Peer:
+    """Stable-Baselines3's vector environment over processes, images turned as for its networks."""
+    from sb3_training import make_vec_env
+    from stable_baselines3.common.vec_env import VecTransposeImage
+
+    env = VecTransposeImage(
+        make_vec_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
+    )
+
+    def advance(actions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        return env.step(actions)[0]
+
+    return Peer(env.reset(), advance, int(env.action_space.n), {"num_envs": spec["num_envs"]})
+
+
+def make_torchrl(spec: dict[str, Any]) -> Peer:
+    """TorchRL's vector environment over processes."""
+    import torch
+    from torchrl_training import make_env, num_actions
+
+    env = make_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
+    state = env.reset()
+
+    def advance(actions: NDArray[np.int64]) -> NDArray[np.uint8]:
+        nonlocal state
+        state["action"] = torch.from_numpy(actions)
+        _, state = env.step_and_maybe_reset(state)
+        observation: NDArray[np.uint8] = state["observation"].numpy()
+        return observation
+
+    first = state["observation"].numpy()
+    return Peer(first, advance, num_actions(env), {"num_envs": spec["num_envs"]})
+
+
+def make_wrapped(game: str, shape: tuple[int, int, int]) -> Any:
     import ale_py
     import gymnasium
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation

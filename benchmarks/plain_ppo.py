@@ -1,18 +1,17 @@
 """PPO as a plain script: EnvPool, PyTorch, one file, no sampler between them.
 
 Stands for the scripts that people write or copy: synchronous environments in C++ threads, images
-of 84 x 84, the network of Mnih et al. 2015, 8 x 128 steps in 4 minibatches for 4 epochs, torch's
-Adam; observations as uint8, scaled in the network. Runs in any interpreter that has EnvPool and
-torch, and needs nothing of ours but `children`.
+of 84 x 84, the network of Mnih et al. 2015, our preset's rollout and minibatches, torch's Adam;
+observations as uint8, scaled in the network. Runs in any interpreter that has EnvPool and torch,
+and needs nothing of ours but `children`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from children import Advance, read_spec, serve
+from children import Advance, read_spec, serve, versions
 
-NUM_ENVS, HORIZON, EPOCHS, MINIBATCHES = 8, 128, 4, 4
 GAMMA, GAE_LAMBDA, CLIP_RANGE = 0.99, 0.95, 0.1
 
 
@@ -22,7 +21,7 @@ def main() -> None:
 
 
 def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
-    """``spec``: game, torch_threads, device, seed, malloc."""
+    """``spec`` as `peer_cases` makes it."""
     import envpool
     import torch
 
@@ -30,7 +29,9 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     torch.manual_seed(spec["seed"])
     device = torch.device(spec["device"])
     name = "".join(part.capitalize() for part in spec["game"].split("_")) + "-v5"
-    settings = {"num_envs": NUM_ENVS, "episodic_life": True, "reward_clip": True}
+    work = spec["work"]
+    num_envs, horizon = work["num_envs"], work["horizon"]
+    settings = {"num_envs": num_envs, "episodic_life": True, "reward_clip": True}
     envs = envpool.make(name, env_type="gymnasium", seed=spec["seed"], **settings)
     model = _make_model(int(envs.action_space.n)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4, eps=1e-5)
@@ -38,17 +39,17 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     def to_device(array: Any) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
-    steps = (HORIZON, NUM_ENVS)
+    steps = (horizon, num_envs)
     observations = torch.zeros((*steps, 4, 84, 84), dtype=torch.uint8, device=device)
     actions = torch.zeros(steps, dtype=torch.int64, device=device)
     log_probs, rewards, values, ends = (torch.zeros(steps, device=device) for _ in range(4))
     observation = to_device(envs.reset()[0])
-    ended = torch.zeros(NUM_ENVS, device=device)
+    ended = torch.zeros(num_envs, device=device)
 
     def advance() -> int:
         nonlocal observation, ended
         with torch.no_grad():
-            for t in range(HORIZON):
+            for t in range(horizon):
                 observations[t], ends[t] = observation, ended
                 logits, values[t] = model(observation)
                 policy = torch.distributions.Categorical(logits=logits)
@@ -59,8 +60,8 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
                 ended = to_device(terminated | truncated).float()
             next_value, next_ended = model(observation)[1], ended
             advantages = torch.zeros_like(rewards)
-            following_advantage = torch.zeros(NUM_ENVS, device=device)
-            for t in reversed(range(HORIZON)):
+            following_advantage = torch.zeros(num_envs, device=device)
+            for t in reversed(range(horizon)):
                 delta = rewards[t] + GAMMA * next_value * (1 - next_ended) - values[t]
                 following_advantage = (
                     delta + GAMMA * GAE_LAMBDA * (1 - next_ended) * following_advantage
@@ -68,15 +69,16 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
                 advantages[t] = following_advantage
                 next_value, next_ended = values[t], ends[t]
         batch = [x.flatten(0, 1) for x in (observations, actions, log_probs, advantages)]
-        _learn(model, optimizer, *batch, (advantages + values).flatten())
-        return NUM_ENVS * HORIZON
+        _learn(model, optimizer, work, *batch, (advantages + values).flatten())
+        return int(num_envs * horizon)
 
-    return advance, settings | {key: spec[key] for key in ("torch_threads", "malloc")}
+    return advance, settings | {"versions": versions("envpool", "torch")}
 
 
 def _learn(
     model: Any,
     optimizer: Any,
+    work: dict[str, Any],
     observations: Any,
     actions: Any,
     log_probs: Any,
@@ -86,8 +88,8 @@ def _learn(
     import torch
     from torch import nn
 
-    for _ in range(EPOCHS):
-        for index in torch.randperm(len(actions)).chunk(MINIBATCHES):
+    for _ in range(work["num_epochs"]):
+        for index in torch.randperm(len(actions)).chunk(work["num_minibatches"]):
             logits, value = model(observations[index])
             policy = torch.distributions.Categorical(logits=logits)
             ratio = (policy.log_prob(actions[index]) - log_probs[index]).exp()

@@ -19,7 +19,7 @@ from typing import Any
 from interleave import Case, measure
 from machine import describe_machine
 from options import parse
-from peers import find_peers
+from peer_python import find_peers
 from report import Row, find, make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
@@ -60,7 +60,7 @@ class Options:
     peers: tuple[str, ...] = ("sb3", "torchrl", "cpprb")
     """whom to measure beside it, where installed"""
     peer_python: str | None = None
-    """interpreter that has the peers, if this one has not"""
+    """interpreter that has the peers, if this one has not; several separated as in PATH"""
     rounds: int = 5
     """times that everything is measured"""
     seconds: float = 1.0

@@ -11,6 +11,7 @@ from typing import Any
 from interleave import Case
 
 FRAME_SKIP = 4
+SYNCHRONOUS = ("gymnasium", "sb3", "torchrl")  # a process for each environment
 NUM_ACTIONS = 4  # of a network measured alone: they cost nothing to speak of
 
 
@@ -45,11 +46,11 @@ class Options:
     horizon: int = 5
     """steps of each environment in one rollout"""
     peers: tuple[str, ...] = ()
-    """vector environments to compare with: envpool, ale, gymnasium"""
+    """vector environments to compare with: envpool, ale, gymnasium, sb3, torchrl"""
     peer_envs_per_core: tuple[int, ...] = (32,)
     """environments a core in a peer"""
     peer_python: str | None = None
-    """interpreter for those peers that are not installed in this one"""
+    """interpreter for those peers that this one has not; several separated as in PATH"""
     bar_envs_per_core: int = 32
     """environments a core at which ours are held against the bars"""
     rounds: int = 5
@@ -150,7 +151,7 @@ class _Maker:
             (False, True),
         )
         for (peer, python), network, envs, asynchronous, pinned in modes:
-            if (peer == "gymnasium" and (asynchronous or pinned)) or (pinned and not self._is_run):
+            if (peer in SYNCHRONOUS and (asynchronous or pinned)) or (pinned and not self._is_run):
                 continue
             spec = self._spec(
                 peer=peer,

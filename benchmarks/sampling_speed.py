@@ -8,7 +8,8 @@ In one interleaved run on the pinned cores, in agent steps a second of all cores
   sampler            (c) the parallel sampler with random actions
   sampler, network   (d) with A3C-Net in the loop
   inference          the network alone, on batches as large as in (d)
-  envpool, ale, gymnasium   other vector environments, where installed, without and with A3C-Net
+  envpool, ale, gymnasium, sb3, torchrl   other vector environments, where installed, without and
+                     with A3C-Net
 
 Every figure is a median over the rounds with its range, and a ratio of (a) with saved starts and of
 (b), taken round by round. Prints a table and writes OUT.json and OUT.png.
@@ -23,7 +24,7 @@ from pathlib import Path
 from interleave import measure
 from machine import describe_machine
 from options import parse
-from peers import find_peers
+from peer_python import find_peers
 from peers_sampling import PACKAGES
 from report import draw, summarise, tabulate, write_json
 from rich.console import Console

@@ -1,8 +1,7 @@
-"""Stable-Baselines3's A2C or PPO training on an Atari game, in any interpreter that has it.
+"""Stable-Baselines3's A2C, PPO or DQN training on an Atari game, in any interpreter that has it.
 
-It has its own wrappers and a process for each environment. With ``network`` = a3c it gets our image
-size, the layers of A3C-Net and our preset's rollout and minibatches; with own its own network, of
-Mnih et al. 2015, and for PPO the image size, rollout and minibatches that it publishes for Atari.
+It has its own wrappers and a process for each environment, and gets our image size, layers,
+rollout, minibatches and replay.
 """
 
 from __future__ import annotations
@@ -10,13 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from children import Advance, read_spec, serve
-
-ROLLOUTS = {  # environments, horizon, minibatch
-    ("a2c", "a3c"): (16, 5, None),
-    ("ppo", "a3c"): (8, 256, 512),
-    ("ppo", "own"): (8, 128, 256),
-}
+from children import Advance, read_spec, serve, versions
 
 
 def main() -> None:
@@ -25,64 +18,105 @@ def main() -> None:
 
 
 def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
-    """``spec``: algo, network, game, torch_threads, device, seed, malloc."""
-    from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
-
-    num_envs, horizon, minibatch = ROLLOUTS[spec["algo"], spec["network"]]
-    size = (80, 104) if spec["network"] == "a3c" else (84, 84)
-    make_env = functools.partial(_make_env, spec["game"], *size)
-    # Forked before torch has threads; the default start method would import torch in every worker.
-    env = VecFrameStack(SubprocVecEnv([make_env] * num_envs, start_method="fork"), 4)
+    """``spec`` as `peer_cases` makes it."""
+    work = spec["work"]
+    env = make_vec_env(spec["game"], work["num_envs"], spec["network"]["image"])
 
     import stable_baselines3
     import torch
 
     torch.set_num_threads(spec["torch_threads"])
-    settings = {"n_steps": horizon}
-    if minibatch is not None:
-        settings |= {"batch_size": minibatch, "n_epochs": 4}
-    policy = {}
-    if spec["network"] == "a3c":
-        policy = {"features_extractor_class": _make_extractor(), "net_arch": []}
+    settings = _settings(spec["algo"], work)
     algorithm = getattr(stable_baselines3, spec["algo"].upper())
+    extractor = {"network": spec["network"]}
+    policy = {
+        "features_extractor_class": _make_extractor(),
+        "features_extractor_kwargs": extractor,
+        "net_arch": [],
+    }
     more = {"seed": spec["seed"], "device": spec["device"], "policy_kwargs": policy}
     model = algorithm("CnnPolicy", env, **settings, **more)
     _, callback = model._setup_learn(total_timesteps=10**9)
 
-    def advance() -> int:
+    def advance_on_policy() -> int:
         model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
         model.train()
-        return int(num_envs * horizon)
+        return int(work["num_envs"] * model.n_steps)
 
-    said = {key: spec[key] for key in ("algo", "network", "torch_threads", "malloc")}
-    return advance, said | settings | {"num_envs": num_envs}
+    def advance_q_learning() -> int:
+        steps = model.collect_rollouts(
+            model.env,
+            callback,
+            model.train_freq,
+            model.replay_buffer,
+            learning_starts=model.learning_starts,
+        ).episode_timesteps
+        if model.num_timesteps > model.learning_starts:
+            model.train(batch_size=model.batch_size, gradient_steps=model.gradient_steps)
+        return int(steps)
+
+    advance = advance_q_learning if spec["algo"] == "dqn" else advance_on_policy
+    while spec["algo"] == "dqn" and model.num_timesteps <= model.learning_starts:
+        advance()  # what is measured is to learn
+    said = {"num_envs": work["num_envs"], "workers": work["num_envs"]}
+    return advance, said | settings | {
+        "versions": versions("stable_baselines3", "torch", "gymnasium", "ale-py")
+    }
+
+
+def _settings(algo: str, work: dict[str, Any]) -> dict[str, Any]:
+    if algo == "a2c":
+        return {"n_steps": work["horizon"]}
+    if algo == "ppo":
+        batch = work["num_envs"] * work["horizon"] // work["num_minibatches"]
+        return {
+            "n_steps": work["horizon"],
+            "batch_size": batch,
+            "n_epochs": work["num_epochs"],
+        }
+    return {
+        "batch_size": work["batch_size"],
+        "buffer_size": work["replay_size"],
+        "learning_starts": work["min_steps"],
+        "train_freq": 1,  # of each environment
+        "gradient_steps": work["num_envs"] // work["steps_per_update"],
+        "optimize_memory_usage": True,
+        "replay_buffer_kwargs": {"handle_timeout_termination": False},
+        "exploration_initial_eps": work["epsilon"],
+        "exploration_final_eps": work["epsilon"],
+    }
 
 
 def _make_extractor() -> Any:
     import torch
+    from peer_network import make_trunk
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-    from torch import nn
 
-    class A3CNet(BaseFeaturesExtractor):  # type: ignore[misc]
-        """A3C-Net for images of 104 x 80, up to the layers of policy and value."""
+    class Trunk(BaseFeaturesExtractor):  # type: ignore[misc]
+        """The network up to the layers of policy and value, or of the Q-values."""
 
-        def __init__(self, observation_space: Any) -> None:
-            super().__init__(observation_space, features_dim=256)
-            self.trunk = nn.Sequential(
-                nn.Conv2d(4, 16, 8, 4),
-                nn.ReLU(),
-                nn.Conv2d(16, 32, 4, 2, 1),
-                nn.ReLU(),
-                nn.Flatten(),
-                nn.Linear(32 * 12 * 9, 256),
-                nn.ReLU(),
-            )
+        def __init__(self, observation_space: Any, network: dict[str, Any]) -> None:
+            super().__init__(observation_space, features_dim=network["hidden"])
+            self.trunk = make_trunk(network)
 
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
             features: torch.Tensor = self.trunk(observation)
             return features
 
-    return A3CNet
+    return Trunk
+
+
+def make_vec_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:
+    """A process for each environment; stacks of four images, ``image`` rows x columns.
+
+    To be called before torch has computed anything: they are forked while it has no threads, since
+    the default start method would import it in every one of them.
+    """
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+
+    height, width = image
+    make_env = functools.partial(_make_env, game, width, height)
+    return VecFrameStack(SubprocVecEnv([make_env] * num_envs, start_method="fork"), 4)
 
 
 def _make_env(game: str, width: int, height: int) -> Any:

@@ -101,14 +101,6 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     assert any("C++ peers (ale" in what for what in bars)
 
 
-def test_peer_that_is_missing_is_noted(load: Any) -> None:
-    console = Console(record=True, width=200)
-    packages = {"one": "no_such_package", "two": "json"}
-    found = load("peers").find_peers(packages, ("one", "two"), None, console)
-    assert found == {"two": sys.executable}
-    assert "one is left out" in console.export_text()
-
-
 @pytest.mark.learning
 def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
     out = tmp_path / "vector_env"
@@ -174,7 +166,7 @@ def test_scaling_model_of_the_papers_machine(load: Any) -> None:
     "script",
     [
         "sampling_speed.py",
-        "training_speed.py",
+        "peers.py",
         "vector_env_speed.py",
         "replay_speed.py",
         "learning_speed.py",
@@ -187,32 +179,6 @@ def test_benchmark_unknown_option_names_it(script: str) -> None:
     done = run(script, "round=1")
     assert done.returncode == 1
     assert "round" in done.stderr and "--help" in done.stderr
-
-
-def test_training_speed_tiny_writes_json(tmp_path: Path) -> None:
-    out = tmp_path / "a2c"
-    done = run(
-        "training_speed.py", *ONCE, "variants=['sampler.num_envs=4']", "peers=[]", f"out={out}"
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
-    assert [row["part"] for row in rows] == ["accel_rl"]
-    assert rows[0]["steps_per_second"]["median"] > 0
-
-
-def test_training_speed_compares_ppo_with_its_peers(load: Any) -> None:
-    interleave, module = load("interleave"), load("training_speed")
-    cases = module.make_cases(
-        module.Options(algo="ppo", peer_threads=(1,)),
-        [[0], [1]],
-        dict.fromkeys(module.PACKAGES, ""),
-    )
-    assert len({case.name for case in cases}) == len(cases) == 3 + 3 * 2
-    results = [interleave.Result(case, rates=[1.0 + i]) for i, case in enumerate(cases)]
-    rows = module.summarise(results, {}, {})["rows"]
-    # The fastest of sb3_a3c is the fifth, of sb3_own the seventh, of envpool the ninth.
-    ratios = [rows[2][f"of_{peer}"]["median"] for peer in module.PACKAGES]
-    assert ratios == pytest.approx([3 / 5, 3 / 7, 3 / 9])
 
 
 def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A step includes what the training loop does but writing metrics.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from children import read_spec, serve, versions
 
@@ -30,6 +31,19 @@ def main() -> None:
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 
+        def advance_overlapped() -> int:
+            update = partial(parts.learner.update, parts.server.finish(), 0.0)
+            result = parts.overlap.begin(update)
+            parts.sampler.collect(parts.server)
+            result()
+            parts.overlap.take_over(config.sampler.horizon)
+            parts.sampler.take_episodes()
+            return config.steps_per_iteration
+
+        if parts.overlap is not None:
+            parts.overlap.take_over()
+            parts.sampler.collect(parts.server)
+            advance = advance_overlapped
         while not parts.exchange.num_updates:  # what is measured is to learn
             advance()
         said = {"options": spec["options"], "plan": parts.describe()}

@@ -2,7 +2,8 @@
 
 The script owns its loop. What it calls there anyway stops it where a measurement begins and ends:
 CleanRL's writes ``charts/SPS`` with the steps so far, LeanRL's goes through tqdm once an iteration.
-What is written is thrown away, TensorBoard's files and the messages to wandb included.
+What is written is thrown away, TensorBoard's files and the messages to wandb included. The number
+of torch's threads is in OMP_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -36,9 +37,6 @@ def main() -> None:
 
         gymnasium.register_envs(ale_py)
 
-    import torch
-
-    torch.set_num_threads(spec["torch_threads"])
     reached = serve_within(
         {
             "command": shlex.join(["python", spec["script"], *arguments]),

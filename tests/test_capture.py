@@ -131,8 +131,10 @@ def test_run_with_second_learner_and_evaluations_equals_the_eager_one(
 
     def final_parameters(capture: str) -> tuple[torch.Tensor, Any]:
         options = "algo=double_dqn env=catch serial=true num_envs=4 evaluation_interval=200"
-        small = "evaluation_steps=200 evaluation_envs=4 min_steps=200 replay_size=1000 secondary_learner=true secondary_batch_size=16"
-        config = parse_arguments([*options.split(), *small.split(), f"capture={capture}"])
+        few = "evaluation_steps=200 evaluation_envs=4 min_steps=200 replay_size=1000"
+        second = "secondary_learner=true secondary_batch_size=16"
+        given = [*options.split(), *few.split(), *second.split(), f"capture={capture}"]
+        config = parse_arguments(given)
         parts = build(config)
         sampler, server, learner = parts.in_turns
         with contextlib.closing(sampler):

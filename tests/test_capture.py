@@ -19,8 +19,8 @@ from accel_rl.training.parts import build
 from accel_rl.training.stopping import StopRequest
 
 CPU = torch.device("cpu")
-# Dynamo makes an object of a `torch.autograd.Function` while it traces one.
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+# Of torch itself, while it compiles.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)

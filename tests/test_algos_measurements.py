@@ -12,7 +12,7 @@ from torch import nn
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
 from accel_rl.algos.learner_config import LearnerConfig as Base
-from accel_rl.algos.measurements import Measurements
+from accel_rl.algos.measurements import Half, Measurements
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 
@@ -196,14 +196,14 @@ def measured(interval: int) -> tuple[Measurements, torch.Tensor, Local]:
 def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
     # Gradients (4, 0) and (0, 4) of the halves, (2, 2) of all: 8 / (4 * sqrt(8)) = 1 / sqrt(2).
     measurements, numbers, exchange = measured(interval=1)
-    measurements.update((4 * numbers.sum()) / 2, lambda: (4 * numbers[0], ONE), lr=0.1)
+    measurements.update((4 * numbers.sum()) / 2, Half(4 * numbers[0], ONE), lr=0.1)
     assert exchange.parameters.gradient[:2].tolist() == [2, 2]
     assert measurements.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
 
 
 def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
     measurements, numbers, _ = measured(interval=1)
-    measurements.update(numbers.sum() * 0, lambda: (numbers[0] * 0, ONE), lr=0.1)
+    measurements.update(numbers.sum() * 0, Half(numbers[0] * 0, ONE), lr=0.1)
     found = measurements.take()
     assert found["gradient_cosine"] == 0
     assert all(value.isfinite() for value in found.values())
@@ -211,16 +211,13 @@ def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
 
 def test_cosine_is_measured_every_so_many_updates() -> None:
     measurements, numbers, _ = measured(interval=3)
-    halves, found = [], []
-    for update in range(7):
-
-        def half(update: int = update) -> tuple[torch.Tensor, torch.Tensor]:
-            halves.append(update)
-            return numbers[0], ONE
-
+    wanted, found = [], []
+    for _ in range(7):
+        wanted.append(measurements.wants_half)
+        half = Half(numbers[0], ONE) if wanted[-1] else None
         measurements.update(numbers.sum(), half, lr=0.1)
         found.append("gradient_cosine" in measurements.take())
-    assert halves == [0, 3, 6]
+    assert wanted == found
     assert found == [True, False, False, True, False, False, True]
 
 

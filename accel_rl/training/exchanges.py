@@ -19,6 +19,7 @@ from accel_rl.parallel import (
     Team,
 )
 from accel_rl.samplers.base import PolicyInput
+from accel_rl.training.protocols import Learner, Server
 
 
 def make_exchange(
@@ -57,7 +58,9 @@ class PullingServer:
     Abbeel 2018, arXiv:1803.02811, section 5.3).
     """
 
-    def __init__(self, server: Any, exchange: StoreExchange, learner: Any, pull_steps: int) -> None:
+    def __init__(
+        self, server: Server, exchange: StoreExchange, learner: Learner, pull_steps: int
+    ) -> None:
         self._server = server
         self._exchange = exchange
         self._learner = learner
@@ -72,8 +75,7 @@ class PullingServer:
         return self._server(step)
 
     def finish(self) -> RolloutTensors:
-        batch: RolloutTensors = self._server.finish()
-        return batch
+        return self._server.finish()
 
     def close(self) -> None:
         self._server.close()

@@ -12,7 +12,8 @@ from accel_rl.samplers.base import Sampler
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
 from accel_rl.training.overlap import Overlap
-from accel_rl.training.parts import ALONE, Learner, Server
+from accel_rl.training.parts import ALONE
+from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.torch_threads import learning_threads

@@ -18,6 +18,7 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent
 from accel_rl.algos import PPO, AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
+from accel_rl.training.protocols import Learner
 from accel_rl.training.torch_threads import use_half_the_cpus
 
 LAG = "policy_lag"
@@ -35,7 +36,7 @@ class Overlap:
     """
 
     def __init__(
-        self, agent: AnyAgent, learner: object, exchange: Exchange, device: torch.device
+        self, agent: AnyAgent, learner: Learner, exchange: Exchange, device: torch.device
     ) -> None:
         self.agent = copy.deepcopy(agent)
         self._acting = FlatParameters(self.agent.model)

@@ -8,12 +8,12 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
 from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_agent, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
@@ -37,7 +37,7 @@ from accel_rl.samplers import (
     SamplerState,
     SerialSampler,
 )
-from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.topology import Seat
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture
@@ -45,34 +45,10 @@ from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
 from accel_rl.training.overlap import Overlap
+from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.queue_threads import QueueThreads
 
 ALONE = Team(Ranks())
-
-
-class Server(Protocol):
-    """What the loop needs of an action server: it acts, then hands over the rollout."""
-
-    def __call__(self, step: PolicyInput) -> Any: ...
-
-    def finish(self) -> RolloutTensors: ...
-
-    def close(self) -> None: ...
-
-
-class Learner(Protocol):
-    """What the loop needs of an algorithm. ``metric_names``: all that `update` may return."""
-
-    @property
-    def metric_names(self) -> tuple[str, ...]: ...
-
-    def update(
-        self, batch: RolloutTensors, progress: float, steps: int | None = None
-    ) -> Mapping[str, torch.Tensor]: ...
-
-    def get_state(self) -> dict[str, Any]: ...
-
-    def set_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,8 @@ class TrainConfig:
         learner = self.learner
         if isinstance(learner, GA3CConfig):
             return f"algo={self.algo}, whose threads change batch sizes and parameters as they go"
+        if self.overlap:
+            return "overlap=true, whose second thread has not been tried with CUDA graphs"
         if learner.gradient_cosine_interval:
             return (
                 f"gradient_cosine_interval={learner.gradient_cosine_interval}, a second backward "

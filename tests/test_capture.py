@@ -94,6 +94,7 @@ def test_copy_of_a_captured_agent_acts_with_its_own_parameters() -> None:
     [
         (["algo=ga3c"], "capture=on cannot be had with algo=ga3c.*use capture=off"),
         (["gradient_cosine_interval=2"], "with gradient_cosine_interval=2.*use capture=off"),
+        (["overlap=true"], "with overlap=true.*use capture=off"),
         (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
     ],
 )

@@ -230,6 +230,7 @@ def test_learning_speed_takes_the_rows_in_which_it_learned(load: Any, tmp_path: 
     assert row["shares"]["learning"] == pytest.approx(0.25)
 
 
+@pytest.mark.learning
 def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "learning"
     tiny = "dqn batch_size=4 sampler.num_envs=4 model=mlp training_intensity=1"

@@ -144,6 +144,7 @@ raise ValueError(f"worker {worker.pid}")
     assert not worker.exists()
 
 
+@pytest.mark.learning
 def test_peers_tiny_writes_tables_without_paths_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "peers"
     sizes = ("algos=[a2c]", "networks=[preset]", "variants=['num_envs=4']")

@@ -47,11 +47,10 @@ def test_captured_learner_equals_the_eager_one_in_one_graph_for_each_region(name
 
 
 @pytest.mark.learning  # a minute each
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_compiled_learner_equals_the_eager_one(name: str, backend: str) -> None:
+@pytest.mark.parametrize("name", ["a2c-bfloat16", "ppo", "double-dueling-prioritized"])
+def test_compiled_learner_equals_the_eager_one(name: str) -> None:
     """Compiled, bfloat16 rounds fewer intermediate results; eager, it is 0.25 from float32 here."""
-    captured, eager = Run(name, Capture(CPU, backend), CPU), Run(name, EAGER, CPU)
+    captured, eager = Run(name, Capture(CPU), CPU), Run(name, EAGER, CPU)
     with (
         torch._dynamo.config.patch(error_on_recompile=True),
         torch._inductor.config.patch(compile_threads=1),

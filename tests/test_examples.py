@@ -36,7 +36,10 @@ def test_each_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.learning if "ppo" in name else ()) for name in RUNS],
+)
 def test_example_learns(name: str, tmp_path: Path) -> None:
     argument, threshold = RUNS[name]
     output = run(EXAMPLES / name, argument)

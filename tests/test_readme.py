@@ -30,7 +30,7 @@ SHORTER = {
     ],
 }
 
-SLOW = ("benchmarks/", "env=ms_pacman", "num_envs=64")
+SLOW = ("benchmarks/", "env=ms_pacman", "num_envs=64", "launch/sweep.py", "learners=2")
 """in commands that take too long for `make test`"""
 
 

@@ -219,6 +219,7 @@ def test_peers_of_a_lost_learner_finish_with_the_store(tmp_path) -> None:
     assert 6000 <= last_checkpoint(tmp_path)["counts"]["steps"] <= 6020
 
 
+@pytest.mark.learning
 def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
     with launched(tmp_path, *SMALL, "sync=store", ENDLESS) as run:
         run.wait_for_rows()
@@ -381,12 +382,6 @@ def learned(run_dir: Path, algo: str, learners: int) -> tuple[float, float]:
     assert train(run_dir, f"algo={algo}", *common, *LEARNING[algo]) == ""
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir)]
     return returns[0], float(np.mean(returns[-5:]))
-
-
-def test_two_learners_without_waiting_learn_catch(tmp_path) -> None:
-    first, last = learned(tmp_path, "a3c", 2)
-    assert first < 0
-    assert last >= 0.9
 
 
 @pytest.mark.learning

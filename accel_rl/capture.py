@@ -78,7 +78,8 @@ def check_compilers(device: torch.device) -> None:
     needed: dict[str, object] = {"Python's headers (python3-dev)": header.exists()}
     if device.type == "cuda":
         needed["the package triton"] = find_spec("triton")
-        needed["a C compiler (cc, or what CC names)"] = _compiler("CC", "cc")
+        found = _compiler("CC", "gcc") or _compiler("CC", "clang")
+        needed["a C compiler (gcc or clang, or what CC names)"] = found
     else:
         cxx = "clang++" if sys.platform == "darwin" else "g++"
         needed[f"a C++ compiler ({cxx}, or what CXX names)"] = _compiler("CXX", cxx)

@@ -141,6 +141,12 @@ class TrainConfig:
                 f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
                 f"out overlap"
             )
+        if self.overlap and self.checkpoint_interval <= self.steps_per_iteration:
+            raise ValueError(
+                f"overlap=true has no effect with checkpoint_interval={self.checkpoint_interval}: "
+                f"before each checkpoint all is learned from, and a rollout has "
+                f"{self.steps_per_iteration} steps; use a larger checkpoint_interval"
+            )
         if self.capture == "on" and self.never_captured is not None:
             raise ValueError(
                 f"capture=on cannot be had with {self.never_captured}; use capture=off"

@@ -107,7 +107,8 @@ def summarise(
             row["error"] = row["error"].strip().splitlines()[-1]
         same = find(measured, part="accel_rl", algo=row["algo"], network=row["network"])
         if row["part"] != "accel_rl" and row in measured and same:
-            row["ours"] = ratio(same[0]["rates"], row["rates"])
+            for preset in find(same, variant=""):
+                row["ours"] = ratio(preset["rates"], row["rates"])
             row["fastest"] = ratio(fastest(same)["rates"], row["rates"])  # type: ignore[index]
     bars = [bar for algo in options["algos"] for bar in _bars(find(measured, algo=algo), algo)]
     report = {"machine": machine, "options": options, "rows": rows, "bars": bars}

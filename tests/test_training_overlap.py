@@ -20,6 +20,7 @@ from accel_rl.agents import RolloutTensors
 from accel_rl.algos import PPO
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import ActionServer, SamplerError
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.iterate import iterate_overlapped
 from accel_rl.training.loop import RunError, train
@@ -314,9 +315,30 @@ def test_failing_update_ends_the_run(tmp_path, monkeypatch) -> None:
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
+def test_simulators_ahead_of_learning_are_not_saved_after_a_failure(tmp_path, monkeypatch) -> None:
+    def fail(*_: Any) -> None:
+        raise SamplerError("lost in an evaluation")
+
+    monkeypatch.setattr("accel_rl.training.evaluation.Evaluator.evaluate", fail)
+    arguments = (*SMALL, "horizon=5", "total_steps=2000", "evaluation_interval=200")
+    with pytest.raises(RunError, match="lost in an evaluation"):
+        run(tmp_path / "run", *arguments, "overlap=true")
+    saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    assert saved["counts"]["steps"] == 200
+    assert saved["sampler"] is None
+
+
+def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
+    arguments = (*SMALL, "total_steps=800", "reset_policy=wait", "evaluation_interval=400")
+    few = ("evaluation_steps=100", "evaluation_envs=2", "num_workers=2")
+    run_dir = run(tmp_path / "run", *arguments, *few, "overlap=true")
+    assert [row["steps"] for row in table(run_dir / "evaluation.csv")] == ["400", "800"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("checkpoint_interval=80", "overlap=true"), "no effect with checkpoint_interval=80"),
         (("algo=ga3c", "overlap=true"), "algo=ga3c samples and learns at the same time"),
         (("algo=appo", "overlap=true"), "pull_steps=64 changes them within; use pull_steps=null"),
     ],

@@ -22,10 +22,11 @@ class Behaviour:
     def note(self, t: int, parameter: Tensor | None = None) -> None:
         """Rows before ``t``, from the last note on, were acted in by ``parameter``, ``[P]``.
 
-        None: by the present parameters, which are about to change.
+        It is the caller's, to be left as it is until they have been worked on. None: by the present
+        parameters, which are about to change.
         """
-        acting = self._parameters.parameter if parameter is None else parameter
-        self._before.append((t, acting.clone()))
+        acted = self._parameters.parameter.clone() if parameter is None else parameter
+        self._before.append((t, acted))
 
     def segments(self, num_rows: int) -> Iterator[slice]:
         """Runs of rows, in order, all of them; while one is worked on, the parameters are its own.

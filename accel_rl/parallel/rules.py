@@ -82,7 +82,7 @@ def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
 
 @functools.cache
 def _after_all_steps(device: torch.device) -> Tensor:
-    return torch.full((), math.inf, device=device)
+    return torch.full((), math.inf, dtype=torch.float32, device=device)
 
 
 def _descend_(parameter: Tensor, rate: float | Tensor, direction: Tensor, root: Tensor) -> None:

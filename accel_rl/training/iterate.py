@@ -127,7 +127,7 @@ def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
 def _evaluate_if_due(
     recorder: Recorder | Follower, evaluator: Evaluator | None, stop: StopRequest
 ) -> None:
-    if evaluator is None or not evaluator.is_due(recorder.steps):
+    if evaluator is None or stop.received is not None or not evaluator.is_due(recorder.steps):
         return
     assert isinstance(recorder, Recorder), "the first learner evaluates"
     recorder.evaluate(evaluator, stop)

@@ -189,7 +189,14 @@ def _go_through(
         iterate(config, *collecting, exchange, recorder, evaluator, stop, team)
         return
     with contextlib.closing(parts.overlap) as overlap:
-        iterate_overlapped(config, *collecting, overlap, exchange, recorder, evaluator, stop, team)
+        try:
+            iterate_overlapped(
+                config, *collecting, overlap, exchange, recorder, evaluator, stop, team
+            )
+        except BaseException:
+            # Simulators may be ahead of what was learned from: not to be saved like that.
+            parts.sampler.close()
+            raise
 
 
 def _make_recorder(

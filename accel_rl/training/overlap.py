@@ -42,6 +42,8 @@ class Overlap:
         self._acting = FlatParameters(self.agent.model)
         self._learning_agent = agent
         self._behaviour = learner.behaviour if isinstance(learner, PPO) else None
+        # Kept, since on a GPU the learner's stream may read it after its last use here.
+        self._acted = torch.empty_like(self._acting.parameter)
         self._exchange = exchange
         self._device = device
         self._stream = _make_stream(device)
@@ -54,7 +56,8 @@ class Overlap:
         ``num_rows``: of the rollout that is learned from next, if that has been collected already.
         """
         if num_rows and self._behaviour is not None:
-            self._behaviour.note(num_rows, self._acting.parameter)
+            self._acted.copy_(self._acting.parameter)
+            self._behaviour.note(num_rows, self._acted)
         before = self._version if num_rows else self._exchange.num_updates
         self._version = self._exchange.num_updates
         self._lag = self._version - before
@@ -87,7 +90,9 @@ class Overlap:
         self._thread.shutdown()
 
     def _learn(self, update: Callable[[], Metrics]) -> Metrics:
-        with torch.cuda.stream(self._stream):  # None: does nothing
+        if self._stream is None:  # torch.cuda.stream(None) would wake a GPU that is not used
+            return update()
+        with torch.cuda.stream(self._stream):
             return update()
 
 

@@ -157,7 +157,7 @@ class PartsOfOne:
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration
         _, server, learner = self._parts.in_turns
-        with learning_threads():
+        with learning_threads(overlaps=self._config.overlap):
             learner.update(server.finish(), 0.0, self._steps)
         if self._parts.device.type == "cuda":
             torch.cuda.synchronize(self._parts.device)

@@ -26,9 +26,15 @@ def sampling_threads() -> Iterator[None]:
 
 
 @contextmanager
-def learning_threads() -> Iterator[None]:
-    """All CPUs within, or what the quota pays for, since simulators wait; one afterwards."""
-    torch.set_num_threads(_num_cpus())
+def learning_threads(*, overlaps: bool = False) -> Iterator[None]:
+    """All CPUs within, or what the quota pays for, since simulators wait; one afterwards.
+
+    ``overlaps``: they do not wait, and have half of them.
+    """
+    if overlaps:
+        use_half_the_cpus()
+    else:
+        torch.set_num_threads(_num_cpus())
     try:
         yield
     finally:

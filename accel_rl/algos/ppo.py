@@ -274,7 +274,8 @@ class PPO:
             run = observation[rows.start * B : rows.stop * B]
             for part in torch.split(run, config.minibatch_size):
                 outputs.append(evaluate(self._agent, part, config.precision))
-            beyond = bootstrap_values(self._agent, batch, config)  # the last run's count
+            if rows.stop == T:
+                beyond = bootstrap_values(self._agent, batch, config)
         value = torch.cat([output.value for output in outputs])
         log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)
         return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)

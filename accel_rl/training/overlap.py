@@ -42,8 +42,9 @@ class Overlap:
         self._acting = FlatParameters(self.agent.model)
         self._learning_agent = agent
         self._behaviour = learner.behaviour if isinstance(learner, PPO) else None
-        # Kept, since on a GPU the learner's stream may read it after its last use here.
-        self._acted = torch.empty_like(self._acting.parameter)
+        if self._behaviour is not None:
+            # Kept, since on a GPU the learner's stream may read it after its last use here.
+            self._acted = torch.empty_like(self._acting.parameter)
         self._exchange = exchange
         self._device = device
         self._stream = _make_stream(device)
@@ -58,9 +59,9 @@ class Overlap:
         if num_rows and self._behaviour is not None:
             self._acted.copy_(self._acting.parameter)
             self._behaviour.note(num_rows, self._acted)
-        before = self._version if num_rows else self._exchange.num_updates
-        self._version = self._exchange.num_updates
-        self._lag = self._version - before
+        num_updates = self._exchange.num_updates
+        self._lag = num_updates - self._version if num_rows else 0
+        self._version = num_updates
         self._acting.parameter.copy_(self._exchange.parameters.parameter)
         if isinstance(self.agent, EpsilonGreedyAgent):
             assert isinstance(self._learning_agent, EpsilonGreedyAgent)

@@ -166,8 +166,9 @@ NOTES: dict[str, Notes] = {
             "The value behind a segment is that of the parameters that acted, as there; those that "
             "advantages are measured from are the trainer's.",
             "The tuner measures each change against the numbers that it left, over intervals of "
-            "equal length, and changes one number by one, as the paper says, or all of them; that "
-            "code changes any of the three, and measures its baseline on numbers already given up.",
+            "equal length, and changes one number by one, as the paper says, or all of them; of "
+            "many it changes a quarter, and while that pays twice as much. That code changes any "
+            "of the three by one, and measures its baseline on numbers already given up.",
             "A game is cut off after 27,000 steps and bootstrapped from its final observation; "
             "there it has no limit. learner.time_limit_terminal=true lets the limit end it.",
             _DECORRELATED,

@@ -69,10 +69,11 @@ class GA3CConfig(LearnerConfig):
     min_training_batch: int = 20
     """samples of an update at least: whole segments, until there are so many"""
     training_queue_size: int = 100
-    """segments in the training queue at most; so it bounds how old they get"""
+    """segments in the training queue at most; with the number of environments it bounds how old
+    they get"""
     tuner: bool = True
-    """the numbers of predictors, trainers and agents are changed by one now and then, for the most
-    updates a second"""
+    """the numbers of predictors, trainers and agents are changed now and then, for the most updates
+    a second"""
     tuner_interval_seconds: float = 60.0
     """between two changes"""
     compatibility: bool = False

@@ -2,7 +2,8 @@
 
 Babaeizadeh et al. 2017 (arXiv:1611.06256, section 4): from time to time one of the numbers of
 predictors, trainers and agents is changed by one at random, and the change is kept if it makes
-more trainings a second.
+more trainings a second. Here changes grow with the numbers and while they pay: by one alone, 20
+minutes of intervals of 10 s went from 1 agent to 9 where 64 were best.
 
 A change is compared with the numbers that it left, which have just run for a window as long: after
 a change is given up they run again before the next one. The released code measures its baseline
@@ -18,6 +19,8 @@ import numpy as np
 
 WINDOWS_REMEMBERED = 30
 """older ones tell of another time: load and policy change"""
+LARGE = 4
+"""a change is by one part in so many, and at least by one"""
 
 
 class Tuner:
@@ -25,9 +28,10 @@ class Tuner:
     ``kept``: the best so far, to which a change that does not pay goes back.
 
     A change is one more or one fewer in one place, or one more everywhere, which alone pays where
-    each place waits for another. All are tried in turn, in an order drawn from ``rng``; one that
-    pays is made again at once, one that does not (or undoes one that did) comes last. Rates are
-    means over the windows remembered of the same counts, so that noise settles with time.
+    each place waits for another; of many, a quarter more or fewer, since one would be lost in the
+    noise. All are tried in turn, in an order drawn from ``rng``; one that pays is made again at
+    once, twice as large; one that does not (or undoes one that did) comes last. Rates are means
+    over the windows remembered of the same counts, so that noise settles with time.
 
     ``start``, ``least``, ``most``: ``[D]``, where to begin and the limits that no count leaves.
 
@@ -53,7 +57,7 @@ class Tuner:
         self._moves = [tuple(steps[i].tolist()) for i in rng.permutation(len(steps))]
         if len(start) > 1:
             self._moves.append((1,) * len(start))
-        self._move = self._moves[0]
+        self._move, self._size = self._moves[0], 1
         self._windows: deque[tuple[tuple[int, ...], float]] = deque(maxlen=WINDOWS_REMEMBERED)
 
     def after_window(self, rate: float) -> bool:
@@ -70,14 +74,27 @@ class Tuner:
                 return False
             self.kept = self.counts
             self._put_last(tuple(-step for step in self._move))
+            self._size *= 2
+        else:
+            self._size = 1
         for move in self._moves:
-            counts = tuple(count + step for count, step in zip(self.kept, move, strict=True))
-            if self._is_within(counts):
-                self.counts, self._move = counts, move
+            size = self._size if move == self._move else 1
+            if (counts := self._moved(move, size)) is not None:
+                self.counts, self._move, self._size = counts, move, size
                 break
         else:
             self.counts = self.kept
         return True
+
+    def _moved(self, move: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+        """``kept`` after a change, within the limits; None where there is no room for it."""
+        limits = zip(self.kept, move, self._least, self._most, strict=True)
+        counts = tuple(
+            min(max(count + size * step * max(1, count // LARGE), least), most)
+            for count, step, least, most in limits
+        )
+        has_room = all(a != b for a, b, step in zip(counts, self.kept, move, strict=True) if step)
+        return counts if has_room else None
 
     def _is_within(self, counts: tuple[int, ...]) -> bool:
         limits = zip(self._least, counts, self._most, strict=True)

@@ -198,6 +198,22 @@ def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
     assert all(e.length == 40 for e in episodes if not e.is_lost)
 
 
+def test_agent_killed_while_it_starts_is_replaced():
+    with make_sampler(ToyEnv, 1, most_agents=2, on_worker_failure="restart") as sampler:
+        sampler.set_num_agents(2)
+        os.kill(pid_of(sampler, 1), signal.SIGKILL)  # an added one
+        await_true(lambda: sampler.serve(policy) >= 0 and sampler.num_starting == 0)
+        first = pid_of(sampler, 0)
+        os.kill(first, signal.SIGKILL)
+        await_true(lambda: sampler.serve(policy) >= 0 and pid_of(sampler, 0) != first)
+        os.kill(pid_of(sampler, 0), signal.SIGKILL)  # the replacement of one that ran
+        await_true(lambda: sampler.serve(policy) >= 0 and sampler.num_starting == 0)
+        take_all(sampler)
+        segments = serve_until(sampler, sampler.steps + 50)
+        assert sampler.num_agents == 2 and num_children() == 2
+    assert len({segment.observation[0, 0] for segment in segments}) == 2
+
+
 def test_restarts_end_at_their_limit():
     options = {"on_worker_failure": "restart", "max_worker_restarts": 2}
     with make_sampler(partial(FaultyEnv, "kill", at_step=2), 1, **options) as sampler:

@@ -1,5 +1,7 @@
 """The queue between predictors and trainers: nothing lost, bounded, closed for both sides."""
 
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -149,6 +151,32 @@ def test_waiting_threads_wake_on_close():
     join_all(threads)
     assert [type(each) for each in outcomes] == [QueueClosed] * 6
     assert full.take(1, 1) == [(0, 0)]
+
+
+STOPPED_WHILE_FULL = """
+import sys, threading, time
+from accel_rl.samplers import closable_queue
+closable_queue._SLICE_SECONDS = 0.1
+queue = closable_queue.ClosableQueue(1)
+queue.put([(0, 0)], 1)
+def take():
+    for _ in range(10):
+        time.sleep(0.05)
+    queue.take(1, 1)
+threading.Thread(target=take).start()
+print("full", flush=True)
+queue.put([(1, 1)], 1.5)
+"""
+
+
+def test_time_in_which_the_process_is_stopped_is_no_waiting():
+    command = [sys.executable, "-c", STOPPED_WHILE_FULL]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"full\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(20) == 0
 
 
 def test_waits_end_and_say_what_was_waited_for():

@@ -378,5 +378,15 @@ def test_options_without_use_are_refused(options, message):
         QueuedSampler(COUNTING, config, most_agents=most_agents, **queues)
 
 
+@pytest.mark.parametrize("name, value", [("max_prediction_batch", 0), ("training_queue_size", 0)])
+def test_sizes_of_nothing_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+        make_sampler(COUNTING, **{name: value})
+    with pytest.raises(ValueError, match=r"gamma is 1.5; it must be in 0 .. 1"):
+        make_sampler(COUNTING, gamma=1.5)
+    with pytest.raises(ValueError, match="num_agents is 9; it must be 1 to most_agents=3"):
+        make_sampler(COUNTING).set_num_agents(9)
+
+
 def test_usual_options_are_taken():
     check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)

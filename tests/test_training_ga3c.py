@@ -98,6 +98,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
         assert row["lag_updates_min"] <= row["lag_updates_mean"] <= row["lag_updates_max"]
         assert row["training_batch_mean"] >= 20 or row is last  # which has what is left
         assert 1 <= row["prediction_batch_mean"] <= 16
+        assert row["num_predictors"] >= 1  # in the last row, too
     line = rows_of(tmp_path / "run" / "tuner.csv")
     assert (line[0]["num_predictors"], line[0]["num_trainers"], line[0]["num_agents"]) == (1, 2, 2)
     assert any(row["num_agents"] != 2 or row["num_predictors"] != 1 for row in line[1:])
@@ -217,6 +218,7 @@ def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = dataclasses.replace(CONFIG, log_interval=500)
     with pytest.raises(RunError, match="learning has diverged: policy_loss not finite"):
         run(config, tmp_path / "run")
+    assert rows_of(tmp_path / "run" / "policy_lag.csv")
 
 
 @pytest.mark.parametrize(

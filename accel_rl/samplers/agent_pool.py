@@ -228,15 +228,14 @@ class AgentPool:
         return bool(self.arrays.sequence[agent] != self._noted[agent])
 
     def _settle_dead(self) -> None:
-        """Replace agents whose processes are gone, as soon as they have an order to take over."""
+        """Replace agents whose processes are gone: those that ran, as soon as they have an order
+        to take over."""
         for agent, error in list(self._dead.items()):
             if agent in self._leaving:
                 if self._leaving[agent] < math.inf:  # nobody is about to use its place
                     del self._dead[agent], self._leaving[agent]
                     self._workers.forget(agent)
-            elif agent in self._starting:
-                self._fail(error)
-            elif self._owes(agent):
+            elif agent in self._starting or self._owes(agent):
                 del self._dead[agent]
                 self._replace(agent, error)
 
@@ -264,7 +263,7 @@ class AgentPool:
         self._late = late
 
     def _replace(self, agent: int, error: WorkerError) -> None:
-        """Put a fresh process in the place of one lost in a step, or end the pool."""
+        """Put a new process in the place of one lost in a step or at its start; or end the pool."""
         workers, config = self._workers, self._config
         if error.worker_traceback or config.on_worker_failure == "raise":
             self._fail(error)
@@ -274,15 +273,24 @@ class AgentPool:
             )
         self._num_restarts += 1
         workers.generation += 1
-        _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
+        if agent in self._starting:
+            _LOGGER.warning("%s; replaced", error)
+            row = workers.processes[agent].setup.start_rows[0]
+        else:
+            _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
+            row = self._lose_step(agent)
         workers.forget(agent)
+        self._start(agent, row)
+
+    def _lose_step(self, agent: int) -> int:
+        """End the running episodes of an agent; the row behind the step that it did not take."""
         row = int(self.arrays.row[agent])
-        columns = workers.spec.columns[agent][agent]
+        columns = self._workers.spec.columns[agent][agent]
         # Final observations of earlier rows are used: there is a slot for that of this one.
         self.rollout.final_step[:, columns.start : columns.stop] = -1
         truncate_running(self.rollout, columns, row, is_done=False, waits=False)
         self.lost.add(agent)
-        self._start(agent, row + 1)
+        return row + 1
 
     def _fail(self, error: WorkerError) -> NoReturn:
         self.close(GRACE_SECONDS)

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item", bound=Sized)
 
+_SLICE_SECONDS = 1.0
+
 
 class QueueClosed(Exception):
     """The queue takes nothing more, or has nothing more to give."""
@@ -86,9 +88,14 @@ class ClosableQueue(Generic[Item]):
             self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool], state: str, timeout_seconds: float) -> None:
-        holds = self._changed.wait_for(lambda: condition() or self._is_closed, timeout_seconds)
-        if not holds:
-            raise TimeoutError(
-                f"the training queue has been {state} for {timeout_seconds:g} s "
-                f"({len(self._items)} of {self._capacity} segments)"
-            )
+        left = timeout_seconds
+        # In slices, of which one at most ends while this process is stopped (by Ctrl-Z, say).
+        while not self._changed.wait_for(
+            lambda: condition() or self._is_closed, min(left, _SLICE_SECONDS)
+        ):
+            left -= _SLICE_SECONDS
+            if left <= 0:
+                raise TimeoutError(
+                    f"the training queue has been {state} for {timeout_seconds:g} s "
+                    f"({len(self._items)} of {self._capacity} segments)"
+                )

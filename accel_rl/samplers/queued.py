@@ -5,7 +5,8 @@ its own. The *prediction queue* is those that are ready: an agent is in it once 
 is bounded by their number. Predictors, threads that call `QueuedSampler.serve` again and again,
 take whatever is there, choose the actions in one go and release the agents. What ends of their
 segments goes to the *training queue*, from which trainers take it. A full training queue makes
-predictors wait, and these the agents: its size bounds how old experience can be.
+predictors wait, and these the agents: its size and the number of environments, whose segments fill
+meanwhile, bound how old experience can be.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class QueuedSampler:
         drops_last_reward: bool = False,
     ) -> None:
         check_queued(config, most_agents)
+        _check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, **seat._asdict())
         self.env_spec = probe_spec(factory)
@@ -180,8 +182,14 @@ class QueuedSampler:
         """Add agents, or let some go as they come: nobody waits for that.
 
         In a sampler that was closed it does nothing.
+
+        Raises:
+            ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
         """
-        assert 1 <= num_agents <= self.most_agents
+        if not 1 <= num_agents <= self.most_agents:
+            raise ValueError(
+                f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
+            )
         with self._taking:
             if not self.is_running or self._pool.is_closed:
                 return
@@ -370,3 +378,15 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
             f"max_agents is {most_agents}, less than the num_groups={config.num_groups} agents at "
             f"the start; use max_agents={config.num_groups} or more"
         )
+
+
+def _check_queues(max_prediction_batch: int, training_queue_size: int, gamma: float) -> None:
+    sizes = {
+        "max_prediction_batch": max_prediction_batch,
+        "training_queue_size": training_queue_size,
+    }
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}; it must be in 0 .. 1")

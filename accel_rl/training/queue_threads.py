@@ -113,7 +113,9 @@ class QueueThreads:
 
     def finish(self) -> None:
         """No new actions; what agents have done is learned from. Returns when that is done."""
-        self.set_counts(0, self.num_trainers)
+        with self._counting:  # still counted, for the last row of metrics
+            for stop in self._stops["predictor"]:
+                stop.set()
         self._join("predictor", _FINISH_SECONDS)
         self._sampler.training_queue.close()
         self._join("trainer", _FINISH_SECONDS)

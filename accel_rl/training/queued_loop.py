@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -120,24 +121,32 @@ def iterate_queued(
         times = shares.read()
         recorder.after_update(steps, exchange.num_updates, {}, sampler.take_episodes(), times)
 
-    while recorder.steps < config.planned_steps and stop.received is None:
-        threads.woken.wait(POLL_SECONDS)
+    def report() -> None:
+        if tuning is not None:
+            tuning.draw()
+        write_lags(run_dir, threads.read_trainings().lags, config.title)
+
+    try:
+        while recorder.steps < config.planned_steps and stop.received is None:
+            threads.woken.wait(POLL_SECONDS)
+            threads.check()
+            record()
+            if tuning is not None:
+                tuning.look()
+            if evaluator is not None and evaluator.is_due(recorder.steps):
+                with sampler.paused():
+                    exchange.pull()
+                    recorder.evaluate(evaluator, stop)
+        threads.finish()
         threads.check()
         record()
-        if tuning is not None:
-            tuning.look()
-        if evaluator is not None and evaluator.is_due(recorder.steps):
-            with sampler.paused():
-                exchange.pull()
-                recorder.evaluate(evaluator, stop)
-    threads.finish()
-    threads.check()
-    record()
-    recorder.write_last_row()
+        recorder.write_last_row()
+    except Exception:
+        with suppress(Exception):  # the first error is the one to tell
+            report()
+        raise
     began = perf_counter()
-    if tuning is not None:
-        tuning.draw()
-    write_lags(run_dir, threads.trainings.lags, config.title)
+    report()
     recorder.pause(perf_counter() - began)
 
 

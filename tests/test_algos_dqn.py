@@ -1,5 +1,6 @@
 """The Q-learning learner: how often it learns from what, and what it leaves in its agent."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,12 @@ def make(**options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
     return learner, agent, exchange
 
 
-def batches(seed: int = 0) -> Any:
-    """Endless random rollouts; one step in ten is terminal."""
+def batches(seed: int = 0, stack: int = 1) -> Any:
+    """Endless random rollouts, of stacks of frames if ``stack`` says so; one step in ten ends."""
     g = torch.Generator().manual_seed(seed)
     while True:
         yield RolloutTensors(
-            observation=torch.randn(T + 1, B, 3, generator=g),
+            observation=torch.randn(T + 1, B, *([stack] if stack > 1 else []), 3, generator=g),
             action=torch.randint(0, 2, (T, B), generator=g),
             reward=torch.randn(T, B, generator=g),
             terminated=torch.rand(T, B, generator=g) < 0.1,
@@ -65,6 +66,21 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
         assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
     expected = 1 - 0.9 * steps / small.epsilon_steps
     assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized: bool) -> None:
+    """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
+    env = replace(ENV, observation_shape=(4, 3), frame_stack=4)
+    config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
+    agent = make_agent(config, "auto", env, CPU)
+    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    learner = make_learner(config, agent, exchange, env, B, T, seed=0, num_learners=2)
+    assert isinstance(learner, DQN)
+    for iteration, batch in zip(range(2), batches(stack=4), strict=False):
+        learner.update(batch, 0.0, 1000 + iteration * T * B)
+        assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
+        assert exchange.parameters.parameter.isfinite().all()
 
 
 @pytest.mark.parametrize("intensity", [4.0, 1.0, 0.7])

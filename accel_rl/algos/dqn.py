@@ -173,7 +173,7 @@ class DQN:
         config, before = self.config, self._steps
         taken = num_steps * self._num_learners
         self._steps = before + taken if steps is None else steps
-        if self.replay.high > self.replay.low:  # others' steps may have come before this one's
+        if self.replay.can_be_drawn:  # others' steps may have come before this one's
             self._learning_steps += max(0, min(taken, self._steps - self._begin))
         used = self._learning_steps * config.training_intensity
         due = int(used / (self._batch_size * self._num_learners))

@@ -144,6 +144,11 @@ class Replay:
     def low(self) -> int:
         return max(0, self.num_stored - self.spec.num_slots + self.spec.frame_stack - 1)
 
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether there are steps to draw; the first ``frame_stack - 1`` of all are never valid."""
+        return self.high > max(self.low, self.spec.frame_stack - 1)
+
     def append(self, batch: RolloutTensors) -> None:
         """Store a rollout ``[T, B]``, over the oldest steps.
 

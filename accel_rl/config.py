@@ -173,6 +173,7 @@ class TrainConfig:
                 f"queue holds: training_queue_size={self.learner.training_queue_size} segments of "
                 f"horizon={self.sampler.horizon} steps; use a larger training_queue_size"
             )
+        self.learner.check_halves("min_training_batch", self.learner.least_samples)
         if self.tune:
             raise ValueError(
                 f"tune=true tries rollout samplers, and algo={self.algo} has a tuner of its own "

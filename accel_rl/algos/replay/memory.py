@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
+from accel_rl.topology import free_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +285,7 @@ def check_free_memory(nbytes: int, size: int, device: torch.device, num_learners
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
     else:
-        free = psutil.virtual_memory().available
+        free = free_memory()
     if nbytes > free:
         fits = num_learners * int(size * free / nbytes * 0.9)
         what = f"a replay of replay_size={size}"

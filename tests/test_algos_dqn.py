@@ -1,9 +1,12 @@
 """The Q-learning learner: how often it learns from what, and what it leaves in its agent."""
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +15,7 @@ from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, evaluating, make_agent, make_learner
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
 
 T, B = 4, 6
 CPU = torch.device("cpu")
@@ -21,14 +24,14 @@ ENV = EnvSpec(
 )
 
 
-def make(**options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
+def make(ranks: Ranks = ALONE, **options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
     small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
     agent = make_agent(config, "auto", ENV, CPU)
     assert isinstance(agent, EpsilonGreedyAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = make_learner(config, agent, exchange, ENV, B, T, seed=0)
+    learner = make_learner(config, agent, exchange, ENV, B, T, 0, ranks)
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 
@@ -55,7 +58,7 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
     small = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, target_update_steps=96)
     agent = make_agent(small, "auto", ENV, CPU)
     exchange = Local(FlatParameters(agent.model), small.rule, None)
-    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, num_learners=2)
+    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
     assert isinstance(learner, DQN)
     source = batches()
     assert learner.replay.spec.size == 600
@@ -75,7 +78,7 @@ def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized
     config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
     agent = make_agent(config, "auto", env, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    learner = make_learner(config, agent, exchange, env, B, T, seed=0, num_learners=2)
+    learner = make_learner(config, agent, exchange, env, B, T, seed=0, ranks=Ranks(1, 2))
     assert isinstance(learner, DQN)
     for iteration, batch in zip(range(2), batches(stack=4), strict=False):
         learner.update(batch, 0.0, 1000 + iteration * T * B)
@@ -283,4 +286,16 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
     agent = make_agent(config, "auto", ENV, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        make_learner(config, agent, exchange, ENV, B, T, seed=0, num_learners=2)
+        make_learner(config, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
+
+
+def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:
+    small = {"min_steps": 200, "replay_size": 400_000}
+    part = make(Ranks(0, 4, 0, 1), **small)[0].replay.spec.nbytes
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * part))
+    make(Ranks(2, 4, 2, 3), **small)
+    with pytest.raises(ValueError, match=r"4 learners' parts .* for 4 of them") as refused:
+        make(Ranks(0, 4, 0, 4), **small)
+    advised = re.search(r"use replay_size=(\d+) or less", str(refused.value))
+    assert advised is not None and 250_000 < int(advised[1]) <= 300_000
+    make(Ranks(0, 4, 0, 4), **small | {"replay_size": int(advised[1])})

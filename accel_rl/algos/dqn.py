@@ -43,7 +43,7 @@ from accel_rl.algos.q_learning import (
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
 from accel_rl.models import QModel
-from accel_rl.parallel import Exchange, FlatParameters
+from accel_rl.parallel import ALONE, Exchange, FlatParameters, Ranks
 
 
 def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learners: int) -> None:
@@ -69,9 +69,9 @@ class DQN:
     """The Q-learning learner.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay. ``num_learners``: of a run, whose steps count together. ``first``:
-    the learner whose replay and priorities it draws from, without writing to them; None: it has its
-    own.
+    of the draws from the replay. ``ranks``: which of a run's learners it is, whose steps count
+    together. ``first``: the learner whose replay and priorities it draws from, without writing to
+    them; None: it has its own.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
@@ -84,22 +84,22 @@ class DQN:
         exchange: Exchange,
         replay_spec: ReplaySpec,
         seed: int,
-        num_learners: int = 1,
+        ranks: Ranks = ALONE,
         first: DQN | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._num_learners = num_learners
+        self._num_learners = ranks.size
         self._batch_size = config.batch_size // exchange.num_sharing
         self._device = exchange.parameters.parameter.device
-        _check(config, replay_spec, self._device, num_learners)
+        _check(config, replay_spec, self._device, ranks.size)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
         self._owns_replay = first is None
         self.replay: Replay = (
-            Replay(replay_spec, on, num_learners) if first is None else first.replay
+            Replay(replay_spec, on, ranks.size, ranks.local_size) if first is None else first.replay
         )
         self._priorities: Priorities | None = None if first is None else first._priorities
         if config.prioritized and first is None:

@@ -152,6 +152,29 @@ def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     assert agent.act(torch.zeros(3, 3), uniform, slice(0, 3))[0].item() == 0
 
 
+@pytest.mark.parametrize("num_sharing", [2, 1], ids=["in-step", "store"])
+def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharing: int) -> None:
+    """Each of two has half of the environments; those of a store have each its own."""
+    config = DQNConfig(
+        min_steps=72, replay_size=600, epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4
+    )
+    found: list[float] = []
+    for rank in range(2):
+        agent = make_agent(config, "auto", ENV, CPU)
+        assert isinstance(agent, EpsilonGreedyAgent)
+        exchange = Local(FlatParameters(agent.model), config.rule, None)
+        exchange.num_sharing = num_sharing
+        learner = make_learner(config, agent, exchange, ENV, B // 2, T, 0, Ranks(rank, 2))
+        whole = next(batches())
+        half = (x[:, : B // 2] if x.ndim > 1 else x for x in whole)
+        learner.update(RolloutTensors(*half), 0.0, steps=24)
+        found += agent.epsilon.tolist()
+    in_step = [0.4 ** (1 + 7 * i / 5) for i in range(6)]
+    of_each = [0.4 ** (1 + 7 * i / 2) for i in range(3)]
+    expected = in_step if num_sharing == 2 else of_each * 2
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "options",
     [

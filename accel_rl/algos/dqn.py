@@ -107,7 +107,9 @@ class DQN:
                 self.replay, config.priority_alpha, config.priority_default
             )
         self._generator = torch.Generator(on).manual_seed(seed)
-        finals = config.final_epsilons(replay_spec.num_envs)
+        B, num_sharing = replay_spec.num_envs, exchange.num_sharing
+        begin = ranks.rank % num_sharing * B  # 0 in a store
+        finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals, device=self._device)
         self._steps = 0  # of all learners
         self._begin = config.min_steps  # of those, after which it learns

@@ -99,6 +99,7 @@ def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
         if metrics:
             expected = exchange.num_updates / learning_steps  # updates for each step
             assert metrics["replay_ratio"].item() == pytest.approx(expected)
+            assert metrics["training_intensity"].item() == pytest.approx(8 * expected)  # batch 8
             assert tuple(metrics) == learner.metric_names
 
 

@@ -62,7 +62,11 @@ def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learne
         )
 
 
-_METRICS = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
+_METRICS = (
+    *("loss", "q_value", "priority", "gradient_norm", "epsilon"),
+    "replay_ratio",  # updates for each step taken
+    "training_intensity",  # transitions learned from for each step taken
+)
 
 
 class DQN:
@@ -189,8 +193,9 @@ class DQN:
             return {}
         means = torch.stack(totals).mean(0)
         ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
-        last = torch.full((), ratio, device=self._device)
-        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], last), strict=True))
+        rate = torch.full((), ratio, device=self._device)
+        rates = rate, rate * config.batch_size
+        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], *rates), strict=True))
         return metrics | self._measurements.take()
 
     def _learn(self, lr: float) -> Tensor:

@@ -153,7 +153,7 @@ NOTES: dict[str, Notes] = {
             ),
             Comparison(
                 "the same with the larger network: Breakout 565, Pong 20.9, Seaquest 1755",
-                "sweep.py algo=paac model=nature env=breakout,pong,seaquest seed=0,1,2 "
+                "sweep.py algo=paac model=paac_nature env=breakout,pong,seaquest seed=0,1,2 "
                 "total_steps=115e6 schedule_steps=115e6",
             ),
         ),

@@ -24,8 +24,9 @@ class TrainConfig:
     env: str = "pong"
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
     model: str = "auto"
-    """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; or GA3C's
-    larger ones for comparing speeds, ga3c_large_stride4 (or 3, 2, 1: the first layer's stride)"""
+    """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; paac_nature:
+    nature with PAAC's initial weights; or GA3C's larger ones for comparing speeds,
+    ga3c_large_stride4 (or 3, 2, 1: the first layer's stride)"""
     total_steps: int = 10_000_000
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks"""
@@ -173,6 +174,7 @@ class TrainConfig:
                 f"queue holds: training_queue_size={self.learner.training_queue_size} segments of "
                 f"horizon={self.sampler.horizon} steps; use a larger training_queue_size"
             )
+        self.learner.check_halves("min_training_batch", self.learner.least_samples)
         if self.tune:
             raise ValueError(
                 f"tune=true tries rollout samplers, and algo={self.algo} has a tuner of its own "

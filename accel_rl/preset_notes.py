@@ -62,6 +62,10 @@ _Q_LEARNING = (
     "An evaluation plays the games that it has begun to their end; there those that have not ended "
     "after 125,000 steps are left out.",
 )
+_DUELING = (
+    "dueling=true does not limit the gradient; there it does, to an L2 norm of 10: "
+    "max_gradient_norm=10 gives that."
+)
 _CATEGORICAL = (
     "Predicted probabilities are not clipped from below before the logarithm; there at 1e-6, which "
     "takes the gradient of what lies below."
@@ -149,7 +153,7 @@ NOTES: dict[str, Notes] = {
             ),
             Comparison(
                 "the same with the larger network: Breakout 565, Pong 20.9, Seaquest 1755",
-                "sweep.py algo=paac model=nature env=breakout,pong,seaquest seed=0,1,2 "
+                "sweep.py algo=paac model=paac_nature env=breakout,pong,seaquest seed=0,1,2 "
                 "total_steps=115e6 schedule_steps=115e6",
             ),
         ),
@@ -236,6 +240,7 @@ NOTES: dict[str, Notes] = {
         _STOOKE,
         (
             *_Q_LEARNING,
+            _DUELING,
             "Between and beyond batch sizes 32, 512 and 1,024 the learning rate is interpolated; "
             "the paper has no others.",
         ),
@@ -249,6 +254,7 @@ NOTES: dict[str, Notes] = {
         _STOOKE,
         (
             *_Q_LEARNING,
+            _DUELING,
             _LOCKS,
             "Epsilon, target updates and the beginning of learning go by the steps that all "
             "learners have really taken; there by the first learner's, times their number.",
@@ -259,6 +265,7 @@ NOTES: dict[str, Notes] = {
         _STOOKE,
         (
             *_Q_LEARNING,
+            _DUELING,
             "All but the target is as in dqn, not as in van Hasselt et al. 2016 "
             "(arXiv:1509.06461).",
         ),
@@ -266,7 +273,7 @@ NOTES: dict[str, Notes] = {
     ),
     "cat_dqn": Notes(
         _STOOKE,
-        (*_Q_LEARNING, _CATEGORICAL),
+        (*_Q_LEARNING, _DUELING, _CATEGORICAL),
         (
             _table_1("25.5 2.1", 50, "algo=cat_dqn", " (from Bellemare et al. 2017)"),
             _table_1("22.1 2.9", 50, "algo=cat_dqn batch_size=2048"),

@@ -87,8 +87,8 @@ def paac(num_envs: int = 32) -> TrainConfig:
     The numbers of the code that its authors published: one group, learning rate 0.0007 x num_envs
     falling to 0 over 80 M steps, RMSProp with epsilon 0.1 inside the root, the loss times 5,
     gradient norm 3, entropy 0.02; 84x84 images, whole games, nothing pressed at their start. The
-    paper has 40 and 0.01 for norm and entropy. model=nature is its larger network. Start states are
-    decorrelated as in our other presets, theirs are not.
+    paper has 40 and 0.01 for norm and entropy. model=paac_nature is its larger network. Start
+    states are decorrelated as in our other presets, theirs are not.
     """
     return TrainConfig(
         algo="paac",

@@ -1,10 +1,10 @@
 """What this process may use of the machine, and who gets which cores.
 
-Reading (`available_cpus`, `cpu_quota`, `physical_cores`, `gpu_numa_node`) and planning
-(`plan_cores`) are apart: a plan is a pure function of a `Machine`, so that any machine can be
-planned for on any other. Linux tells all of it through ``sched_getaffinity``, cgroups and sysfs;
+Reading (`available_cpus`, `cpu_quota`, `free_memory`, `physical_cores`, `gpu_numa_node`) and
+planning (`plan_cores`) are apart: a plan is a pure function of a `Machine`, so that any machine can
+be planned for on any other. Linux tells all of it through ``sched_getaffinity``, cgroups and sysfs;
 where one of them is missing, each CPU counts as a core of its own, without quota and without NUMA
-node. Standard library only: simulator processes import this.
+node. No torch: simulator processes import this.
 
 ``python -m accel_rl.topology`` prints the plan for this machine.
 """
@@ -17,6 +17,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,24 +89,21 @@ def available_cpus() -> list[int]:
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """CPU seconds a second that the cgroup of this process may use (v2 and v1), None if unlimited.
 
-    A limit holds for everything below it, so the tightest one on the way up counts. Inside a
-    container the path in ``/proc/self/cgroup`` may be the host's; the way up then ends at the
-    container's own root, where its limit is.
+    A limit holds for everything below it, so the tightest one on the way up counts.
     """
-    groups = (root / "proc/self/cgroup").read_text() if (root / "proc/self/cgroup").exists() else ""
-    quotas: list[float] = []
-    for line in groups.splitlines():
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
-        elif "cpu" in controllers.split(","):
-            mounts = [root / "sys/fs/cgroup" / name for name in ("cpu", controllers)]
-        else:
-            continue
-        inner = Path(path.lstrip("/"))
-        folders = [mount / part for mount in mounts for part in (inner, *inner.parents)]
-        quotas += [quota for folder in folders if (quota := _folder_quota(folder)) is not None]
-    return min(quotas, default=None)
+    quotas = (_folder_quota(folder) for folder in _cgroup_folders("cpu", root))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: of the machine, and of its cgroup (v2 and v1) if that
+    leaves less.
+
+    Pages of files that the cgroup could drop, ``inactive_file``, are not counted as taken.
+    """
+    lefts = (_folder_memory(folder) for folder in _cgroup_folders("memory", root))
+    free = [psutil.virtual_memory().available, *(left for left in lefts if left is not None)]
+    return max(0, min(free))
 
 
 def physical_cores(cpus: Iterable[int], sysfs: Path = Path("/sys")) -> list[Core]:
@@ -285,6 +284,27 @@ def _parse_cpu_list(text: str) -> list[int]:
     return cpus
 
 
+def _cgroup_folders(controller: str, root: Path) -> list[Path]:
+    """Folders of this process's cgroup, and of those above it, where ``controller``'s files may be.
+
+    Inside a container the path in ``/proc/self/cgroup`` may be the host's; the way up then ends at
+    the container's own root, where its limit is.
+    """
+    groups = (root / "proc/self/cgroup").read_text() if (root / "proc/self/cgroup").exists() else ""
+    folders: list[Path] = []
+    for line in groups.splitlines():
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+        elif controller in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup" / name for name in (controller, controllers)]
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        folders += [mount / part for mount in mounts for part in (inner, *inner.parents)]
+    return folders
+
+
 def _folder_quota(folder: Path) -> float | None:
     """The quota set in one cgroup folder, by whichever version's files it has."""
     v2 = _read(folder / "cpu.max")
@@ -295,6 +315,21 @@ def _folder_quota(folder: Path) -> float | None:
     if v1[0] is None or v1[1] is None or int(v1[0]) < 0:
         return None
     return int(v1[0]) / int(v1[1])
+
+
+def _folder_memory(folder: Path) -> int | None:
+    """Bytes that one cgroup folder's limit leaves; None where it has none."""
+    for limit_name, used_name, files in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, used = _read(folder / limit_name), _read(folder / used_name)
+        if limit is None or used is None or limit == "max":
+            continue
+        lines = (_read(folder / "memory.stat") or "").splitlines()
+        idle = next((line.split()[1] for line in lines if line.startswith(f"{files} ")), 0)
+        return int(limit) - int(used) + int(idle)
+    return None
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from accel_rl.parallel import (
     Exchange,
     FlatParameters,
     Local,
+    Ranks,
     Team,
     meet_by_store,
     read_ranks,
@@ -131,7 +132,7 @@ def q_learning(
         n_step=config.n_step,
     )
     exchange = exchange_of(model, config)
-    learner = DQN(agent, config, exchange, spec, seed=0, num_learners=size)
+    learner = DQN(agent, config, exchange, spec, seed=0, ranks=Ranks(rank, size, rank, size))
     g = torch.Generator().manual_seed(1)
 
     def draw(num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,12 @@
 """The Q-learning learner: how often it learns from what, and what it leaves in its agent."""
 
+import re
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +15,7 @@ from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, evaluating, make_agent, make_learner
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
 
 T, B = 4, 6
 CPU = torch.device("cpu")
@@ -20,24 +24,24 @@ ENV = EnvSpec(
 )
 
 
-def make(**options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
+def make(ranks: Ranks = ALONE, **options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
     small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
     agent = make_agent(config, "auto", ENV, CPU)
     assert isinstance(agent, EpsilonGreedyAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = make_learner(config, agent, exchange, ENV, B, T, seed=0)
+    learner = make_learner(config, agent, exchange, ENV, B, T, 0, ranks)
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 
 
-def batches(seed: int = 0) -> Any:
-    """Endless random rollouts; one step in ten is terminal."""
+def batches(seed: int = 0, stack: int = 1) -> Any:
+    """Endless random rollouts, of stacks of frames if ``stack`` says so; one step in ten ends."""
     g = torch.Generator().manual_seed(seed)
     while True:
         yield RolloutTensors(
-            observation=torch.randn(T + 1, B, 3, generator=g),
+            observation=torch.randn(T + 1, B, *([stack] if stack > 1 else []), 3, generator=g),
             action=torch.randint(0, 2, (T, B), generator=g),
             reward=torch.randn(T, B, generator=g),
             terminated=torch.rand(T, B, generator=g) < 0.1,
@@ -54,7 +58,7 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
     small = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, target_update_steps=96)
     agent = make_agent(small, "auto", ENV, CPU)
     exchange = Local(FlatParameters(agent.model), small.rule, None)
-    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, num_learners=2)
+    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
     assert isinstance(learner, DQN)
     source = batches()
     assert learner.replay.spec.size == 600
@@ -65,6 +69,21 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
         assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
     expected = 1 - 0.9 * steps / small.epsilon_steps
     assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized: bool) -> None:
+    """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
+    env = replace(ENV, observation_shape=(4, 3), frame_stack=4)
+    config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
+    agent = make_agent(config, "auto", env, CPU)
+    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    learner = make_learner(config, agent, exchange, env, B, T, seed=0, ranks=Ranks(1, 2))
+    assert isinstance(learner, DQN)
+    for iteration, batch in zip(range(2), batches(stack=4), strict=False):
+        learner.update(batch, 0.0, 1000 + iteration * T * B)
+        assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
+        assert exchange.parameters.parameter.isfinite().all()
 
 
 @pytest.mark.parametrize("intensity", [4.0, 1.0, 0.7])
@@ -80,6 +99,7 @@ def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
         if metrics:
             expected = exchange.num_updates / learning_steps  # updates for each step
             assert metrics["replay_ratio"].item() == pytest.approx(expected)
+            assert metrics["training_intensity"].item() == pytest.approx(8 * expected)  # batch 8
             assert tuple(metrics) == learner.metric_names
 
 
@@ -131,6 +151,29 @@ def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     found = agent.act(torch.zeros(3, 3), uniform, slice(3, 6))
     assert torch.equal(found, best)
     assert agent.act(torch.zeros(3, 3), uniform, slice(0, 3))[0].item() == 0
+
+
+@pytest.mark.parametrize("num_sharing", [2, 1], ids=["in-step", "store"])
+def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharing: int) -> None:
+    """Each of two has half of the environments; those of a store have each its own."""
+    config = DQNConfig(
+        min_steps=72, replay_size=600, epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4
+    )
+    found: list[float] = []
+    for rank in range(2):
+        agent = make_agent(config, "auto", ENV, CPU)
+        assert isinstance(agent, EpsilonGreedyAgent)
+        exchange = Local(FlatParameters(agent.model), config.rule, None)
+        exchange.num_sharing = num_sharing
+        learner = make_learner(config, agent, exchange, ENV, B // 2, T, 0, Ranks(rank, 2))
+        whole = next(batches())
+        half = (x[:, : B // 2] if x.ndim > 1 else x for x in whole)
+        learner.update(RolloutTensors(*half), 0.0, steps=24)
+        found += agent.epsilon.tolist()
+    in_step = [0.4 ** (1 + 7 * i / 5) for i in range(6)]
+    of_each = [0.4 ** (1 + 7 * i / 2) for i in range(3)]
+    expected = in_step if num_sharing == 2 else of_each * 2
+    assert found == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +278,10 @@ def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) ->
         ({"training_intensity": 0.0}, "training_intensity is 0.0; it must be above 0"),
         ({"epsilon_final": 1.5}, "epsilon_final is 1.5; it must be from 0 to 1"),
         ({"n_step": 0}, "n_step is 0; it must be at least 1"),
+        ({"v_max": float("inf")}, "v_max is inf; it must be a finite number"),
+        ({"v_min": float("nan")}, "v_min is nan; it must be a finite number"),
+        ({"training_intensity": float("inf")}, "training_intensity is inf; it must be a finite"),
+        ({"max_gradient_norm": float("inf")}, "max_gradient_norm is inf; it must be a finite"),
     ],
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
@@ -263,4 +310,16 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
     agent = make_agent(config, "auto", ENV, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        make_learner(config, agent, exchange, ENV, B, T, seed=0, num_learners=2)
+        make_learner(config, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
+
+
+def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:
+    small = {"min_steps": 200, "replay_size": 400_000}
+    part = make(Ranks(0, 4, 0, 1), **small)[0].replay.spec.nbytes
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * part))
+    make(Ranks(2, 4, 2, 3), **small)
+    with pytest.raises(ValueError, match=r"4 learners' parts .* for 4 of them") as refused:
+        make(Ranks(0, 4, 0, 4), **small)
+    advised = re.search(r"use replay_size=(\d+) or less", str(refused.value))
+    assert advised is not None and 250_000 < int(advised[1]) <= 300_000
+    make(Ranks(0, 4, 0, 4), **small | {"replay_size": int(advised[1])})

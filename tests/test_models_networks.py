@@ -154,16 +154,22 @@ def test_initial_parameters_of_nature_are_orthogonal() -> None:
         torch.testing.assert_close(rows @ rows.T, expected, rtol=0, atol=1e-5)
 
 
-def test_initial_weights_of_nips_lie_within_the_root_of_their_inputs() -> None:
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("nips", (4 * 8 * 8, 16 * 4 * 4, 9 * 9 * 32, 256)),
+        ("paac_nature", (4 * 8 * 8, 32 * 4 * 4, 64 * 3 * 3, 7 * 7 * 64, 512)),
+    ],
+)
+def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
+    name: str, inputs: tuple[int, ...]
+) -> None:
     torch.manual_seed(0)
-    model = make_model("nips", (4, 84, 84), UINT8, num_actions=6)
+    model = make_model(name, (4, 84, 84), UINT8, num_actions=6)
     assert isinstance(model, ImageNetwork)
-    for layer, inputs in zip(
-        (*model.convs, model.hidden, model.policy),
-        (4 * 8 * 8, 16 * 4 * 4, 9 * 9 * 32, 256),
-        strict=True,
-    ):
-        assert 0.98 < layer.weight.abs().max().item() * math.sqrt(inputs) <= 1
+    layers = (*model.convs, model.hidden, model.policy)
+    for layer, num in zip(layers, inputs, strict=True):
+        assert 0.98 < layer.weight.abs().max().item() * math.sqrt(num) <= 1
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,17 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
     assert num_valid > 200 and num_cut > 10
 
 
+def test_draws_where_no_step_is_valid_are_finite_and_not_valid() -> None:
+    world, replay = World(stack=3, waits=False), make(stack=3)
+    priorities = Priorities(replay, alpha=0.5, default=1.0)
+    batch = world.rollout()
+    replay.append(batch._replace(valid=torch.zeros_like(batch.valid)))
+    priorities.follow()
+    step, env, probability = priorities.draw(8, torch.Generator().manual_seed(0))
+    assert probability.tolist() == [1.0] * 8
+    assert not replay.gather(step, env).valid.any()
+
+
 def test_uniform_draws_are_even_over_steps_and_environments() -> None:
     world, replay = World(stack=1, waits=False), make(stack=1, slots=12)
     for _ in range(9):

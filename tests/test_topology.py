@@ -4,7 +4,9 @@ import itertools
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from accel_rl import topology
@@ -14,6 +16,7 @@ from accel_rl.topology import (
     available_cpus,
     cpu_quota,
     format_cpus,
+    free_memory,
     gpu_numa_node,
     physical_cores,
     plan_cores,
@@ -133,6 +136,39 @@ def test_cpu_quota_in_each_cgroup_layout_is_found(
     for name, text in files.items():
         write(tmp_path / name, text)
     assert cpu_quota(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("0::/a", {"max": "700", "current": "500", "stat": "anon 450\ninactive_file 40"}, 240),
+        ("0::/a/b", {"max": "700", "current": "500", "b/max": "900", "b/current": "100"}, 200),
+        ("0::/a", {"max": "max", "current": "500"}, 1000),
+        ("0::/a", {"max": "500", "current": "600"}, 0),
+        (
+            "4:memory:/a",
+            {
+                "limit_in_bytes": "900",
+                "usage_in_bytes": "800",
+                "stat": "inactive_file 1\ntotal_inactive_file 50",
+            },
+            150,
+        ),
+        ("4:memory:/a", {"limit_in_bytes": "9223372036854771712", "usage_in_bytes": "8"}, 1000),
+        ("0::/a", {}, 1000),
+    ],
+    ids=["v2", "v2-parent", "v2-max", "v2-beyond", "v1", "v1-unlimited", "no-file"],
+)
+def test_free_memory_in_each_cgroup_layout_is_found(
+    cgroup: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    write(tmp_path / "proc/self/cgroup", cgroup)
+    mount = tmp_path / "sys/fs/cgroup" / ("memory" if "memory" in cgroup else "")
+    for name, text in files.items():
+        folder, _, kind = name.rpartition("/")
+        write(mount / "a" / folder / f"memory.{kind}", text)
+    assert free_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize("address", ["0000:af:00.0", "00000000:AF:00.0"])

@@ -232,6 +232,8 @@ def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("tuner=false max_agents=40", "learner.tuner is false"),
         ("num_trainers=0", "num_trainers is 0; it must be at least 1"),
         ("num_groups=5", "does not divide into num_groups=5"),
+        ("min_training_batch=0 gradient_cosine_interval=1", "but min_training_batch is 0; use a"),
+        ("min_training_batch=1 gradient_cosine_interval=1", "but min_training_batch is 1; use a"),
     ],
 )
 def test_options_that_ga3c_cannot_have_are_refused(arguments: str, message: str) -> None:

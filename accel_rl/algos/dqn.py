@@ -43,7 +43,7 @@ from accel_rl.algos.q_learning import (
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
 from accel_rl.models import QModel
-from accel_rl.parallel import Exchange, FlatParameters
+from accel_rl.parallel import ALONE, Exchange, FlatParameters, Ranks
 
 
 def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learners: int) -> None:
@@ -62,16 +62,20 @@ def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learne
         )
 
 
-_METRICS = ("loss", "q_value", "priority", "gradient_norm", "epsilon", "replay_ratio")
+_METRICS = (
+    *("loss", "q_value", "priority", "gradient_norm", "epsilon"),
+    "replay_ratio",  # updates for each step taken
+    "training_intensity",  # transitions learned from for each step taken
+)
 
 
 class DQN:
     """The Q-learning learner.
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay. ``num_learners``: of a run, whose steps count together. ``first``:
-    the learner whose replay and priorities it draws from, without writing to them; None: it has its
-    own.
+    of the draws from the replay. ``ranks``: which of a run's learners it is, whose steps count
+    together. ``first``: the learner whose replay and priorities it draws from, without writing to
+    them; None: it has its own.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
@@ -84,22 +88,22 @@ class DQN:
         exchange: Exchange,
         replay_spec: ReplaySpec,
         seed: int,
-        num_learners: int = 1,
+        ranks: Ranks = ALONE,
         first: DQN | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._num_learners = num_learners
+        self._num_learners = ranks.size
         self._batch_size = config.batch_size // exchange.num_sharing
         self._device = exchange.parameters.parameter.device
-        _check(config, replay_spec, self._device, num_learners)
+        _check(config, replay_spec, self._device, ranks.size)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
         self._owns_replay = first is None
         self.replay: Replay = (
-            Replay(replay_spec, on, num_learners) if first is None else first.replay
+            Replay(replay_spec, on, ranks.size, ranks.local_size) if first is None else first.replay
         )
         self._priorities: Priorities | None = None if first is None else first._priorities
         if config.prioritized and first is None:
@@ -107,7 +111,9 @@ class DQN:
                 self.replay, config.priority_alpha, config.priority_default
             )
         self._generator = torch.Generator(on).manual_seed(seed)
-        finals = config.final_epsilons(replay_spec.num_envs)
+        B, num_sharing = replay_spec.num_envs, exchange.num_sharing
+        begin = ranks.rank % num_sharing * B  # 0 in a store
+        finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals, device=self._device)
         self._steps = 0  # of all learners
         self._begin = config.min_steps  # of those, after which it learns
@@ -173,7 +179,7 @@ class DQN:
         config, before = self.config, self._steps
         taken = num_steps * self._num_learners
         self._steps = before + taken if steps is None else steps
-        if self.replay.high > self.replay.low:  # others' steps may have come before this one's
+        if self.replay.can_be_drawn:  # others' steps may have come before this one's
             self._learning_steps += max(0, min(taken, self._steps - self._begin))
         used = self._learning_steps * config.training_intensity
         due = int(used / (self._batch_size * self._num_learners))
@@ -187,8 +193,9 @@ class DQN:
             return {}
         means = torch.stack(totals).mean(0)
         ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
-        last = torch.full((), ratio, device=self._device)
-        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], last), strict=True))
+        rate = torch.full((), ratio, device=self._device)
+        rates = rate, rate * config.batch_size
+        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], *rates), strict=True))
         return metrics | self._measurements.take()
 
     def _learn(self, lr: float) -> Tensor:

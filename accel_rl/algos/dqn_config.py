@@ -75,7 +75,8 @@ class DQNConfig(LearnerConfig):
     epsilon_steps: int = 1_000_000
     """steps in which it falls, linearly"""
     epsilon_per_env: bool = False
-    """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead"""
+    """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead, counted over all
+    learners in step; a learner of a store counts its own"""
     epsilon_evaluation: float = 0.05
     """the same while evaluating"""
     secondary_learner: bool = False
@@ -126,11 +127,11 @@ class DQNConfig(LearnerConfig):
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
 
-    def final_epsilons(self, num_envs: int) -> list[float]:
-        """What epsilon falls to: one for all, or one for each environment."""
+    def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
+        """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
         if not self.epsilon_per_env:
             return [self.epsilon_final]
-        powers = [1 + 7 * i / max(1, num_envs - 1) for i in range(num_envs)]
+        powers = [1 + 7 * i / max(1, num_envs - 1) for i in envs]
         return [self.epsilon_final**power for power in powers]
 
     def beta(self, steps: int) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Literal
 
 from accel_rl.parallel import Rule
@@ -28,6 +29,10 @@ class LearnerConfig:
     all of it, for the metrics; 0: none"""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"{field.name} is {value}; it must be a finite number")
         require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
         require(self, "at least 0", lambda value: value >= 0, "gradient_cosine_interval")

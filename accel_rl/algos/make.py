@@ -16,7 +16,7 @@ from accel_rl.algos.replay import ReplaySpec
 from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models import make_model, make_q_model
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import ALONE, Exchange, Ranks
 
 AnyAgent = CategoricalAgent | EpsilonGreedyAgent
 
@@ -65,19 +65,19 @@ def make_learner(
     num_envs: int,
     horizon: int,
     seed: int,
-    num_learners: int = 1,
+    ranks: Ranks = ALONE,
 ) -> A2C | PPO | DQN:
     """The learner that ``config`` is of, for rollouts ``[horizon, num_envs]``.
 
-    ``seed``: of its own randomness. ``num_learners``: of the run, which divide its replay.
+    ``seed``: of its own randomness. ``ranks``: which of the learners that divide the replay.
 
     Raises:
         ValueError: its replay does not fit these rollouts, or the memory of its device.
     """
     if isinstance(config, DQNConfig):
         assert isinstance(agent, EpsilonGreedyAgent)
-        spec = _replay_spec(config, env, num_envs, horizon, num_learners)
-        return DQN(agent, config, exchange, spec, seed, num_learners)
+        spec = _replay_spec(config, env, num_envs, horizon, ranks.size)
+        return DQN(agent, config, exchange, spec, seed, ranks)
     assert isinstance(agent, CategoricalAgent)
     if isinstance(config, PPOConfig):
         return PPO(agent, config, exchange, seed)

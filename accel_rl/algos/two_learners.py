@@ -18,7 +18,7 @@ from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn import DQN
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import ALONE, Exchange, Ranks
 
 PREFIX = "secondary_"
 """of the second learner's metrics and scores"""
@@ -27,7 +27,7 @@ PREFIX = "secondary_"
 class TwoLearners:
     """The learner ``first``, and a second one of ``agent``, whose parameters are ``exchange``'s.
 
-    ``seed``: of the second one's draws from the replay. ``num_learners``: as for `DQN`.
+    ``seed``: of the second one's draws from the replay. ``ranks``: as for `DQN`.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class TwoLearners:
         agent: EpsilonGreedyAgent,
         exchange: Exchange,
         seed: int,
-        num_learners: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.first = first
         self._exchange = exchange
         config, spec = first.config.secondary, first.replay.spec
-        self.second = DQN(agent, config, exchange, spec, seed, num_learners, first)
+        self.second = DQN(agent, config, exchange, spec, seed, ranks, first)
         second_names = (name for name in self.second.metric_names if name != "epsilon")
         self.metric_names = (*first.metric_names, *(PREFIX + name for name in second_names))
 

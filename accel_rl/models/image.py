@@ -105,6 +105,16 @@ NIPS_NET = ImageSpec(
 """Mnih et al. 2013 (arXiv:1312.5602), with the initial weights of Clemente et al. 2017
 (arXiv:1705.04862), but for their biases, which are drawn likewise."""
 
+PAAC_NATURE_NET = replace(
+    NATURE_NET,
+    name="paac_nature",
+    conv_init=fan_in_,
+    hidden_init=fan_in_,
+    policy_init=fan_in_,
+    value_init=fan_in_,
+)
+"""The layers of ``NATURE_NET`` with the initial weights of ``NIPS_NET``: PAAC's larger network."""
+
 GA3C_LARGE_NETS = tuple(
     replace(
         NIPS_NET,

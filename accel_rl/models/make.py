@@ -12,6 +12,7 @@ from accel_rl.models.image import (
     GA3C_LARGE_NETS,
     NATURE_NET,
     NIPS_NET,
+    PAAC_NATURE_NET,
     ImageNetwork,
     ImageSpec,
 )
@@ -20,7 +21,8 @@ from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 
 _IMAGE_SPECS = {
-    spec.name: spec for spec in (A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, *GA3C_LARGE_NETS)
+    spec.name: spec
+    for spec in (A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, PAAC_NATURE_NET, *GA3C_LARGE_NETS)
 }
 
 MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp")
@@ -34,9 +36,9 @@ def make_model(
 ) -> PolicyValueModel:
     """A network with fresh parameters, drawn from torch's global generator, on the CPU.
 
-    ``name``: ``a3c``, ``dqn``, ``nature``, ``nips`` or ``ga3c_large_stride4`` (or 3, 2, 1) for
-    images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for images that
-    are large enough for it, else ``mlp``.
+    ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``paac_nature`` or ``ga3c_large_stride4`` (or
+    3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for
+    images that are large enough for it, else ``mlp``.
 
     Raises:
         ValueError: unknown name, a convolutional network for what is no image or too small, or

@@ -5,7 +5,7 @@ from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
-from accel_rl.parallel.ranks import Ranks, rank_seed, read_ranks
+from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, adam_rate, rmsprop_
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
@@ -13,6 +13,7 @@ from accel_rl.parallel.team import Team, TeamError, meet_by_store
 from accel_rl.parallel.versions import VersionExchange, Versions
 
 __all__ = [
+    "ALONE",
     "Adam",
     "AllReduce",
     "Exchange",

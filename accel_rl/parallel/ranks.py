@@ -29,6 +29,10 @@ class Ranks(NamedTuple):
         return self.rank == 0
 
 
+ALONE = Ranks()
+"""the one learner of a run"""
+
+
 def read_ranks(environment: Mapping[str, str]) -> Ranks:
     """What torchrun, or any launcher of its kind, has put into the environment; alone if nothing.
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-import psutil
-
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
@@ -30,6 +28,7 @@ from accel_rl.samplers.shared import (
     map_memory,
 )
 from accel_rl.samplers.stepping import EnvStates
+from accel_rl.topology import free_memory
 
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
@@ -67,7 +66,7 @@ class Workers:
                 f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
                 f"(serial=true on the command line)"
             )
-        free = psutil.virtual_memory().available
+        free = free_memory()
         if rollout_spec.nbytes > free:
             raise ValueError(
                 f"rollouts of num_envs={rollout_spec.B} x horizon={rollout_spec.T} take "

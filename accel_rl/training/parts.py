@@ -164,7 +164,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
             sampler.config.num_envs,
             sampler.config.horizon,
             rank_seed(config.seed, ranks.rank),
-            ranks.size,
+            ranks,
         )
         agents = {"": agent}
         if isinstance(config.learner, DQNConfig) and config.learner.secondary_learner:
@@ -270,7 +270,7 @@ def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent, team: Team
     seed = int(np.random.SeedSequence([config.seed, 3]).generate_state(1)[0])
     exchange = make_exchange(config, first.config.secondary, agent, team, "second")
     seed = rank_seed(seed, team.ranks.rank)
-    return TwoLearners(first, agent, exchange, seed, team.ranks.size)
+    return TwoLearners(first, agent, exchange, seed, team.ranks)
 
 
 def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:

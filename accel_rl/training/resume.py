@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Ranks
+from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
 from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
-
-ALONE = Ranks()
 
 CHANGEABLE = {
     "total_steps",

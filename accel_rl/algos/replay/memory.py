@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
+from accel_rl.topology import free_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,8 @@ class Transitions(NamedTuple):
 class Replay:
     """The memory on ``device``.
 
-    ``num_learners``: that divide ``replay_size``; each has a memory like this one.
+    ``num_learners``: that divide ``replay_size``; each has a memory like this one, ``num_local`` of
+    them on this machine.
 
     ``low``, ``high``: the steps that can be drawn, see above. They follow from how much has been
     stored alone, so no device is asked for them.
@@ -119,8 +120,10 @@ class Replay:
         ValueError: the device has not as much memory free.
     """
 
-    def __init__(self, spec: ReplaySpec, device: torch.device, num_learners: int = 1) -> None:
-        check_free_memory(spec.nbytes, spec.size, device, num_learners)
+    def __init__(
+        self, spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
+    ) -> None:
+        check_free_memory(spec.nbytes, spec.size, device, num_learners, num_local)
         S, B = spec.num_slots, spec.num_envs
         self.spec = spec
         self.device = device
@@ -143,6 +146,11 @@ class Replay:
     @property
     def low(self) -> int:
         return max(0, self.num_stored - self.spec.num_slots + self.spec.frame_stack - 1)
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether there are steps to draw; the first ``frame_stack - 1`` of all are never valid."""
+        return self.high > max(self.low, self.spec.frame_stack - 1)
 
     def append(self, batch: RolloutTensors) -> None:
         """Store a rollout ``[T, B]``, over the oldest steps.
@@ -272,21 +280,25 @@ class Replay:
             yield slice(fits, stop - start), slice(0, stop - start - fits)
 
 
-def check_free_memory(nbytes: int, size: int, device: torch.device, num_learners: int = 1) -> None:
+def check_free_memory(
+    nbytes: int, size: int, device: torch.device, num_learners: int = 1, num_local: int = 1
+) -> None:
     """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``.
 
-    ``num_learners``: of whose replay that is one part.
+    ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
     """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
+        free, _ = torch.cuda.mem_get_info(device)  # without what others have: they take it at once
+        num_local = 1
     else:
-        free = psutil.virtual_memory().available
-    if nbytes > free:
-        fits = num_learners * int(size * free / nbytes * 0.9)
+        free = free_memory()
+    if nbytes * num_local > free:
+        fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
         what = f"a replay of replay_size={size}"
         if num_learners > 1:
             what = f"each of {num_learners} learners' parts of the replay"
+        shared = f" for {num_local} of them" if num_local > 1 else ""
         raise ValueError(
-            f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has "
-            f"{free / 1e9:.1f} GB free; use replay_size={fits} or less, or another replay device"
+            f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
+            f"{shared}; use replay_size={fits} or less, or another replay device"
         )

@@ -43,7 +43,10 @@ class Priorities:
         self._low, self._high = replay.low, replay.high
 
     def draw(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Steps and environments, ``[num]`` int64, and their probabilities ``[num]`` float64."""
+        """Steps and environments, ``[num]`` int64, and their probabilities ``[num]`` float64.
+
+        Where no step can be drawn they are not valid, of probability 1.
+        """
         device = self._replay.device
         share = torch.arange(num, dtype=torch.float64, device=device)
         share += torch.rand(num, dtype=torch.float64, generator=generator, device=device)
@@ -53,7 +56,8 @@ class Priorities:
         slot = leaf // B
         # The one step in [low, low + S) that lies in this slot.
         step = self._low + (slot - self._low) % S
-        return step, leaf % B, self._tree.get(leaf) / total
+        probability = torch.where(total > 0, self._tree.get(leaf) / total, 1.0)
+        return step, leaf % B, probability
 
     def update(self, step: Tensor, env: Tensor, priority: Tensor) -> None:
         """Give these steps, ``[n]``, the priorities ``[n]``, above 0.

@@ -20,6 +20,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.topology import available_cpus
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.engine_trial import tune_engine
 from accel_rl.training.follower import Follower
 from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
@@ -68,8 +69,8 @@ class TrainResult:
 def train(config: TrainConfig, console: Console | None = None, team: Team = ALONE) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
 
-    Ctrl-C and SIGTERM end it within seconds with everything saved, as ``stopped_by`` tells. With a
-    ``team`` this is one of its learners; only the first shows progress.
+    Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
+    With a ``team`` this is one of its learners; only the first shows progress.
 
     Raises:
         ValueError: the config cannot be had here, before any process or file is made.
@@ -104,7 +105,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_apart(config, team):
                 team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
-            contextlib.closing(make_progress(console or Console(), config.title))
+            contextlib.closing(make_progress(console or LastingConsole(), config.title))
         )
         stop = stack.enter_context(StopRequest(progress.close))
         log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
@@ -166,7 +167,10 @@ def _run(
     finally:
         recorder.close()
     _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
-    status = recorder.whole_run() if isinstance(recorder, Recorder) else None
+    status = None
+    if isinstance(recorder, Recorder):
+        status = recorder.whole_run()
+        progress.show(status)
     return TrainResult(run_dir, status, recorder.updates, stop.received)
 
 

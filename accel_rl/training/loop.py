@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import platform
 import signal
@@ -35,7 +36,12 @@ from accel_rl.training.progress import (
 from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.queued_loop import iterate_queued
 from accel_rl.training.recorder import Recorder
-from accel_rl.training.resume import describe_resumed, load_last
+from accel_rl.training.resume import (
+    describe_idleness,
+    describe_resumed,
+    load_last,
+    without_loaded,
+)
 from accel_rl.training.run_directory import (
     describe_machine,
     hold,
@@ -95,6 +101,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_first and is_apart(config, team):
                 team.add_steps(int(saved["counts"]["steps"]))
             parts.set_state(saved, team)
+            saved = without_loaded(saved)
+            gc.collect()  # torch's reader is a cycle, which keeps all that it has read
             run_dir = Path(str(config.resume))
         else:
             made = make_run_directory(config, datetime.now()) if is_first else None
@@ -259,6 +267,8 @@ def _notices(
         notices.append(f"the first of {team.ranks.size} learners, which make updates {how}")
     if saved is not None:
         notices.append(describe_resumed(saved, team.ranks.size))
+        if idleness := describe_idleness(saved, config):
+            notices.append(idleness)
     if config.planned_steps != config.total_steps:
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "

@@ -306,6 +306,23 @@ def test_ppo_keeps_its_batch_when_simulators_grow(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["algo=paac", "num_envs=64"], {"learner.lr": 0.0448, "sampler.num_envs": 64}),
+        (["algo=ga3c", "num_envs=16"], {"sampler.num_groups": 16, "sampler.num_envs": 16}),
+        (["algo=ppo", "num_envs=48"], {"learner.lr": 1e-3, "sampler.num_envs": 48}),
+        (["algo=appo", "num_envs=48"], {"learner.lr": 2.5e-4, "sampler.num_envs": 48}),
+    ],
+)
+def test_horizon_that_is_given_leaves_the_other_rules_of_a_preset(
+    arguments: list[str], expected: dict[str, Any]
+) -> None:
+    config = parse_arguments([*arguments, "horizon=32"])
+    found = {key: value_of(config, key) for key in expected}
+    assert (found, config.sampler.horizon) == (expected, 32)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["algo=ppo", "num_envs=100"], "num_envs=100 does not divide PPO's 2048 steps"),

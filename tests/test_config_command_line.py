@@ -236,6 +236,11 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
             None,
             "parallel.pull_steps=5 has no effect, because rollouts have sampler.horizon=5 steps",
         ),
+        (
+            ["learner_timeout_seconds=inf"],
+            None,
+            "learner_timeout_seconds is inf; it must be above 0 and at most 1,000,000,000",
+        ),
         (["on_learner_failure=continue"], None, "on_learner_failure=continue needs sync=store"),
         ([], "two", "WORLD_SIZE=two, LOCAL_RANK=0, LOCAL_WORLD_SIZE=two: each must be a number"),
     ],

@@ -271,12 +271,28 @@ def test_run_directory_in_an_impossible_place_is_refused(capfd) -> None:
     assert "run_dir=/dev/null/x cannot be used: Not a directory" in capfd.readouterr().err
 
 
-def test_elsewhere_than_linux_the_message_names_the_serial_sampler(capfd, monkeypatch) -> None:
+@pytest.mark.parametrize("algo", ["a2c", "ga3c"])
+def test_elsewhere_than_linux_the_message_names_the_serial_sampler(
+    algo: str, capfd, monkeypatch
+) -> None:
+    listdir = os.listdir
+
+    def without_proc(path: str = ".") -> list[str]:
+        assert not str(path).startswith("/proc/self/fd"), "only Linux has it"
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", without_proc)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert main(["env=catch"]) == 1
+    assert main(["env=catch", f"algo={algo}"]) == 1
     err = capfd.readouterr().err
     assert err.startswith("error: parallel samplers need Linux")
     assert "serial=true" in err
+
+
+def test_store_elsewhere_than_linux_is_refused(capfd, monkeypatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert main(["env=catch", "algo=a3c", "serial=true"]) == 1
+    assert capfd.readouterr().err.startswith("error: sync=store needs Linux, and this is ")
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:

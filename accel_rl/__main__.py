@@ -18,8 +18,8 @@ COMMANDS = (*TOOLS, "sweep")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trains as the arguments say, or does what the first says; returns the exit code.
 
-    0: finished. 1: refused or failed, with one message on standard error. 130, 143: stopped by
-    Ctrl-C or SIGTERM, results saved.
+    0: finished. 1: refused or failed, with one message on standard error. 130, 143, 129: stopped by
+    Ctrl-C, SIGTERM or SIGHUP, results saved.
     """
     # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
     # that the simulators need: on a busy machine that made training ten times slower. A spin of a

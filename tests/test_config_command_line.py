@@ -236,6 +236,11 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
             None,
             "parallel.pull_steps=5 has no effect, because rollouts have sampler.horizon=5 steps",
         ),
+        (
+            ["learner_timeout_seconds=inf"],
+            None,
+            "learner_timeout_seconds is inf; it must be above 0 and at most 1,000,000,000",
+        ),
         (["on_learner_failure=continue"], None, "on_learner_failure=continue needs sync=store"),
         ([], "two", "WORLD_SIZE=two, LOCAL_RANK=0, LOCAL_WORLD_SIZE=two: each must be a number"),
     ],
@@ -266,12 +271,28 @@ def test_run_directory_in_an_impossible_place_is_refused(capfd) -> None:
     assert "run_dir=/dev/null/x cannot be used: Not a directory" in capfd.readouterr().err
 
 
-def test_elsewhere_than_linux_the_message_names_the_serial_sampler(capfd, monkeypatch) -> None:
+@pytest.mark.parametrize("algo", ["a2c", "ga3c"])
+def test_elsewhere_than_linux_the_message_names_the_serial_sampler(
+    algo: str, capfd, monkeypatch
+) -> None:
+    listdir = os.listdir
+
+    def without_proc(path: str = ".") -> list[str]:
+        assert not str(path).startswith("/proc/self/fd"), "only Linux has it"
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", without_proc)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert main(["env=catch"]) == 1
+    assert main(["env=catch", f"algo={algo}"]) == 1
     err = capfd.readouterr().err
     assert err.startswith("error: parallel samplers need Linux")
     assert "serial=true" in err
+
+
+def test_store_elsewhere_than_linux_is_refused(capfd, monkeypatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert main(["env=catch", "algo=a3c", "serial=true"]) == 1
+    assert capfd.readouterr().err.startswith("error: sync=store needs Linux, and this is ")
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:
@@ -303,6 +324,23 @@ def test_ppo_keeps_its_batch_when_simulators_grow(
 ) -> None:
     sampler = parse_arguments(arguments).sampler
     assert (sampler.num_envs, sampler.horizon) == (num_envs, horizon)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["algo=paac", "num_envs=64"], {"learner.lr": 0.0448, "sampler.num_envs": 64}),
+        (["algo=ga3c", "num_envs=16"], {"sampler.num_groups": 16, "sampler.num_envs": 16}),
+        (["algo=ppo", "num_envs=48"], {"learner.lr": 1e-3, "sampler.num_envs": 48}),
+        (["algo=appo", "num_envs=48"], {"learner.lr": 2.5e-4, "sampler.num_envs": 48}),
+    ],
+)
+def test_horizon_that_is_given_leaves_the_other_rules_of_a_preset(
+    arguments: list[str], expected: dict[str, Any]
+) -> None:
+    config = parse_arguments([*arguments, "horizon=32"])
+    found = {key: value_of(config, key) for key in expected}
+    assert (found, config.sampler.horizon) == (expected, 32)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,18 @@ def test_importing_the_package_starts_nothing_and_loads_no_torch() -> None:
     assert run_python(code).split() == ["False", "[]", "1"]
 
 
+def test_package_can_be_imported_where_there_is_no_unix() -> None:
+    code = (
+        "import signal, sys, matplotlib, psutil, tensorboard, torch\n"
+        "del signal.SIGHUP\n"
+        "sys.modules |= {'fcntl': None, 'resource': None}\n"
+        "import accel_rl.training.sweep.command, accel_rl.training.tools\n"
+        "from accel_rl.__main__ import main\n"
+        "sys.exit(main(['--help']))"
+    )
+    assert "key=value" in run_python(code)
+
+
 # ---- what there is -------------------------------------------------------------------------------
 
 

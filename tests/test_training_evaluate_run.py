@@ -17,8 +17,9 @@ from rich.console import Console
 from saved_runs import prefer_action, quiet, trained
 
 from accel_rl.envs.atari_games import atari_games
-from accel_rl.samplers import Evaluation
+from accel_rl.samplers import Evaluation, SerialSampler
 from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.evaluate_run import (
     EvaluateOptions,
     EvaluationReport,
@@ -222,6 +223,19 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
     assert err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
     assert not psutil.wait_procs(workers, timeout=5)[1]
+
+
+def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
+    config = parse_arguments(["algo=ga3c", "env=counting", "model=mlp", "num_envs=2"])
+    monkeypatch.setattr("accel_rl.training.evaluate_run.read_config", lambda run_dir: config)
+    monkeypatch.setattr("accel_rl.training.evaluate_run.load_agent", lambda *args: (None, 0))
+    samplers = []
+    monkeypatch.setattr(
+        "accel_rl.training.evaluate_run.play_games",
+        lambda config, sampler, *args: samplers.append(sampler) or Evaluation([], 0, 0),
+    )
+    evaluate(counting, serial=True)
+    assert isinstance(samplers[0], SerialSampler)
 
 
 def test_games_of_the_published_scores_are_known_by_these_names() -> None:

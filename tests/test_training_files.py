@@ -151,6 +151,13 @@ def test_log_takes_records_of_the_package_while_open(tmp_path) -> None:
     assert (root.level, root.propagate, list(root.handlers)) == before
 
 
+def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd) -> None:
+    (tmp_path / "train.log").symlink_to("/dev/full")
+    with log_to(tmp_path / "train.log"):
+        logging.getLogger("accel_rl").info("worker 3 was replaced")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_config_of_a_run_directory_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         TrainConfig().seed = 3  # type: ignore[misc]

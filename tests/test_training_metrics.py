@@ -12,7 +12,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from accel_rl.samplers import Episode
 from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.interval import Interval
-from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores, tag
+from accel_rl.training.metrics import (
+    CsvTable,
+    EventsWriter,
+    LearnerMetrics,
+    MetricsWriter,
+    Scores,
+    tag,
+)
 
 
 def episode(raw: float, clipped: float = 0.0, length: int = 1) -> Episode:
@@ -146,6 +153,30 @@ def test_full_disk_is_told_with_the_name_of_the_file(tmp_path) -> None:
         writer.write({"steps": 1})
     assert caught.value.filename == str(tmp_path / "metrics.csv")
     writer.close()
+
+
+def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("steps,a,b\n100,1,2\n200,1")
+    table = CsvTable(path, 150)
+    assert table.rows == [{"steps": 100, "a": 1, "b": 2}]
+    table.write({"steps": 200, "a": 3, "b": 4})
+    assert path.read_text() == "steps,a,b\n100,1,2\n200,3,4\n"
+
+
+def test_header_that_a_full_disk_cut_off_is_none(tmp_path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("steps,a")
+    CsvTable(path, 0).write({"steps": 1})
+    assert path.read_text() == "steps\n1\n"
+
+
+def test_events_that_cannot_be_written_fail_once(tmp_path) -> None:
+    events = EventsWriter(tmp_path, 0)
+    events._file.close()
+    events._file = open("/dev/full", "wb")
+    events._file.write(b"kept in memory")
+    events.close()
 
 
 def test_interval_is_due_once_for_each_multiple_passed() -> None:

@@ -182,7 +182,14 @@ def test_run_without_a_score_yet_is_refused(metrics: str | None, tmp_path) -> No
         read_curve(run_dir, "steps")
 
 
-@pytest.mark.parametrize("text", ["steps,score\n1,2\n", "steps,episode_return_raw_mean\na,b\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "steps,score\n1,2\n",
+        "steps,episode_return_raw_mean\na,b\n",
+        "steps,episode_return_raw_mean\n1,2,3\n",
+    ],
+)
 def test_metrics_of_another_kind_are_refused(text: str, tmp_path) -> None:
     run_dir = saved(tmp_path / "run", {1: 2.0})
     (run_dir / "metrics.csv").write_text(text)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from accel_rl.envs import Catch
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
+from accel_rl.training import loop
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, TrainResult, train
-from accel_rl.training.resume import load_last
+from accel_rl.training.resume import _refuse_changes, load_last
 from accel_rl.training.run_directory import hold
 
 REPOSITORY = Path(__file__).parents[1]
@@ -210,6 +212,49 @@ def test_resumed_q_learning_says_that_its_replay_is_empty(tmp_path) -> None:
     run(f"resume={tmp_path}/run", "total_steps=4800")
     log = (tmp_path / "run" / "train.log").read_text()
     assert "after 4,000 steps with an empty replay, so learning waits for learner.min_steps" in log
+    assert "nothing more will be learned" not in log
+    run(f"resume={tmp_path}/run", "total_steps=5200")
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "nothing more will be learned: learning begins again after 5,300 steps, and tot" in log
+
+
+@pytest.fixture(scope="module")
+def with_replay(tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("replay") / "run"
+    options = [each for each in serial(SMALL) if not each.startswith(("total", "evaluation"))]
+    options += ["env=catch", "total_steps=800", f"run_dir={run_dir}"]
+    run("algo=dqn", *options, *Q_LEARNING)
+    return run_dir
+
+
+def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_path) -> None:
+    run_dir = shutil.copytree(with_replay, tmp_path / "run")
+    changes = ("final_observation_slots=2", "replay_device=cpu", "learner_timeout_seconds=60")
+    result = run(f"resume={run_dir}", "total_steps=960", *changes)
+    assert (result.status.steps, result.updates) == (960, 230)  # (960 - 500) * 8 / 16
+    store = parse_arguments(["algo=a3c", "env=catch"])
+    changed = parse_arguments(["algo=a3c", "env=catch", "on_learner_failure=continue"])
+    _refuse_changes(store, changed)
+
+
+def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, monkeypatch) -> None:
+    run_dir = shutil.copytree(with_replay, tmp_path / "run")
+    go_through, loaded = loop._go_through, []
+
+    def load(*args: Any) -> dict[str, Any]:
+        saved = load_last(*args)
+        loaded.append(weakref.ref(saved["algorithm"]["replay"]["frames"]))
+        assert str(run_dir) in Path("/proc/self/maps").read_text()  # not read into memory
+        return saved
+
+    def collect(*args: Any) -> None:
+        assert loaded[0]() is None
+        assert str(run_dir) not in Path("/proc/self/maps").read_text()
+        go_through(*args)
+
+    monkeypatch.setattr(loop, "load_last", load)
+    monkeypatch.setattr(loop, "_go_through", collect)
+    assert run(f"resume={run_dir}", "total_steps=960").status.steps == 960
 
 
 def test_run_saved_without_its_simulators_starts_them_anew(tmp_path, monkeypatch) -> None:

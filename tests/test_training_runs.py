@@ -51,16 +51,14 @@ def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
+def saved_steps(run_dir: Path) -> int:
+    return int(load_checkpoint(list_checkpoints(run_dir)[-1])["counts"]["steps"])
+
+
 def start(run_dir: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "accel_rl", *arguments, f"run_dir={run_dir}"]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        **options,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=REPOSITORY, **(pipes | options))
 
 
 def wait_for_rows(process: subprocess.Popen[str], run_dir: Path, number: int) -> None:
@@ -181,23 +179,52 @@ def test_signal_saves_and_stops_within_seconds(
     assert err == ""
     assert f"stopped by {number.name}" in out
     assert not psutil.wait_procs(workers, timeout=5)[1]
-    steps = int(rows_of(run_dir)[-1]["steps"])
-    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    assert saved["counts"]["steps"] == steps
+    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
     assert (run_dir / "learning_curve.png").stat().st_size > 1_000
 
 
-def test_signal_to_workers_too_stops_as_cleanly(tmp_path) -> None:
+def test_run_whose_output_nobody_reads_any_more_saves_all_the_same(tmp_path) -> None:
     run_dir = tmp_path / "run"
-    process = start(
-        run_dir, "env=catch", "total_steps=1e9", "log_interval=2000", start_new_session=True
+    options = ["env=catch", "total_steps=1e9", "log_interval=2000", "serial=true"]
+    process = start(run_dir, *options, stderr=subprocess.STDOUT)
+    wait_for_rows(process, run_dir, 2)
+    assert process.stdout is not None
+    process.stdout.close()  # as `| tee` ends by the same Ctrl-C
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
+
+
+def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    terminal, descriptor = os.openpty()
+    options = ["env=catch", "total_steps=1e9", "log_interval=2000", f"run_dir={run_dir}"]
+    # The leader of a session gets the first terminal that it opens.
+    opening = ['exec "$@" <"$0" >"$0" 2>&1', os.ttyname(descriptor)]
+    process = subprocess.Popen(
+        ["sh", "-c", *opening, sys.executable, "-m", "accel_rl", *options],
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
     )
     wait_for_rows(process, run_dir, 2)
-    os.killpg(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 143, err
-    assert "stopped by SIGTERM" in out
-    assert list_checkpoints(run_dir)
+    os.killpg(process.pid, signal.SIGHUP)  # as a shell does; it comes to the workers, too
+    os.close(descriptor)
+    os.close(terminal)  # as the kernel does then; and nothing can be printed any more
+    assert process.wait(30) == 128 + signal.SIGHUP
+    assert "stopped by SIGHUP" in (run_dir / "train.log").read_text()
+    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
+    assert load_checkpoint(list_checkpoints(run_dir)[-1])["sampler"] is not None
+
+
+def test_end_of_the_terminal_means_nothing_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_second_signal_ends_at_once_by_that_signal() -> None:

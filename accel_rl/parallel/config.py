@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+_MAX_SECONDS = 1e9  # 31 years; in nanoseconds, torch can still count it
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
@@ -34,9 +36,10 @@ class ParallelConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not self.learner_timeout_seconds > 0:
+        if not 0 < self.learner_timeout_seconds <= _MAX_SECONDS:
             raise ValueError(
-                f"learner_timeout_seconds is {self.learner_timeout_seconds}; it must be above 0"
+                f"learner_timeout_seconds is {self.learner_timeout_seconds}; it must be above 0 "
+                f"and at most {_MAX_SECONDS:,.0f}"
             )
         if self.sync == "all_reduce" and self.on_learner_failure == "continue":
             raise ValueError(

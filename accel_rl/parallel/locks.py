@@ -10,7 +10,6 @@ children otherwise, or before.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
 import struct
@@ -72,7 +71,7 @@ class ChunkLocks:
             return False
         try:
             try:
-                self._set(chunk, fcntl.F_WRLCK)
+                self._set(chunk, locked=True)
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EACCES):  # another process holds it
                     return False
@@ -81,12 +80,15 @@ class ChunkLocks:
                 self._holders[chunk] = os.getpid()
                 handle(chunk)
             finally:
-                self._set(chunk, fcntl.F_UNLCK)
+                self._set(chunk, locked=False)
         finally:
             mutex.release()
         return True
 
-    def _set(self, chunk: int, kind: int) -> None:
+    def _set(self, chunk: int, *, locked: bool) -> None:
+        import fcntl  # Windows has none
+
+        kind = fcntl.F_WRLCK if locked else fcntl.F_UNLCK
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, chunk, 1, 0))
 
     def _describe(self, chunk: int) -> str:

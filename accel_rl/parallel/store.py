@@ -28,6 +28,7 @@ import mmap
 import os
 import re
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -124,8 +125,12 @@ class ParameterStore:
         ``timeout_seconds``: after so long without any lock coming free, a wait for them ends.
 
         Raises:
-            ValueError: ``num_chunks`` is below 1.
+            ValueError: ``num_chunks`` is below 1, or this is not Linux.
         """
+        if not hasattr(os, "memfd_create"):
+            raise ValueError(
+                f"sync=store needs Linux, and this is {sys.platform}; use sync=all_reduce"
+            )
         if num_chunks < 1:
             raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
         flat = parameters.parameter

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import resource
 from collections import deque
 from threading import RLock
 from time import monotonic, perf_counter
@@ -23,7 +22,7 @@ from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import CLOSE
 from accel_rl.samplers.stepping import Block
-from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers
+from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers, require_linux
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang
@@ -62,6 +61,7 @@ class AgentPool:
         *,
         yields: bool,
     ) -> None:
+        require_linux()
         most_agents = rollout_spec.B // envs_per_agent
         _allow_open_files(most_agents)
         self._config = config
@@ -303,6 +303,8 @@ def _allow_open_files(num_agents: int) -> None:
     Raises:
         ValueError: it cannot be raised so far.
     """
+    import resource  # Windows has none
+
     needed = num_agents * _DESCRIPTORS + len(os.listdir("/proc/self/fd")) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -34,9 +34,9 @@ from accel_rl.samplers.shared import (
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    # The server's to handle. torchrun and batch systems send SIGTERM to every process of a run, and
-    # the server still wants to save what state the simulators are in.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # The server's to handle. torchrun, batch systems and terminals send them to every process of a
+    # run, and the server still wants to save what state the simulators are in.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     die_with_server(descriptors.life)
     try:

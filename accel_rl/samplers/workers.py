@@ -36,6 +36,15 @@ GRACE_SECONDS = 0.5
 """for environments to close after a failure; more may hang"""
 
 
+def require_linux() -> None:
+    """Raises SamplerError anywhere else."""
+    if sys.platform != "linux":
+        raise SamplerError(
+            f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
+            f"(serial=true on the command line, where algo is not ga3c)"
+        )
+
+
 class Workers:
     """Processes by number, not started yet; each steps its columns of the groups when released.
 
@@ -61,11 +70,7 @@ class Workers:
         niceness: int,
         make_block: Callable[..., Any],
     ) -> None:
-        if sys.platform != "linux":
-            raise SamplerError(
-                f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
-                f"(serial=true on the command line)"
-            )
+        require_linux()
         free = free_memory()
         if rollout_spec.nbytes > free:
             raise ValueError(

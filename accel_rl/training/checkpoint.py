@@ -86,11 +86,14 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` wrote, its tensors on the CPU.
 
+    They are the file, mapped: what nobody reads takes no memory, and writing into them changes no
+    file.
+
     Raises:
         ValueError: the file is not a checkpoint of this version of accel_rl.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError:
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.preset_notes import NOTES
-from accel_rl.presets import PRESETS
+from accel_rl.presets import PRESETS, ppo
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -203,7 +203,7 @@ def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
         text = given.get(scale, given.get(key))
         if text is not None and scale in inspect.signature(preset).parameters:
             scales[scale] = _number(text)
-    if {"horizon", "sampler.horizon"} & given.keys():  # then it follows no rule
+    if preset is ppo and {"horizon", "sampler.horizon"} & given.keys():  # its rule is the horizon
         scales.pop("num_envs", None)
     with contextlib.suppress(TypeError):  # text that is no number is refused with the others
         return preset(**scales)

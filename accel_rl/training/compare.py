@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
+from accel_rl.training.files import whole_lines
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -90,15 +91,13 @@ def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
         ValueError: it cannot be read, or lacks a column of those ``needed``.
     """
     try:
-        with path.open(newline="") as file:
-            # A row that is just being written may lack its end.
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        rows = list(csv.DictReader(whole_lines(path)))
         for name in needed if rows else ():
             rows[0][name]
         return [{name: float(text) for name, text in row.items()} for row in rows]
     except FileNotFoundError:
         return []
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
 from accel_rl.training.files import write_whole
@@ -120,10 +121,12 @@ def evaluate_run(
     # Apart from the training's and its evaluator's games, which come from config.seed as well.
     seeds = np.random.SeedSequence([config.seed, 2, options.seed])
     device = pick_device(options.device)
-    sampler = make_evaluation_sampler(config, options.num_envs, seeds, device)
+    sampler = make_evaluation_sampler(
+        config, options.num_envs, seeds, device, serial=options.serial
+    )
     with sampling_threads(), closing(sampler):
         agent, steps = load_agent(checkpoint, config, sampler.env_spec, device)
-        with show_progress(console or Console(), "steps", options.num_steps) as show:
+        with show_progress(console or LastingConsole(), "steps", options.num_steps) as show:
             result = play_games(config, sampler, agent, device, options.num_steps, show)
     is_atari = is_atari_game(config.env)
     scores = [episode.raw_return for episode in result.episodes]
@@ -186,7 +189,7 @@ def report_table(report: EvaluationReport) -> RenderableType:
 
 def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:
     """The run's config with the games as `options` want them, on this machine."""
-    config = dataclasses.replace(with_game_limit(config), serial=options.serial, cpus=())
+    config = dataclasses.replace(with_game_limit(config), cpus=())
     changes = {
         name: value
         for name in ("max_episode_steps", "max_noops")

@@ -83,7 +83,9 @@ class Evaluator:
 
         seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
         config = with_game_limit(self._config)
-        sampler = make_evaluation_sampler(config, config.evaluation_envs, seeds, self._device)
+        sampler = make_evaluation_sampler(
+            config, config.evaluation_envs, seeds, self._device, serial=config.serial
+        )
         with closing(sampler):
             result = play_games(
                 config, sampler, agent, self._device, config.evaluation_steps, check
@@ -108,7 +110,12 @@ def with_game_limit(config: TrainConfig) -> TrainConfig:
 
 
 def make_evaluation_sampler(
-    config: TrainConfig, num_envs: int, seeds: np.random.SeedSequence, device: torch.device
+    config: TrainConfig,
+    num_envs: int,
+    seeds: np.random.SeedSequence,
+    device: torch.device,
+    *,
+    serial: bool,
 ) -> Sampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games."""
     factory = make_env_factory(config.env, config.atari)
@@ -124,7 +131,7 @@ def make_evaluation_sampler(
         final_observation_slots=HORIZON,  # a game may be cut off at each step
     )
     seed = int(seeds.generate_state(1)[0])
-    if config.serial:
+    if serial:
         return SerialSampler(factory, sampler_config, seed)
     cpus = list(config.cpus) or None
     return ParallelSampler(factory, sampler_config, seed, cpus, device.type == "cuda")

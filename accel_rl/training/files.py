@@ -43,8 +43,19 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) 
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a text file that have their newline.
+
+    A disk that was full, or a writer that is just at work, leaves a last one without.
+    """
+    text = path.read_text()
+    return text[: text.rfind("\n") + 1].splitlines()

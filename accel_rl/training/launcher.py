@@ -20,21 +20,20 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
 from accel_rl.training.orphan import LAUNCHER_VARIABLE
-from accel_rl.training.stopping import STOP_SECONDS
+from accel_rl.training.stopping import HANGUP, SIGNALS, STOP_SECONDS, stop_signals
 
 FAILURE_SECONDS = 60.0
 """for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
 that hangs is the likely failure, and there is an earlier checkpoint"""
-_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_STOPPED = [128 + number for number in SIGNALS]
 """exit codes of learners that were asked to stop, and did"""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int:
     """Runs ``num_learners`` processes with these arguments to their end; returns the exit code.
 
-    Ctrl-C and SIGTERM are passed on to them; a second one kills them. When one fails the others
-    are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
+    Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
+    others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     learners = []
@@ -73,8 +72,7 @@ def _start(
 def _signals() -> Iterator[int]:
     """A descriptor that can be read when a signal has come, one byte for each: its number."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    wanted = [each for each in _SIGNALS if each != signal.SIGHUP or not _is_ignored(each)]
-    before = {number: signal.signal(number, lambda *_: None) for number in wanted}
+    before = {number: signal.signal(number, lambda *_: None) for number in stop_signals()}
     wakeup = signal.set_wakeup_fd(writing)
     try:
         yield reading
@@ -84,10 +82,6 @@ def _signals() -> Iterator[int]:
             signal.signal(number, handler)
         os.close(reading)
         os.close(writing)
-
-
-def _is_ignored(number: signal.Signals) -> bool:
-    return signal.getsignal(number) is signal.SIG_IGN  # as under nohup
 
 
 class _Watch:
@@ -137,7 +131,8 @@ class _Watch:
         for key, _ in selector.select(timeout):
             if key.fd == self._received:
                 for number in os.read(self._received, 64):
-                    self._stop(signal.SIGTERM if number == signal.SIGHUP else number)
+                    if number != HANGUP or self._deadline is None:  # it may come twice
+                        self._stop(number)
                 continue
             selector.unregister(key.fd)
             if key.data == "agent":
@@ -186,4 +181,5 @@ class _Watch:
 
 
 def _say(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        print(f"error: {message}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import platform
 import signal
@@ -20,6 +21,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.topology import available_cpus
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.engine_trial import tune_engine
 from accel_rl.training.follower import Follower
 from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
@@ -34,7 +36,12 @@ from accel_rl.training.progress import (
 from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.queued_loop import iterate_queued
 from accel_rl.training.recorder import Recorder
-from accel_rl.training.resume import describe_resumed, load_last
+from accel_rl.training.resume import (
+    describe_idleness,
+    describe_resumed,
+    load_last,
+    without_loaded,
+)
 from accel_rl.training.run_directory import (
     describe_machine,
     hold,
@@ -68,8 +75,8 @@ class TrainResult:
 def train(config: TrainConfig, console: Console | None = None, team: Team = ALONE) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
 
-    Ctrl-C and SIGTERM end it within seconds with everything saved, as ``stopped_by`` tells. With a
-    ``team`` this is one of its learners; only the first shows progress.
+    Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
+    With a ``team`` this is one of its learners; only the first shows progress.
 
     Raises:
         ValueError: the config cannot be had here, before any process or file is made.
@@ -94,6 +101,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_first and is_apart(config, team):
                 team.add_steps(int(saved["counts"]["steps"]))
             parts.set_state(saved, team)
+            saved = without_loaded(saved)
+            gc.collect()  # torch's reader is a cycle, which keeps all that it has read
             run_dir = Path(str(config.resume))
         else:
             made = make_run_directory(config, datetime.now()) if is_first else None
@@ -104,7 +113,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             if is_apart(config, team):
                 team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
-            contextlib.closing(make_progress(console or Console(), config.title))
+            contextlib.closing(make_progress(console or LastingConsole(), config.title))
         )
         stop = stack.enter_context(StopRequest(progress.close))
         log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
@@ -166,7 +175,10 @@ def _run(
     finally:
         recorder.close()
     _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
-    status = recorder.whole_run() if isinstance(recorder, Recorder) else None
+    status = None
+    if isinstance(recorder, Recorder):
+        status = recorder.whole_run()
+        progress.show(status)
     return TrainResult(run_dir, status, recorder.updates, stop.received)
 
 
@@ -255,6 +267,8 @@ def _notices(
         notices.append(f"the first of {team.ranks.size} learners, which make updates {how}")
     if saved is not None:
         notices.append(describe_resumed(saved, team.ranks.size))
+        if idleness := describe_idleness(saved, config):
+            notices.append(idleness)
     if config.planned_steps != config.total_steps:
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "

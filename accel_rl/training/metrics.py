@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import time
@@ -17,7 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import naming, write_whole
+from accel_rl.training.files import naming, whole_lines, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""
@@ -154,11 +155,10 @@ def _read_rows(path: Path, steps: int) -> list[dict[str, float]]:
     """Rows of a `CsvTable` up to ``steps``; none where there is no file."""
     if not path.exists():
         return []
-    with naming(path), path.open(newline="") as file:
+    with naming(path):
         try:
-            rows = [
-                {name: float(text) for name, text in row.items()} for row in csv.DictReader(file)
-            ]
+            table = csv.DictReader(whole_lines(path))
+            rows = [{name: float(text) for name, text in row.items()} for row in table]
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
     return [row for row in rows if row["steps"] <= steps]
@@ -194,7 +194,8 @@ class EventsWriter:
 
     def close(self) -> None:
         """Calling it again does nothing."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written, which `write` has told
+            self._file.close()
 
     def _append(self, event: Event) -> None:
         with naming(self._path):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.movie import SUFFIXES, film
@@ -88,7 +89,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
         closing(env),
         sampling_threads(),
         film(out, frames_per_second) as movie,
-        show_progress(console or Console(), "steps", options.max_steps) as show,
+        show_progress(console or LastingConsole(), "steps", options.max_steps) as show,
     ):
         device = pick_device(options.device)
         agent, _ = load_agent(checkpoint, config, spec, device)

@@ -286,7 +286,6 @@ class Recorder:
         self.steps = steps
         self.write_last_row(alone=alone)
         self.draw_curve()
-        self._progress.show(self.whole_run())
 
     def close(self) -> None:
         """Closes files; calling it again does nothing."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
@@ -29,6 +31,10 @@ CHANGEABLE = {
     "evaluation_steps",
     "evaluation_envs",
     *PARALLEL_ONLY,
+    "sampler.final_observation_slots",
+    "parallel.learner_timeout_seconds",
+    "parallel.on_learner_failure",
+    "learner.replay_device",
     "learner.num_predictors",
     "learner.num_trainers",
     "learner.max_agents",
@@ -104,10 +110,21 @@ def _common(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What is still asked of a checkpoint once `Parts.set_state` has copied the rest out of it.
+
+    The file is mapped no more: a replay is gigabytes of memory, or of disk where it is deleted.
+    Of the algorithm names are left.
+    """
+    copied = ("learner", "algorithm", "torch_rng")
+    left = {name: value for name, value in saved.items() if name not in copied}
+    return {**copy.deepcopy(left), "algorithm": dict.fromkeys(saved["algorithm"])}
+
+
 def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
     """One line for people: from where the run goes on, and what starts anew."""
     line = f"goes on after {int(saved['counts']['steps']):,} steps"
-    if "target" in saved["algorithm"] and "replay" not in saved["algorithm"]:
+    if _has_empty_replay(saved):
         line += " with an empty replay, so learning waits for learner.min_steps"
     if saved["num_learners"] != num_learners:
         return (
@@ -130,6 +147,26 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
             "their state (get_state, set_state)"
         )
     return line
+
+
+def describe_idleness(saved: Mapping[str, Any], config: TrainConfig) -> str | None:
+    """A line for people where the run goes on to its end without learning anything more.
+
+    No refusal, for a sweep could never be done with it.
+    """
+    if not isinstance(config.learner, DQNConfig) or not _has_empty_replay(saved):
+        return None
+    begin = int(saved["counts"]["steps"]) + config.learner.min_steps
+    if begin < config.planned_steps:
+        return None
+    return (
+        f"nothing more will be learned: learning begins again after {begin:,} steps, and "
+        f"total_steps={config.total_steps:,} are over before; give more total_steps"
+    )
+
+
+def _has_empty_replay(saved: Mapping[str, Any]) -> bool:
+    return "target" in saved["algorithm"] and "replay" not in saved["algorithm"]
 
 
 def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:

@@ -17,6 +17,7 @@ from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError, meet_by_st
 from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
+from accel_rl.training.console import LastingConsole, discard
 from accel_rl.training.devices import has_own_gpu
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
@@ -34,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     Where the config asks for several learners and nobody has started them yet, this process does,
     and is their launcher.
     """
-    console = Console()
+    console = LastingConsole()
     try:
         if wants_help(arguments):
             return print_help(help_text(arguments, console.width))
@@ -84,7 +85,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         if config.num_learners != ranks.size:
             config = dataclasses.replace(config, learners=ranks.size)
     else:
-        console = Console(stderr=True, force_terminal=False)
+        console = LastingConsole(stderr=True, force_terminal=False)
     shared: TrainConfig = team.share("config", config)
     try:
         team.timeout_seconds = shared.parallel.learner_timeout_seconds
@@ -135,5 +136,5 @@ def print_help(text: str) -> int:
     try:
         print(text, flush=True)
     except BrokenPipeError:  # `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
     return 0

@@ -22,9 +22,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.topology import available_cpus
 from accel_rl.training.files import write_whole
 
-if sys.platform != "win32":
-    import fcntl
-
 LOGGER = logging.getLogger("accel_rl")
 
 
@@ -109,6 +106,8 @@ def hold(run_dir: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int, run_dir: Path) -> None:
+    import fcntl  # Windows has none
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -117,10 +116,17 @@ def _lock(descriptor: int, run_dir: Path) -> None:
         ) from error
 
 
+class _LogFile(logging.FileHandler):
+    """Keeps quiet where it cannot be written: the disk is full, and metrics or checkpoints tell."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 @contextmanager
 def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
     """Sends what accel_rl logs to the file at ``path``, and warnings to ``others`` as well."""
-    handler = logging.FileHandler(path)
+    handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level, propagate = LOGGER.level, LOGGER.propagate
     for other in others:
@@ -136,4 +142,5 @@ def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
             LOGGER.removeHandler(each)
         LOGGER.setLevel(level)
         LOGGER.propagate = propagate
-        handler.close()
+        with contextlib.suppress(OSError):  # what fails first says so, not the log of it
+            handler.close()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks a run to stop cleanly, the second ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks a run to stop cleanly, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
+"""comes when the terminal is closed or lost; Windows has none"""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
 STOP_SECONDS = 600.0
 """for a process to save and end, once asked to; then it is killed. A replay may be large"""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Those of `SIGNALS` that stop this process: SIGHUP does not where it is ignored (nohup)."""
+    return [x for x in SIGNALS if x != HANGUP or signal.getsignal(x) is not signal.SIG_IGN]
 
 
 class Interrupted(BaseException):
@@ -27,7 +34,8 @@ class StopRequest:
 
     Until `hold` is called a signal raises `Interrupted` wherever the program is: while simulators
     start there is nothing to save. Workers need no word of it; they end when this process does.
-    ``before_abort`` is called when the second one ends it, to put the terminal right.
+    ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
+    never the second one: the shell and the kernel may both send it.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
@@ -43,7 +51,9 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._before = {
+                number: signal.signal(number, self._handle) for number in stop_signals()
+            }
         return self
 
     def __exit__(
@@ -57,6 +67,8 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
+            if number == HANGUP:  # of the shell, and then of the kernel
+                return
             self._before_abort()
             # Dies of the signal, so that a shell sees it; the kernel takes the workers along.
             signal.signal(number, signal.SIG_DFL)

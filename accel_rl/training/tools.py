@@ -11,6 +11,7 @@ from rich.console import Console
 
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_entry, override, split, wants_help
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
 from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.options import format_value, list_options
@@ -32,7 +33,7 @@ _USAGE = {
 
 def run_tool(name: str, arguments: Sequence[str]) -> int:
     """Does what ``name`` (evaluate, play, plot) says; returns the exit code as training does."""
-    console = Console()
+    console = LastingConsole()
     try:
         if wants_help(arguments):
             return print_help(_help(name, console.width))

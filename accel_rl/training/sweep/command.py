@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from accel_rl.training.command_line import help_entry, wants_help
+from accel_rl.training.console import LastingConsole
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
@@ -46,7 +47,7 @@ Options of the sweep itself, with their defaults"""
 
 def sweep(arguments: Sequence[str]) -> int:
     """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
-    console = Console()
+    console = LastingConsole()
     try:
         if wants_help(arguments):
             return print_help(_help(console.width))

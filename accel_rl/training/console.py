@@ -1,0 +1,46 @@
+"""The console that runs and tools print on, which outlives whoever reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import IO, Any
+
+from rich.console import Console
+
+_GONE = (errno.EPIPE, errno.EIO)
+"""what writing fails with once a pipe's reader (``| tee``, ``| head``) or a terminal is gone"""
+
+
+class LastingConsole(Console):
+    """Falls silent when nobody can read it any more, where rich ends the program or fails."""
+
+    def on_broken_pipe(self) -> None:
+        self._fall_silent()
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        try:
+            super().__exit__(exc_type, exc_value, traceback)  # every way of printing comes here
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        self.quiet = True
+        discard(self.file)
+
+
+def discard(file: IO[str]) -> None:
+    """Lets go nowhere what is still written to ``file``, or to the same place by standard output
+    and error, such as what Python itself flushes in the end."""
+    descriptors = [file.fileno()]
+    for standard in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if os.path.sameopenfile(standard, file.fileno()):
+                descriptors.append(standard)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -133,8 +133,7 @@ class QueuedSampler:
             time_limit_terminal=time_limit_terminal,
             drops_last_reward=drops_last_reward,
         )
-        self._skips_first = config.decorrelation_steps > 0
-        self._tracker = EpisodeTracker(num_envs, self._skips_first)
+        self._tracker = EpisodeTracker(num_envs, skip_first=config.decorrelation_steps > 0)
         self._noise = EnvNoise(seed, num_envs)
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
@@ -275,7 +274,7 @@ class QueuedSampler:
         for agent in fresh:
             columns = self._pool.columns[agent]
             self._segments.begin(columns)
-            self._tracker.forget(columns, self._skips_first)
+            self._tracker.forget(columns)
             self._noise.begin(columns, self._pool.generation_of(agent))
         all_columns = (np.array(agents)[:, None] * m + np.arange(m)).ravel()
         is_lost = np.repeat([agent in lost for agent in agents], m)
@@ -284,8 +283,6 @@ class QueuedSampler:
         for chosen, are_lost in ((has_stepped & ~is_lost, False), (is_lost, True)):
             if chosen.any():
                 self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], are_lost)
-        # Who begins anew begins with random steps.
-        self._tracker.is_skipped[all_columns[is_lost]] = self._skips_first
         taken = self._segments.take(all_columns, has_stepped)
         return taken, int(np.count_nonzero(self.rollout.valid[rows, all_columns]))
 

@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 import traceback
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -34,10 +35,7 @@ from accel_rl.samplers.shared import (
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    # The server's to handle. torchrun and batch systems send SIGTERM to every process of a run, and
-    # the server still wants to save what state the simulators are in.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_server()
     die_with_server(descriptors.life)
     try:
         run(descriptors, read_setup(descriptors.setup))
@@ -47,6 +45,21 @@ def main() -> None:
         report["traceback"] = traceback.format_exc()[-8_000:]
         os.write(descriptors.report, json.dumps(report).encode())
         os._exit(1)
+
+
+def leave_signals_to_server() -> None:
+    """Ctrl-C and SIGTERM do nothing here, and SIGTERM what it should in processes started here.
+
+    Batch systems send SIGTERM to every process of a run, and the server still wants to save what
+    state the simulators are in. A signal that is ignored remains so in a program that an
+    environment starts, which could then not be terminated; one with a handler does not. Ctrl-C
+    stays ignored there, too, as in a shell's background jobs: it is not meant for them.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.siginterrupt(signal.SIGTERM, False)  # `os.eventfd_read` would raise InterruptedError
+    end = partial(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=end)
 
 
 def die_with_server(life: int) -> None:

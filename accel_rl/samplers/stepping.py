@@ -136,16 +136,16 @@ class Block:
             failed = len(results)
             raise env_failure(self._envs[failed], self._indices[failed], "step", error) from error
         rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
-        rollout.reward[t, columns] = rewards
-        rollout.raw_reward[t, columns] = raw_rewards
+        both = np.array((rewards, raw_rewards), np.float32)  # [2, n]
+        if not np.isfinite(both).all():
+            raise reward_failure(both, self._envs, self._indices)
+        rollout.reward[t, columns], rollout.raw_reward[t, columns] = both
         rollout.terminated[t, columns] = terminated
         rollout.truncated[t, columns] = truncated
         rollout.episode_ended[t, columns] = ended
         rollout.valid[t, columns] = True
         if self._waits:
             rollout.valid[t, columns] = np.logical_not(self._is_waiting)
-        if not np.isfinite(rollout.raw_reward[t, columns]).all():
-            raise reward_failure(raw_rewards, self._envs, self._indices)
         if True in ended:
             for i in np.flatnonzero(ended):
                 self._end_episode(t, int(i), keep_final=truncated[i] and not terminated[i])
@@ -215,6 +215,7 @@ class Block:
             raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
 
 
+_REWARDS = ("reward", "raw_reward")
 _NO_STEP = (0.0, 0.0, False, False, False)
 
 
@@ -226,13 +227,13 @@ def env_failure(env: Environment, index: int, call: str, error: Exception) -> Sa
 
 
 def reward_failure(
-    raw_rewards: Sequence[float], envs: Sequence[Environment], indices: range
+    rewards: NDArray[np.float32], envs: Sequence[Environment], indices: range
 ) -> SamplerError:
-    """The error that names the first environment whose reward is not finite."""
-    i = int(np.flatnonzero(~np.isfinite(np.array(raw_rewards, np.float32)))[0])
+    """The error that names the first that is not finite of rewards and raw rewards, ``[2, n]``."""
+    kind, i = np.argwhere(~np.isfinite(rewards))[0]
     return SamplerError(
-        f"environment {indices[i]} ({envs[i].spec.name}) returned the reward {raw_rewards[i]}; "
-        f"rewards must be finite"
+        f"environment {indices[i]} ({envs[i].spec.name}) returned the "
+        f"{_REWARDS[kind]} {rewards[kind, i]}; it must be finite"
     )
 
 

@@ -1,5 +1,8 @@
 """The pool alone: who steps what, groups served as they come."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from toy_envs import ToyEnv
@@ -92,3 +95,20 @@ def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
     assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
     assert rollout.final_step.tolist() == [[1, 2]]
     assert (rollout.valid[2] == is_done).all()
+
+
+def test_open_files_of_many_workers_are_allowed_for():
+    """More than the limit, before any is started."""
+    script = """
+import resource
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+config = SamplerConfig(num_envs=160, num_workers=80)
+ParallelSampler(make_env_factory("catch"), config).close()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(printed.stdout) > 80 * 5 + 2 * 2 + 64

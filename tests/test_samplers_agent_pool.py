@@ -186,6 +186,12 @@ def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game)
     assert final.tolist() == [last.observation[0, 0], 0, last.observation[-1, 2] + 1]
 
 
+def test_all_final_observations_of_a_round_of_rows_are_kept_by_default():
+    with make_sampler(partial(ScriptedEnv, "c"), 1, final_observation_slots=None) as sampler:
+        segments = serve_until(sampler, 20)
+    assert {len(segment) for segment in segments} == {1}
+
+
 def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
     options = {"on_worker_failure": "restart", "decorrelation_steps": 30}
     with make_sampler(partial(ScriptedEnv, "." * 39 + "t"), 1, **options) as sampler:

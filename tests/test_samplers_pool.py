@@ -53,9 +53,8 @@ def test_a_core_is_kept_for_a_server_that_drives_a_gpu():
 def test_groups_are_received_as_they_come():
     """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
     config = SamplerConfig(num_envs=6, horizon=50, num_groups=6, workers_per_core=6, num_workers=6)
-    config_slots = SamplerConfig(**{**vars(config), "final_observation_slots": 50})
-    spec = config_slots.rollout_spec(ToyEnv.spec)
-    pool = WorkerPool(ToyEnv, spec, config_slots, 0, plan_workers(config_slots))
+    spec = config.rollout_spec(ToyEnv.spec)
+    pool = WorkerPool(ToyEnv, spec, config, 0, plan_workers(config))
     pool.start()
     try:
         rows = [0] * 6
@@ -74,7 +73,7 @@ def test_groups_are_received_as_they_come():
             if not any(pool.is_released(g) for g in range(6)):
                 break
         assert rows == [50] * 6 and len(order) == 300
-        with SerialSampler(ToyEnv, config_slots, seed=0) as serial:
+        with SerialSampler(ToyEnv, config, seed=0) as serial:
             expected = serial.collect(lambda step: np.zeros(6, int))
             assert np.array_equal(expected.observation, pool.rollout.observation)
             assert np.array_equal(expected.raw_reward, pool.rollout.raw_reward)
@@ -84,7 +83,7 @@ def test_groups_are_received_as_they_come():
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
-    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
+    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1, final_observation_slots=1)
     with SerialSampler(ToyEnv, config) as sampler:
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]

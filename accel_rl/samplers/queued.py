@@ -114,8 +114,13 @@ class QueuedSampler:
         self.env_spec = probe_spec(factory)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
-        spec = config.rollout_spec(self.env_spec)
-        self.rollout_spec = replace(spec, T=config.horizon + 1, B=num_envs)
+        rows = config.horizon + 1
+        self.rollout_spec = replace(
+            config.rollout_spec(self.env_spec),
+            T=rows,
+            B=num_envs,
+            final_observation_slots=config.final_observation_slots or rows,
+        )
         self._pool = AgentPool(
             factory,
             self.rollout_spec,

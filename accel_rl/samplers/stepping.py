@@ -89,7 +89,6 @@ class Block:
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
         self._is_waiting = [False] * len(self._envs)
-        self._slots_used = [0] * len(self._envs)
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
         """Reset all environments into observation row ``row``, decorrelated by random steps.
@@ -122,7 +121,6 @@ class Block:
         rollout, columns = self._rollout, self._columns
         if t == 0:
             rollout.final_step[:, columns] = -1
-            self._slots_used = [0] * len(self._envs)
         actions = rollout.action[t, columns].tolist()
         results: list[Sequence[Any]] = []
         try:
@@ -191,17 +189,17 @@ class Block:
     def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
         index, out = self._indices[i], self._out[t + 1][i]
         if keep_final:
-            slot = self._slots_used[i]
-            slots = len(self._rollout.final_step)
-            if slot == slots:
+            final_step = self._rollout.final_step[:, index]
+            slot = int(final_step.argmin())
+            if final_step[slot] >= 0:
+                slots = len(final_step)
                 raise SamplerError(
                     f"environment {index} was truncated more than final_observation_slots={slots} "
-                    f"times within one rollout of {len(self._rollout.action)} steps; raise "
-                    f"final_observation_slots or shorten the horizon"
+                    f"times within one rollout of {len(self._rollout.action)} steps; leave "
+                    f"final_observation_slots out, or raise it"
                 )
             self._rollout.final_observation[slot, index] = out
-            self._rollout.final_step[slot, index] = t
-            self._slots_used[i] = slot + 1
+            final_step[slot] = t
         if self._waits:
             self._is_waiting[i] = True
             out.fill(0)

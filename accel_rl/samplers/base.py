@@ -56,9 +56,9 @@ class SamplerConfig:
     max_worker_restarts: int = 10
     """restarts in all before the run ends with an error"""
     step_timeout_seconds: float = 60.0
-    """a group that has not stepped after so long has hung"""
+    """a group that has not stepped after so long has hung; resets within the step are part of it"""
     reset_timeout_seconds: float = 300.0
-    """likewise for starting and resetting, random first steps included"""
+    """likewise for starting, random first steps included, and for resets between rollouts"""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
         """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""

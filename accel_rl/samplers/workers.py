@@ -167,9 +167,11 @@ class Workers:
         is_step = self.arrays.command[group] == STEP
         option = "step_timeout_seconds" if is_step else "reset_timeout_seconds"
         process = self.processes[worker]
+        within = " (a reset within a step included)" if is_step else ""
         error = WorkerError(
             f"{process.describe()} has not answered within {option}="
-            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time"
+            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time{within}: "
+            f"raise {option}"
         )
         process.kill()
         return error

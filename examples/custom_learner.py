@@ -44,7 +44,8 @@ def main(num_iterations: int = 300) -> float:
             rollout = sampler.collect(policy)
             output = network(torch.from_numpy(rollout.observation))  # [T + 1, B, A + 1]
             logits, value = output[:-1, :, :-1], output[..., -1]
-            going_on = torch.from_numpy(~rollout.terminated)
+            # A time limit counts as an end, for the sake of short code.
+            going_on = torch.from_numpy(~(rollout.terminated | rollout.truncated))
             reward = torch.from_numpy(rollout.reward)
             return_, tail = torch.zeros_like(reward), value[-1].detach()
             for t in reversed(range(len(reward))):

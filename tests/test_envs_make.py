@@ -80,6 +80,8 @@ def test_is_atari_game_knows_the_games(env: str, expected: bool) -> None:
         ("ALE/Pnog-v5", r"did you mean ALE/Pong-v5"),
         ("qqqqqq", r"env=qqqqqq is neither an Atari game nor catch, counting, a Gymnasium id or"),
         ("no_such_module:make", r"env=no_such_module:make: the module no_such_module cannot be im"),
+        ("no_such:Mine-v0", r"env=no_such:Mine-v0: the module no_such cannot be imported"),
+        ("accel_rl:CartPole-v7", r"did you mean CartPole-v1"),
         (
             "accel_rl.envs:make",
             r"env=accel_rl.envs:make: the module accel_rl.envs has no function make",
@@ -89,6 +91,19 @@ def test_is_atari_game_knows_the_games(env: str, expected: bool) -> None:
 def test_unknown_environment_is_refused(env: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_env_factory(env)
+
+
+def test_gymnasium_id_that_a_module_registers_is_found(tmp_path, monkeypatch) -> None:
+    cart_pole = "gymnasium.envs.classic_control:CartPoleEnv"
+    text = f"import gymnasium\ngymnasium.register('Mine-v0', '{cart_pole}')\n"
+    (tmp_path / "mine_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert probe_spec(make_env_factory("mine_module:Mine-v0")).observation_shape == (4,)
+        with pytest.raises(ValueError, match="did you mean Mine-v0"):
+            make_env_factory("mine_module:Mime-v0")
+    finally:
+        gymnasium.registry.pop("Mine-v0", None)
 
 
 def test_function_that_raises_is_named() -> None:

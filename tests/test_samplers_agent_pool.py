@@ -59,7 +59,7 @@ class CloseHangs(ToyEnv):
     "fault, message",
     [
         ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
-        ("nan", r"environment \d \(toy\) returned the reward nan; rewards must be finite"),
+        ("nan", r"environment \d \(toy\) returned the raw_reward nan; it must be finite"),
         ("kill", r"worker \d \(pid \d+, .*environments .*\) was killed by SIGKILL"),
         ("sleep", r"worker \d .* has not answered within step_timeout_seconds=0.5"),
     ],
@@ -186,6 +186,12 @@ def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game)
     assert final.tolist() == [last.observation[0, 0], 0, last.observation[-1, 2] + 1]
 
 
+def test_all_final_observations_of_a_round_of_rows_are_kept_by_default():
+    with make_sampler(partial(ScriptedEnv, "c"), 1, final_observation_slots=None) as sampler:
+        segments = serve_until(sampler, 20)
+    assert {len(segment) for segment in segments} == {1}
+
+
 def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
     options = {"on_worker_failure": "restart", "decorrelation_steps": 30}
     with make_sampler(partial(ScriptedEnv, "." * 39 + "t"), 1, **options) as sampler:
@@ -302,15 +308,15 @@ def test_open_files_are_allowed_or_the_number_of_agents_is_refused():
     """As many as 300 agents need; they are not started."""
     script = """
 import resource
-from accel_rl.samplers.agent_pool import _allow_open_files
+from accel_rl.samplers.workers import allow_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4000))
-_allow_open_files(10)
+allow_open_files(10, 10)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-_allow_open_files(300)
+allow_open_files(300, 300)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))
 try:
-    _allow_open_files(300)
+    allow_open_files(300, 300)
 except ValueError as error:
     print(error)
 """
@@ -319,8 +325,9 @@ except ValueError as error:
     )
     before, after, message = printed.stdout.splitlines()
     assert int(before) == 256 and 2400 < int(after) <= 4000
-    assert message.startswith("300 agents need 24") and "`ulimit -Hn` allows 300" in message
-    assert message.endswith("(a smaller num_groups or max_agents)")
+    assert message.startswith("300 workers in 300 groups need 24")
+    assert "`ulimit -Hn` allows 300; use fewer" in message
+    assert message.endswith("with GA3C a smaller num_groups or max_agents)")
 
 
 def test_open_files_of_an_agent_are_as_many_as_allowed_for():

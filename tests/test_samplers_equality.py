@@ -2,11 +2,13 @@
 
 import dataclasses
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 import pytest
-from toy_envs import ToyEnv
+from toy_envs import ScriptedEnv, ToyEnv
 
+from accel_rl.envs import EnvSpec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
 
@@ -81,6 +83,19 @@ def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
                     expected[b] = [now[0], now[1] + ended, 0 if ended else step]
                     has_ended = ended and reset_policy == "wait"
                 assert (rollout.final_step[:, b] >= 0).sum() == rollout.truncated[:, b].sum()
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
+    options = SamplerConfig(num_envs=4, horizon=16, num_workers=2)
+    with kind(partial(ScriptedEnv, "c", "c", "..c"), options) as sampler:
+        for _ in range(2):
+            rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+            slots, b = np.nonzero(rollout.final_step >= 0)
+            t = rollout.final_step[slots, b]
+            assert len(t) == rollout.truncated.sum() > 30 and rollout.truncated[t, b].all()
+            expected = rollout.observation[t, b] + (0, 0, 1)
+            assert np.array_equal(rollout.final_observation[slots, b], expected)
 
 
 def test_episodes_equal_those_added_up_by_hand():
@@ -165,6 +180,22 @@ def test_scalar_observations_are_sampled(reset_policy):
             for _ in range(3):
                 expected = sampler.collect(policy).observation[..., 2]
                 assert np.array_equal(scalar.collect(policy).observation, expected)
+
+
+class FloatEnv(ToyEnv):
+    """Its spec has a type where there should be a dtype, and a list for a shape."""
+
+    spec = EnvSpec(
+        name="toy", observation_shape=[3], observation_dtype=np.float32, num_actions=np.int64(4)
+    )
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_spec_may_name_a_type(kind):
+    assert FloatEnv.spec == dataclasses.replace(ToyEnv.spec, observation_dtype=np.dtype(np.float32))
+    with kind(FloatEnv, config(num_workers=1)) as sampler:
+        rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+        assert rollout.observation.dtype == np.float32
 
 
 def test_rollout_is_written_in_shared_memory_without_a_copy():

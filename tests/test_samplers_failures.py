@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from accel_rl.samplers import (
     SamplerConfig,
     SamplerError,
     SerialSampler,
+    VectorEnv,
     WorkerError,
 )
 
@@ -41,10 +43,14 @@ def worker_pids() -> list[int]:
     "fault, message",
     [
         ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
-        ("nan", r"environment \d \(toy\) returned the reward nan; rewards must be finite"),
+        ("nan", r"environment \d \(toy\) returned the raw_reward nan; it must be finite"),
+        ("nan reward", r"environment \d \(toy\) returned the reward nan; it must be finite"),
         ("kill", r"worker \d \(pid \d+, .*environments .*\) was killed by SIGKILL"),
         ("exit", r"worker \d .* ended with exit status 7"),
-        ("sleep", r"worker \d .* has not answered within step_timeout_seconds=2"),
+        (
+            "sleep",
+            r"step_timeout_seconds=2; .*\(a reset within a step included\): raise step_timeout",
+        ),
         ("stuck", r"worker \d .* has not answered within step_timeout_seconds=2"),
     ],
 )
@@ -233,7 +239,7 @@ def test_wrong_actions_are_refused(kind, actions, message):
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_overflow_of_final_observations_names_the_option(kind):
-    options = config(horizon=64, num_workers=1)
+    options = config(horizon=64, num_workers=1, final_observation_slots=1)
     with kind(ToyEnv, options) as sampler:
         with pytest.raises(SamplerError, match="final_observation_slots=1 times"):
             for _ in range(5):
@@ -265,11 +271,30 @@ def test_sampler_used_out_of_turn_is_an_error(kind):
         ({"workers_per_core": 3}, r"workers_per_core is 3; it must be 1 .* or num_groups=2"),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
         ({"decorrelation_steps": -1}, "decorrelation_steps is -1; it must be at least 0"),
+        ({"final_observation_slots": 0}, "final_observation_slots is 0; it must be at least 1, or"),
+        ({"reset_policy": "later"}, "reset_policy is 'later'; it must be immediate or wait"),
+        ({"affinity": "none"}, "affinity is 'none'; it must be auto or rotate or off"),
+        ({"on_worker_failure": "ignore"}, "on_worker_failure is 'ignore'; it must be raise or res"),
     ],
 )
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize(
+    "field, value",
+    [("observation_shape", 10), ("observation_dtype", "number"), ("num_actions", 0)],
+)
+def test_spec_that_cannot_be_is_one_error(kind, field, value):
+    def factory():
+        env = ToyEnv()
+        env.spec = replace(ToyEnv.spec, **{field: value})
+        return env
+
+    with pytest.raises(ValueError, match=f"EnvSpec: {field} is {value!r}; it must be"):
+        kind(factory, config())
 
 
 def test_more_workers_than_environments_of_a_group_are_refused():
@@ -336,10 +361,12 @@ def test_worker_never_loads_torch_and_is_pinned():
 
 
 def test_affinity_off_leaves_workers_alone():
-    options = config(final_observation_slots=T, affinity="off")
-    with ParallelSampler(ModulesEnv, options) as sampler:
+    with ParallelSampler(ModulesEnv, config(affinity="off")) as sampler:
         first = sampler.collect(zeros).observation[0]
-    assert (first[:, 1] == len(os.sched_getaffinity(0))).all()
+    env = VectorEnv(ModulesEnv, 2, num_workers=1, affinity="off")
+    also = env.reset()[0]
+    env.close()
+    assert {*first[:, 1], *also[:, 1]} == {len(os.sched_getaffinity(0))}
 
 
 def _is_running(pid: int) -> bool:

@@ -1,5 +1,8 @@
 """The pool alone: who steps what, groups served as they come."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from toy_envs import ToyEnv
@@ -50,9 +53,8 @@ def test_a_core_is_kept_for_a_server_that_drives_a_gpu():
 def test_groups_are_received_as_they_come():
     """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
     config = SamplerConfig(num_envs=6, horizon=50, num_groups=6, workers_per_core=6, num_workers=6)
-    config_slots = SamplerConfig(**{**vars(config), "final_observation_slots": 50})
-    spec = config_slots.rollout_spec(ToyEnv.spec)
-    pool = WorkerPool(ToyEnv, spec, config_slots, 0, plan_workers(config_slots))
+    spec = config.rollout_spec(ToyEnv.spec)
+    pool = WorkerPool(ToyEnv, spec, config, 0, plan_workers(config))
     pool.start()
     try:
         rows = [0] * 6
@@ -71,7 +73,7 @@ def test_groups_are_received_as_they_come():
             if not any(pool.is_released(g) for g in range(6)):
                 break
         assert rows == [50] * 6 and len(order) == 300
-        with SerialSampler(ToyEnv, config_slots, seed=0) as serial:
+        with SerialSampler(ToyEnv, config, seed=0) as serial:
             expected = serial.collect(lambda step: np.zeros(6, int))
             assert np.array_equal(expected.observation, pool.rollout.observation)
             assert np.array_equal(expected.raw_reward, pool.rollout.raw_reward)
@@ -81,7 +83,7 @@ def test_groups_are_received_as_they_come():
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
-    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
+    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1, final_observation_slots=1)
     with SerialSampler(ToyEnv, config) as sampler:
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]
@@ -92,3 +94,20 @@ def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
     assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
     assert rollout.final_step.tolist() == [[1, 2]]
     assert (rollout.valid[2] == is_done).all()
+
+
+def test_open_files_of_many_workers_are_allowed_for():
+    """More than the limit, before any is started."""
+    script = """
+import resource
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+config = SamplerConfig(num_envs=160, num_workers=80)
+ParallelSampler(make_env_factory("catch"), config).close()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(printed.stdout) > 80 * 5 + 2 * 2 + 64

@@ -235,6 +235,17 @@ def test_exported_names_equal_all(folder: Path) -> None:
     assert public - typing_only <= set(exported)
 
 
+def test_all_of_samplers_can_be_imported_without_the_libraries_of_its_adapters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for library, module in (("stable_baselines3", "sb3_vec_env"), ("torchrl", "torchrl_env")):
+        monkeypatch.setitem(sys.modules, library, None)
+        monkeypatch.delitem(sys.modules, f"accel_rl.samplers.{module}", raising=False)
+    names: dict[str, object] = {}
+    exec("from accel_rl.samplers import *", names)
+    assert "VectorEnv" in names and "SB3VecEnv" not in names
+
+
 def test_each_file_opens_with_what_it_is_for() -> None:
     texts = {name_of(path): path.read_text() for path in SOURCES}
     assert not [

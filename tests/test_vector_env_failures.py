@@ -71,7 +71,8 @@ def worker_pids() -> list[int]:
     ("fault", "message"),
     [
         ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
-        ("nan", r"environment \d \(toy\) returned the reward nan; rewards must be finite"),
+        ("nan", r"environment \d \(toy\) returned the raw_reward nan; it must be finite"),
+        ("nan reward", r"environment \d \(toy\) returned the reward nan; it must be finite"),
         ("exit", r"worker \d .* ended with exit status 7"),
         ("sleep", r"worker \d .* has not answered within step_timeout_seconds=1"),
         ("stuck", r"worker \d .* has not answered within step_timeout_seconds=1"),

@@ -233,6 +233,7 @@ print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
         ({"autoreset_mode": "Sometimes"}, "autoreset_mode is 'Sometimes'; .* 'NextStep', 'SameSte"),
         ({"num_envs": 9, "num_groups": 2}, "num_envs=9 does not divide into num_groups=2"),
         ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"affinity": "rotate"}, "affinity is 'rotate'; it must be auto or off"),
         ({"num_workers": 9}, "num_workers is 9; with num_envs=6.* at most 6"),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
         ({"cpus": [4095]}, r"cpus=\[4095\] names CPUs 4095, which cannot be had"),

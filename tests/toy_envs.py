@@ -134,6 +134,8 @@ class FaultyEnv(ToyEnv):
                 ctypes.PyDLL(None).sleep(600)
             if self.fault == "nan":
                 return result._replace(raw_reward=float("nan"))
+            if self.fault == "nan reward":
+                return result._replace(reward=float("nan"))
         return result._replace(terminated=False)
 
     def _is_first(self) -> bool:

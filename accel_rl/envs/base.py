@@ -7,6 +7,7 @@ process never loads torch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -24,6 +25,9 @@ class EnvSpec:
     ``name`` appears in messages; ``frame_skip`` is the number of emulator frames in one step.
     ``frame_stack`` above 1: the first axis of observations is a stack of so many frames, the newest
     last, those before a reset or a lost life (`StepResult.terminated`) blank.
+
+    Raises:
+        ValueError: a shape, dtype or number of actions that cannot be.
     """
 
     name: str
@@ -32,6 +36,38 @@ class EnvSpec:
     num_actions: int
     frame_skip: int = 1
     frame_stack: int = 1
+
+    def __post_init__(self) -> None:
+        for name, (converted, required) in _CHECKS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, converted(value))
+            except (TypeError, ValueError):
+                raise ValueError(f"EnvSpec: {name} is {value!r}; it must be {required}") from None
+
+
+def _count(value: Any) -> int:
+    if operator.index(value) < 1:
+        raise ValueError
+    return operator.index(value)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(map(_count, value))
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(value)  # also of a type, such as np.float32
+    if dtype.kind not in "biuf":
+        raise ValueError
+    return dtype
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "observation_shape": (_shape, "a tuple of whole numbers above 0, such as (10,)"),
+    "observation_dtype": (_dtype, "the dtype of numbers or booleans, such as np.float32"),
+    "num_actions": (_count, "a whole number above 0"),
+}
 
 
 class StepResult(NamedTuple):

@@ -24,9 +24,9 @@ def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory
 
     Args:
         env: an Atari game (``breakout``, ``ms_pacman``), ``catch``, ``counting``, a Gymnasium id
-        (``CartPole-v1``,
-            ``ALE/Pong-v5``), or ``module:function`` with a function that takes no arguments and
-            returns a ``gymnasium.Env`` or an `Environment`.
+            (``CartPole-v1``, ``ALE/Pong-v5``; ``module:Id-v0`` for one that a module registers),
+            or ``module:function`` with a function that takes no arguments and returns a
+            ``gymnasium.Env`` or an `Environment`.
         atari: how Atari games are played; the others ignore it.
 
     Raises:
@@ -119,22 +119,26 @@ def _call(make: Callable[[], Any], name: str) -> Environment:
 
 def _find_function(path: str) -> Any:
     module_name, _, function_name = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(
-            f"env={path}: the module {module_name} cannot be imported ({error}); install it or "
-            f"put its folder on PYTHONPATH"
-        ) from error
-    except Exception as error:
-        raise ValueError(
-            f"env={path}: the module {module_name} cannot be imported: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    module = _import(module_name, path)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ValueError(f"env={path}: the module {module_name} has no function {function_name}")
     return function
+
+
+def _import(module_name: str, env: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"env={env}: the module {module_name} cannot be imported ({error}); install it or "
+            f"put its folder on PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"env={env}: the module {module_name} cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _make_from_gymnasium(env_id: str) -> Environment:
@@ -157,11 +161,14 @@ def _check_gymnasium_id(env: str) -> None:
 
     from accel_rl.envs.atari_games import atari_games, close_names
 
-    _register(env)
+    module_name, _, env_id = env.rpartition(":")
+    if module_name:
+        _import(module_name, env)
+    _register(env_id)
     try:
-        gymnasium.spec(env)
+        gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        close = close_names(env, [*_OWN, *atari_games(), *gymnasium.registry])
+        close = close_names(env_id, [*_OWN, *atari_games(), *gymnasium.registry])
         raise ValueError(
             f"env={env} is neither an Atari game nor catch, counting, a Gymnasium id or "
             f"module:function{close and f'; did you mean {close}?'}"

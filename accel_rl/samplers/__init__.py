@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from accel_rl.samplers.pool import WorkerPool
     from accel_rl.samplers.queued import Prediction, QueuedSampler
     from accel_rl.samplers.saving import SamplerState
-    from accel_rl.samplers.sb3_vec_env import SB3VecEnv
+    from accel_rl.samplers.sb3_vec_env import SB3VecEnv as SB3VecEnv
     from accel_rl.samplers.serial import SerialSampler
-    from accel_rl.samplers.torchrl_env import TorchRLEnv
+    from accel_rl.samplers.torchrl_env import TorchRLEnv as TorchRLEnv
     from accel_rl.samplers.vector_env import VectorEnv
 
 _MODULES = {
@@ -53,6 +53,7 @@ _MODULES = {
     "evaluate": "evaluation",
 }
 
+# Without `SB3VecEnv` and `TorchRLEnv`, whose packages may not be installed.
 __all__ = [
     "ActionServer",
     "Episode",
@@ -63,14 +64,12 @@ __all__ = [
     "Prediction",
     "QueueClosed",
     "QueuedSampler",
-    "SB3VecEnv",
     "Sampler",
     "SamplerConfig",
     "SamplerError",
     "SamplerState",
     "SamplerTimes",
     "SerialSampler",
-    "TorchRLEnv",
     "VectorEnv",
     "WorkerError",
     "WorkerPool",

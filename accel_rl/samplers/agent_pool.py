@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import deque
 from threading import RLock
 from time import monotonic, perf_counter
@@ -22,11 +21,10 @@ from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import CLOSE
 from accel_rl.samplers.stepping import Block
-from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers, require_linux
+from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang
-_DESCRIPTORS = 8  # open files of an agent, in this process
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -61,9 +59,7 @@ class AgentPool:
         *,
         yields: bool,
     ) -> None:
-        require_linux()
         most_agents = rollout_spec.B // envs_per_agent
-        _allow_open_files(most_agents)
         self._config = config
         agents, cores = range(most_agents), plan.worker_cpus
         own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in agents]
@@ -295,23 +291,3 @@ class AgentPool:
     def _fail(self, error: WorkerError) -> NoReturn:
         self.close(GRACE_SECONDS)
         raise error
-
-
-def _allow_open_files(num_agents: int) -> None:
-    """Raise this process' limit of open files as far as so many agents need it.
-
-    Raises:
-        ValueError: it cannot be raised so far.
-    """
-    import resource  # Windows has none
-
-    needed = num_agents * _DESCRIPTORS + len(os.listdir("/proc/self/fd")) + 64
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"{num_agents} agents need {needed} open files, and `ulimit -Hn` allows {hard}; use "
-            f"fewer agents with more environments each (a smaller num_groups or max_agents)"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -15,13 +15,19 @@ from accel_rl.rollout import Rollout, RolloutSpec
 if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
 
+_CHOICES = {
+    "reset_policy": ("immediate", "wait"),
+    "affinity": ("auto", "rotate", "off"),
+    "on_worker_failure": ("raise", "restart"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig:
     """How experience is gathered.
 
     Raises:
-        ValueError: a count is out of range, or ``num_envs`` does not divide into ``num_groups``.
+        ValueError: a value is out of range, or ``num_envs`` does not divide into ``num_groups``.
     """
 
     num_envs: int = 16
@@ -38,8 +44,9 @@ class SamplerConfig:
     """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
     decorrelation_steps: int = 0
     """each environment first takes up to so many uniformly random steps, seeded; 0: none"""
-    final_observation_slots: int = 1
-    """final observations of truncated episodes kept for each environment and rollout"""
+    final_observation_slots: int | None = None
+    """final observations of truncated episodes kept for each environment and rollout; none: of all,
+    one for each step at most"""
     affinity: Literal["auto", "rotate", "off"] = "auto"
     """auto: pin each worker to a core of this process' share; rotate: besides, the policy's thread
     moves from core to core, for policies that compute in it alone; off: the kernel places all"""
@@ -49,9 +56,9 @@ class SamplerConfig:
     max_worker_restarts: int = 10
     """restarts in all before the run ends with an error"""
     step_timeout_seconds: float = 60.0
-    """a group that has not stepped after so long has hung"""
+    """a group that has not stepped after so long has hung; resets within the step are part of it"""
     reset_timeout_seconds: float = 300.0
-    """likewise for starting and resetting, random first steps included"""
+    """likewise for starting, random first steps included, and for resets between rollouts"""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
         """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""
@@ -61,14 +68,20 @@ class SamplerConfig:
             observation_shape=env.observation_shape,
             observation_dtype=env.observation_dtype,
             num_actions=env.num_actions,
-            final_observation_slots=self.final_observation_slots,
+            final_observation_slots=self.final_observation_slots or self.horizon,
         )
 
     def __post_init__(self) -> None:
-        at_least_one = ("num_envs", "horizon", "num_groups", "final_observation_slots")
-        for name in at_least_one:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                known = " or ".join(choices)
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {known}")
+        for name in ("num_envs", "horizon", "num_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        slots = self.final_observation_slots
+        if slots is not None and slots < 1:
+            raise ValueError(f"final_observation_slots is {slots}; it must be at least 1, or none")
         for name in ("decorrelation_steps", "max_worker_restarts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")

@@ -124,8 +124,9 @@ class ParallelSampler:
             pool.recv(group)
         self._waiting += perf_counter() - began
         self._end_abandoned()
-        self._tracker.update(rollout, pool.lost)
+        self._tracker.update(rollout, pool.lost, pool.begun)
         pool.lost.clear()
+        pool.begun.clear()
         if self.config.reset_policy == "wait" and rollout.episode_ended.any():
             for group in range(len(pool.columns)):
                 pool.send(group, row=T, command=RESET_WAITING)

@@ -15,6 +15,7 @@ from typing import Any
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.episodes import Place
 from accel_rl.samplers.errors import SamplerError, WorkerError
 from accel_rl.samplers.layout import assign_columns
 from accel_rl.samplers.restart import truncate_running
@@ -44,10 +45,11 @@ class WorkerPool:
     a `WorkerError` or is replaced, as ``config.on_worker_failure`` says.
 
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
-    ``abandoned``: environments whose running episode a replacement cut off between two rollouts,
-    where no row can tell; ``lost``: rows and environments at which one was cut off within a
-    rollout; whoever keeps statistics empties both. ``make_block``: makes what steps a worker's
-    environments of one group, a `Block` or something with its methods.
+    ``abandoned``: environments that were replaced between two rollouts, where no row can tell;
+    ``lost``: rows and environments at which an episode was cut off within a rollout; ``begun``:
+    behind which a replacement has begun with its random steps; whoever keeps statistics empties
+    all three. ``make_block``: makes what steps a worker's environments of one group, a `Block` or
+    something with its methods.
 
     Raises:
         SamplerError: this is not Linux.
@@ -79,7 +81,8 @@ class WorkerPool:
         self._arrays = self._workers.arrays
         self._num_restarts = 0
         self.abandoned: list[int] = []
-        self.lost: set[tuple[int, int]] = set()
+        self.lost: set[Place] = set()
+        self.begun: set[Place] = set()
         self.rollout = self._arrays.rollout
         self.carry = self._arrays.carry
 
@@ -238,12 +241,13 @@ class WorkerPool:
         columns = workers.spec.columns[worker][group]
         row, waits = int(arrays.row[group]), self._config.reset_policy == "wait"
         if arrays.command[group] in (RESET_WAITING, GET_STATE):
-            # Between two rollouts. Who waited for a reset, or just had it, has no episode running.
-            ended = arrays.rollout.episode_ended
-            self.abandoned += [b for b in columns if not (waits and ended[:, b].any())]
+            self.abandoned += columns  # between two rollouts
             self.carry.is_fresh[columns.start : columns.stop] = False
             return workers.spec.rollout.T
         is_done = not workers.owes(worker, group)
         cut_off = truncate_running(arrays.rollout, columns, row, is_done, waits)
         self.lost |= {(row, b) for b in cut_off}
-        return WAIT_FOR_RESET if waits else row + 1
+        if waits:
+            return WAIT_FOR_RESET  # without random steps
+        self.begun |= {(row, b) for b in columns}
+        return row + 1

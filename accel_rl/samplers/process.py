@@ -40,6 +40,8 @@ class WorkerProcess:
                 f"the environment factory cannot be sent to worker processes: {error}; make it of "
                 f"functions and plain values, and open files and devices inside it"
             ) from error
+        # What else is in it, Python ignores.
+        search_path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()
         # A life pipe of its own: who is told of its end is a property of the open file.
         life_read, self._life = os.pipe()
         setup_read, setup_write = os.pipe()
@@ -67,7 +69,6 @@ class WorkerProcess:
         for descriptor in (setup_read, report_write, life_read):
             os.close(descriptor)
         with os.fdopen(setup_write, "wb") as pipe:
-            search_path = json.dumps(sys.path).encode()
             with suppress(BrokenPipeError):  # it died at its start: its pidfd tells
                 pipe.write(struct.pack("<q", len(search_path)) + search_path + pickled)
                 pipe.flush()

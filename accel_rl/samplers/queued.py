@@ -116,8 +116,13 @@ class QueuedSampler:
         self.env_spec = probe_spec(factory)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
-        spec = config.rollout_spec(self.env_spec)
-        self.rollout_spec = replace(spec, T=config.horizon + 1, B=num_envs)
+        rows = config.horizon + 1
+        self.rollout_spec = replace(
+            config.rollout_spec(self.env_spec),
+            T=rows,
+            B=num_envs,
+            final_observation_slots=config.final_observation_slots or rows,
+        )
         self._pool = AgentPool(
             factory,
             self.rollout_spec,
@@ -135,8 +140,7 @@ class QueuedSampler:
             time_limit_terminal=time_limit_terminal,
             drops_last_reward=drops_last_reward,
         )
-        self._skips_first = config.decorrelation_steps > 0
-        self._tracker = EpisodeTracker(num_envs, self._skips_first)
+        self._tracker = EpisodeTracker(num_envs, skip_first=config.decorrelation_steps > 0)
         self._noise = EnvNoise(seed, num_envs)
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
@@ -283,7 +287,7 @@ class QueuedSampler:
         for agent in fresh:
             columns = self._pool.columns[agent]
             self._segments.begin(columns)
-            self._tracker.forget(columns, self._skips_first)
+            self._tracker.forget(columns)
             self._noise.begin(columns, self._pool.generation_of(agent))
         all_columns = (np.array(agents)[:, None] * m + np.arange(m)).ravel()
         is_lost = np.repeat([agent in lost for agent in agents], m)
@@ -292,8 +296,6 @@ class QueuedSampler:
         for chosen, are_lost in ((has_stepped & ~is_lost, False), (is_lost, True)):
             if chosen.any():
                 self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], are_lost)
-        # Who begins anew begins with random steps.
-        self._tracker.is_skipped[all_columns[is_lost]] = self._skips_first
         taken = self._segments.take(all_columns, has_stepped)
         return taken, int(np.count_nonzero(self.rollout.valid[rows, all_columns]))
 

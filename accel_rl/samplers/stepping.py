@@ -89,7 +89,6 @@ class Block:
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
         self._is_waiting = [False] * len(self._envs)
-        self._slots_used = [0] * len(self._envs)
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
         """Reset all environments into observation row ``row``, decorrelated by random steps.
@@ -122,7 +121,6 @@ class Block:
         rollout, columns = self._rollout, self._columns
         if t == 0:
             rollout.final_step[:, columns] = -1
-            self._slots_used = [0] * len(self._envs)
         actions = rollout.action[t, columns].tolist()
         results: list[Sequence[Any]] = []
         try:
@@ -136,16 +134,16 @@ class Block:
             failed = len(results)
             raise env_failure(self._envs[failed], self._indices[failed], "step", error) from error
         rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
-        rollout.reward[t, columns] = rewards
-        rollout.raw_reward[t, columns] = raw_rewards
+        both = np.array((rewards, raw_rewards), np.float32)  # [2, n]
+        if not np.isfinite(both).all():
+            raise reward_failure(both, self._envs, self._indices)
+        rollout.reward[t, columns], rollout.raw_reward[t, columns] = both
         rollout.terminated[t, columns] = terminated
         rollout.truncated[t, columns] = truncated
         rollout.episode_ended[t, columns] = ended
         rollout.valid[t, columns] = True
         if self._waits:
             rollout.valid[t, columns] = np.logical_not(self._is_waiting)
-        if not np.isfinite(rollout.raw_reward[t, columns]).all():
-            raise reward_failure(raw_rewards, self._envs, self._indices)
         if True in ended:
             for i in np.flatnonzero(ended):
                 self._end_episode(t, int(i), keep_final=truncated[i] and not terminated[i])
@@ -191,17 +189,17 @@ class Block:
     def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
         index, out = self._indices[i], self._out[t + 1][i]
         if keep_final:
-            slot = self._slots_used[i]
-            slots = len(self._rollout.final_step)
-            if slot == slots:
+            final_step = self._rollout.final_step[:, index]
+            slot = int(final_step.argmin())
+            if final_step[slot] >= 0:
+                slots = len(final_step)
                 raise SamplerError(
                     f"environment {index} was truncated more than final_observation_slots={slots} "
-                    f"times within one rollout of {len(self._rollout.action)} steps; raise "
-                    f"final_observation_slots or shorten the horizon"
+                    f"times within one rollout of {len(self._rollout.action)} steps; leave "
+                    f"final_observation_slots out, or raise it"
                 )
             self._rollout.final_observation[slot, index] = out
-            self._rollout.final_step[slot, index] = t
-            self._slots_used[i] = slot + 1
+            final_step[slot] = t
         if self._waits:
             self._is_waiting[i] = True
             out.fill(0)
@@ -215,6 +213,7 @@ class Block:
             raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
 
 
+_REWARDS = ("reward", "raw_reward")
 _NO_STEP = (0.0, 0.0, False, False, False)
 
 
@@ -226,13 +225,13 @@ def env_failure(env: Environment, index: int, call: str, error: Exception) -> Sa
 
 
 def reward_failure(
-    raw_rewards: Sequence[float], envs: Sequence[Environment], indices: range
+    rewards: NDArray[np.float32], envs: Sequence[Environment], indices: range
 ) -> SamplerError:
-    """The error that names the first environment whose reward is not finite."""
-    i = int(np.flatnonzero(~np.isfinite(np.array(raw_rewards, np.float32)))[0])
+    """The error that names the first that is not finite of rewards and raw rewards, ``[2, n]``."""
+    kind, i = np.argwhere(~np.isfinite(rewards))[0]
     return SamplerError(
-        f"environment {indices[i]} ({envs[i].spec.name}) returned the reward {raw_rewards[i]}; "
-        f"rewards must be finite"
+        f"environment {indices[i]} ({envs[i].spec.name}) returned the "
+        f"{_REWARDS[kind]} {rewards[kind, i]}; it must be finite"
     )
 
 

@@ -6,7 +6,7 @@ import functools
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,7 @@ Results = tuple[Array, Array, Array, Array, dict[str, Any]]
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
-    """Environments in pinned worker processes, stepped as one `gymnasium.vector.VectorEnv`.
+    """Environments in worker processes, stepped as one `gymnasium.vector.VectorEnv`.
 
     ``step`` returns observations ``[num_envs, ...]``, rewards ``[num_envs]`` float64 (of float32
     precision, as the learner sees them: clipped where the environment clips), ``terminated`` and
@@ -82,8 +82,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         seed: what unseeded resets follow from; None: differs from run to run. ``reset(seed=...)``
             gives a Gymnasium environment the seed that Gymnasium's vector environments would.
         cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
-        step_timeout_seconds: a group that has not stepped after so long has hung.
-        reset_timeout_seconds: likewise for starting and resetting.
+        affinity: ``auto``: workers are pinned to cores; ``off``: the kernel places them, as for
+            several programs at once that are given no ``cpus`` of their own.
+        step_timeout_seconds: a group that has not stepped after so long has hung; resets within the
+            step are part of it.
+        reset_timeout_seconds: likewise for starting and `reset`.
         copy: False: observations are read-only views of shared memory that stay as they are until
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
@@ -108,16 +111,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         atari: AtariConfig | None = None,
         seed: int | None = None,
         cpus: list[int] | None = None,
+        affinity: Literal["auto", "off"] = "auto",
         step_timeout_seconds: float = 60.0,
         reset_timeout_seconds: float = 300.0,
         copy: bool = True,
     ) -> None:
         mode = find_mode(autoreset_mode)
+        if affinity not in ("auto", "off"):
+            raise ValueError(f"affinity is {affinity!r}; it must be auto or off")
         config = SamplerConfig(
             num_envs=num_envs,
             horizon=1,
             num_groups=num_groups,
             num_workers=num_workers,
+            affinity=affinity,
             step_timeout_seconds=step_timeout_seconds,
             reset_timeout_seconds=reset_timeout_seconds,
         )

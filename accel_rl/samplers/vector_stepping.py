@@ -88,14 +88,14 @@ class VectorBlock:
             i = len(results)
             raise env_failure(self._envs[i], self._indices[i], "step", error) from error
         rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
-        rollout.reward[0, columns] = rewards
-        rollout.raw_reward[0, columns] = raw_rewards
+        both = np.array((rewards, raw_rewards), np.float32)  # [2, n]
+        if not np.isfinite(both).all():
+            raise reward_failure(both, self._envs, self._indices)
+        rollout.reward[0, columns], rollout.raw_reward[0, columns] = both
         rollout.terminated[0, columns] = terminated
         rollout.truncated[0, columns] = truncated
         rollout.episode_ended[0, columns] = ended
         rollout.valid[0, columns] = np.logical_not(is_idle) if resets else True
-        if not np.isfinite(rollout.raw_reward[0, columns]).all():
-            raise reward_failure(raw_rewards, self._envs, self._indices)
         if resets:
             self._is_idle = [False] * len(self._envs)
         if True in terminated or True in truncated:

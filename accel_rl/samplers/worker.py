@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 import traceback
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -34,10 +35,7 @@ from accel_rl.samplers.shared import (
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    # The server's to handle. torchrun, batch systems and terminals send them to every process of a
-    # run, and the server still wants to save what state the simulators are in.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals_to_server()
     die_with_server(descriptors.life)
     try:
         run(descriptors, read_setup(descriptors.setup))
@@ -47,6 +45,21 @@ def main() -> None:
         report["traceback"] = traceback.format_exc()[-8_000:]
         os.write(descriptors.report, json.dumps(report).encode())
         os._exit(1)
+
+
+def leave_signals_to_server() -> None:
+    """Ctrl-C, SIGTERM and SIGHUP do nothing here; the last two do in processes started here.
+
+    Batch systems and terminals send them to every process of a run, and the server still wants to
+    save what state the simulators are in. A signal that is ignored remains so in a program that an
+    environment starts, which could then not be terminated; one with a handler does not. Ctrl-C
+    stays ignored there, too, as in a shell's background jobs: it is not meant for them.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)  # `os.eventfd_read` would raise InterruptedError
+        os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
 
 
 def die_with_server(life: int) -> None:

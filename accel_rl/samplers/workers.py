@@ -11,6 +11,7 @@ import select
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -34,15 +35,7 @@ NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
 GRACE_SECONDS = 0.5
 """for environments to close after a failure; more may hang"""
-
-
-def require_linux() -> None:
-    """Raises SamplerError anywhere else."""
-    if sys.platform != "linux":
-        raise SamplerError(
-            f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
-            f"(serial=true on the command line, where algo is not ga3c)"
-        )
+_WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each, in this process
 
 
 class Workers:
@@ -55,7 +48,7 @@ class Workers:
 
     Raises:
         SamplerError: this is not Linux.
-        ValueError: the rollout does not fit the free memory.
+        ValueError: the free memory, or the number of open files, does not suffice.
     """
 
     def __init__(
@@ -70,12 +63,19 @@ class Workers:
         niceness: int,
         make_block: Callable[..., Any],
     ) -> None:
-        require_linux()
+        if sys.platform != "linux":
+            raise SamplerError(
+                f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
+                f"(serial=true on the command line, where algo is not ga3c)"
+            )
+        allow_open_files(len(columns), len(columns[0]))
         free = free_memory()
-        if rollout_spec.nbytes > free:
+        # Slots for final observations take memory when they are used, and few are.
+        needed = replace(rollout_spec, final_observation_slots=1).nbytes
+        if needed > free:
             raise ValueError(
                 f"rollouts of num_envs={rollout_spec.B} x horizon={rollout_spec.T} take "
-                f"{rollout_spec.nbytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
+                f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
             )
         self._factory = factory
         self._config = config
@@ -166,9 +166,11 @@ class Workers:
         is_step = self.arrays.command[group] == STEP
         option = "step_timeout_seconds" if is_step else "reset_timeout_seconds"
         process = self.processes[worker]
+        within = " (a reset within a step included)" if is_step else ""
         error = WorkerError(
             f"{process.describe()} has not answered within {option}="
-            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time"
+            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time{within}: "
+            f"raise {option}"
         )
         process.kill()
         return error
@@ -212,3 +214,25 @@ class Workers:
         descriptors = (*self.countdown, *self.ready, *self._wake, self.started, self._memory)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def allow_open_files(num_workers: int, num_groups: int) -> None:
+    """Raise this process' limit of open files as far as so many workers and groups need it.
+
+    Raises:
+        ValueError: it cannot be raised so far.
+    """
+    import resource  # not on every system
+
+    own = num_workers * _WORKER_DESCRIPTORS + num_groups * _GROUP_DESCRIPTORS
+    needed = own + len(os.listdir("/proc/self/fd")) + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(
+            f"{num_workers} workers in {num_groups} groups need {needed} open files, and "
+            f"`ulimit -Hn` allows {hard}; use fewer (a smaller num_workers, with GA3C a smaller "
+            f"num_groups or max_agents)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -83,17 +83,17 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("steps_*.pt"))
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     """What `save_checkpoint` wrote, its tensors on the CPU.
 
-    They are the file, mapped: what nobody reads takes no memory, and writing into them changes no
-    file.
+    ``mapped``: they are the file, so that a large replay takes no memory beside the copy that is
+    made of it. While they are there the file may be replaced or deleted, but not overwritten.
 
     Raises:
         ValueError: the file is not a checkpoint of this version of accel_rl.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except OSError:
         raise
     except Exception as error:

@@ -59,7 +59,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     _refuse_changes(read_config(run_dir), config)
     path = latest_checkpoint(run_dir)
     try:
-        saved = load_checkpoint(path)
+        saved = load_checkpoint(path, mapped=True)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -85,7 +85,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
-    part = load_checkpoint(own_part)
+    part = load_checkpoint(own_part, mapped=True)
     return {**saved, **{name: part[name] for name in PART}}
 
 

@@ -31,6 +31,7 @@ CHANGEABLE = {
     "evaluation_steps",
     "evaluation_envs",
     *PARALLEL_ONLY,
+    "sampler.final_observation_slots",
     "learner.num_predictors",
     "learner.num_trainers",
     "learner.max_agents",

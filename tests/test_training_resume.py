@@ -132,7 +132,17 @@ def slow(*values: tuple[str, ...]) -> Any:
     [
         (("env=catch", *serial(SMALL)), ()),
         (("env=catch", *SMALL), ("num_workers=1",)),
-        (("algo=ppo", "env=catch", "horizon=50", "minibatch_size=100", *SMALL), ()),
+        (
+            (
+                "algo=ppo",
+                "env=catch",
+                "horizon=50",
+                "minibatch_size=100",
+                "final_observation_slots=1",
+                *SMALL,
+            ),
+            ("final_observation_slots=none",),
+        ),
         slow(("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
         slow(("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),

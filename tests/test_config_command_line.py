@@ -289,6 +289,12 @@ def test_elsewhere_than_linux_the_message_names_the_serial_sampler(
     assert "serial=true" in err
 
 
+def test_several_learners_elsewhere_than_linux_are_refused(capfd, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert main(["env=catch", "learners=2", "serial=true"]) == 1
+    assert capfd.readouterr().err.startswith("error: several learners need Linux, and this is da")
+
+
 def test_store_elsewhere_than_linux_is_refused(capfd, monkeypatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert main(["env=catch", "algo=a3c", "serial=true"]) == 1

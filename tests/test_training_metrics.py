@@ -2,6 +2,7 @@
 
 import csv
 import math
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,20 @@ def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
     assert table.rows == [{"steps": 100, "a": 1, "b": 2}]
     table.write({"steps": 200, "a": 3, "b": 4})
     assert path.read_text() == "steps,a,b\n100,1,2\n200,3,4\n"
+
+
+def test_row_for_which_there_is_no_room_leaves_no_part_behind(tmp_path) -> None:
+    table = CsvTable(tmp_path / "metrics.csv", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            table.write({"steps": 1, "a": 2})  # 12 bytes with the header, of which 10 fit
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "metrics.csv").read_bytes() == b""
+    table.write({"steps": 1, "a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "steps,a\n1,2\n"
 
 
 def test_header_that_a_full_disk_cut_off_is_none(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from itertools import count
 
 import torch
@@ -18,8 +19,12 @@ from accel_rl.samplers import SamplerConfig
 def check_learners(config: TrainConfig, ranks: Ranks) -> None:
     """Raises ValueError where the learners that were started are not those of ``config``.
 
-    Or where it cannot be divided among them, or has more GPUs than there are.
+    Or where it cannot be divided among them, has more GPUs than there are, or this is not Linux.
     """
+    if sys.platform != "linux" and max(ranks.size, config.num_learners) > 1:
+        raise ValueError(
+            f"several learners need Linux, and this is {sys.platform}; leave learners and gpus out"
+        )
     found = torch.cuda.device_count()
     if config.gpus is not None and config.gpus > found:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -40,6 +40,23 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) 
                 _sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Appends ``data`` to the file at ``path``, which is made where there is none.
+
+    Raises:
+        OSError: it could not be written (the disk is full, say); the file is as long as before.
+    """
+    with naming(path), path.open("ab", buffering=0) as file:
+        size, left = file.tell(), memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with suppress(OSError):  # of what is no file
+                file.truncate(size)
+            raise
 
 
 def _sync_folder(folder: Path) -> None:

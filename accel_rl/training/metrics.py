@@ -18,7 +18,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import naming, whole_lines, write_whole
+from accel_rl.training.files import append_whole, naming, whole_lines, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""
@@ -126,22 +126,23 @@ class CsvTable:
     def write(self, row: Row) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if not self._columns:
-            self._columns = tuple(dict.fromkeys((*row, *(self.rows[0] if self.rows else ()))))
+        columns = self._columns
+        if not columns:
+            columns = tuple(dict.fromkeys((*row, *(self.rows[0] if self.rows else ()))))
             if self.rows:
-                self._rewrite()
+                self._rewrite(columns)
             else:
-                writer.writerow(self._columns)
-        assert set(row) <= set(self._columns), "each row has the columns of the first"
-        writer.writerow(_texts(row, self._columns))
-        with naming(self._path), self._path.open("a", newline="") as file:
-            file.write(text.getvalue())
+                writer.writerow(columns)
+        assert set(row) <= set(columns), "each row has the columns of the first"
+        writer.writerow(_texts(row, columns))
+        append_whole(self._path, text.getvalue().encode())
+        self._columns = columns
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, columns: Sequence[str] = ()) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if self.rows:
-            columns = self._columns or tuple(self.rows[0])
+            columns = columns or tuple(self.rows[0])
             writer.writerow(columns)
             writer.writerows(_texts(row, columns) for row in self.rows)
         write_whole(self._path, text.getvalue().encode())

@@ -114,6 +114,8 @@ def read_spec() -> dict[str, Any]:
     if spec.get("malloc") == "tuned":
         from accel_rl.training.malloc import tune_malloc
 
+        # Peers have both settings of our own training, which sets this before torch is loaded.
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
         tune_malloc()
     return spec
 

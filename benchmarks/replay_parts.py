@@ -50,8 +50,7 @@ def main() -> None:
     """Measures the memory that the specification names."""
     spec = read_spec()
     make = {"accel_rl": make_ours, "sb3": make_sb3, "torchrl": make_torchrl, "cpprb": make_cpprb}
-    if spec["part"] == "accel_rl":
-        os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch
     importlib.import_module(MODULES[spec["part"]])  # not to be counted
     before = _resident_bytes()
     memory = make[spec["part"]](spec)

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from children import Advance, read_spec, serve
+from gymnasium.vector import AutoresetMode
 
 STEPS_AT_ONCE = 1024
 
@@ -48,7 +49,8 @@ def make_vector_env(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """``spec``: env, seed, vector_env (its options); with groups they are sent in turn."""
     from accel_rl.samplers import VectorEnv
 
-    env = VectorEnv(spec["env"], **spec["vector_env"])
+    # So that each step counted is one of an environment: else one after each end is a reset.
+    env = VectorEnv(spec["env"], autoreset_mode="SameStep", **spec["vector_env"])
     env.reset(seed=spec["seed"])
     rng = np.random.default_rng(spec["seed"])
     num_actions, num_groups = int(env.single_action_space.n), len(env.groups)
@@ -90,9 +92,10 @@ def make_sampler(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
 def make_gymnasium(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """``spec``: env, seed, vector_env."""
     num_envs = spec["vector_env"]["num_envs"]
-    settings = {"shared_memory": True, "copy": False}
+    settings = {"shared_memory": True, "copy": False, "autoreset_mode": "SameStep"}
+    vector_kwargs = settings | {"autoreset_mode": AutoresetMode.SAME_STEP}
     env: Any = gymnasium.make_vec(
-        spec["env"], num_envs, vectorization_mode="async", vector_kwargs=settings
+        spec["env"], num_envs, vectorization_mode="async", vector_kwargs=vector_kwargs
     )
     env.reset(seed=spec["seed"])
     rng = np.random.default_rng(spec["seed"])

@@ -103,6 +103,8 @@ def test_parts_share_a_folder_if_they_are_parts_of_the_same_sweep(tmp_path) -> N
     folder = tmp_path / "sweep"
     runs, others = (plan_runs({"env": "catch", "seed": seeds}) for seeds in ("0,1", "0,2"))
     part = SweepOptions(part="2/2", sweep_dir=str(folder))
+    folder.mkdir()
+    (folder / ".sweep.yaml.other-1.part").touch()  # what another part is just writing
     assert make_directory(part, runs) == make_directory(part, runs) == folder
     assert read_plan(folder) == runs
     for options, given in ((part, others), (SweepOptions(sweep_dir=str(folder)), runs)):

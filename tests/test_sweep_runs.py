@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from accel_rl.envs.catch import Catch
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.sweep import queue
+from accel_rl.training.sweep import command, queue
 from accel_rl.training.sweep.plan import is_finished, plan_runs, read_plan
 from accel_rl.training.sweep.slots import Slot
 
@@ -160,6 +161,21 @@ def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_pat
     assert "goes on after" in (folder / "runs" / "catch-a2c-0" / "train.log").read_text()
     done = [is_finished(run, folder / "runs" / run.name) for run in read_plan(folder)]
     assert done == [True, False, True]  # the first part of two
+
+
+def test_last_part_to_end_writes_the_results_of_all(tmp_path, monkeypatch, capsys) -> None:
+    options = ["env=catch", "seed=0,1", *SHORT, f"sweep_dir={tmp_path / 'sweep'}"]
+    work_off = command.work_off
+
+    def while_another_part_works(*arguments: Any) -> None:
+        monkeypatch.setattr(command, "work_off", work_off)
+        assert main(["sweep", *options, "part=2/2"]) == 0
+        work_off(*arguments)
+
+    monkeypatch.setattr(command, "work_off", while_another_part_works)
+    assert main(["sweep", *options, "part=1/2"]) == 0
+    states = [row["state"] for row in rows_of(tmp_path / "sweep" / "results.csv")]
+    assert states == ["finished", "finished"]
 
 
 def test_killed_sweep_leaves_no_run_behind(tmp_path) -> None:

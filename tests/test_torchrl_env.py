@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.envs import check_env_specs
+from torchrl.envs import RewardSum, TransformedEnv, check_env_specs
 from toy_envs import ScriptedEnv
 
 from accel_rl.samplers import TorchRLEnv, VectorEnv
@@ -55,6 +55,30 @@ def test_rollout_over_resets_is_the_same_as_by_hand_with_the_same_seed() -> None
         expected = other.reset(options={"reset_mask": done})[0] if done.any() else observation
     assert rollout["next", "truncated"].any() and rollout["next", "terminated"].any()
     other.close()
+
+
+def test_it_is_closed_once_it_was_closed() -> None:
+    """TorchRL's collectors close what is not."""
+    env = make("catch")
+    assert not env.is_closed and not TransformedEnv(env, RewardSum()).is_closed
+    env.close()
+    assert env.is_closed
+
+
+def test_results_are_on_the_device_that_torchrl_moves_it_to() -> None:
+    env = make("catch").to("cpu")
+    cpu = torch.device("cpu")
+    assert env.reset().device == cpu
+    rollout = env.rollout(30, break_when_any_done=False)
+    assert rollout.device == cpu and rollout["next", "done"].any()
+    env.close()
+
+
+def test_steps_of_some_environments_alone_are_refused() -> None:
+    env = make(partial(ScriptedEnv, "..t", "....t"))
+    with pytest.raises(NotImplementedError, match="leave break_when_all_done out"):
+        env.step(env.rand_action(env.reset()).set("_step", torch.ones(B, dtype=torch.bool)))
+    env.close()
 
 
 def test_game_goes_on_after_a_lost_life() -> None:

@@ -61,6 +61,12 @@ def test_atari_game_is_filmed_in_colour_at_each_frame_of_the_emulator(breakout) 
     assert red_bricks[0] > 150 > red_bricks[2] + 50
 
 
+def test_film_goes_on_behind_the_limit_of_training(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=breakout", "atari.max_episode_steps=20")
+    game = play_game(run_dir, max_steps=30)
+    assert (game.num_steps, game.is_over) == (30, False)
+
+
 def test_game_of_another_seed_is_another(breakout) -> None:
     a, b, c = (play_game(breakout, seed=seed, max_steps=400) for seed in (0, 0, 1))
     assert a == b

@@ -64,25 +64,45 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
             seed, self._next_seed = self._next_seed, None
             observation, _ = self._env.reset(seed=seed)
         else:
-            options = {"reset_mask": mask.reshape(-1).numpy()}
+            options = {"reset_mask": mask.reshape(-1).cpu().numpy()}
             observation, _ = self._env.reset(options=options)
         none = np.zeros(self._env.num_envs)
         return self._results(observation, none, {"terminated": none > 0, "truncated": none > 0})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        observation, reward, terminated, truncated, infos = self._env.step(tensordict["action"])
-        results = self._results(
-            observation, infos["raw_reward"], {"terminated": terminated, "truncated": truncated}
-        )
-        results["reward"] = _column(reward.astype(np.float32))
-        return results
+        if tensordict.get("_step", None) is not None:
+            raise NotImplementedError(
+                "all environments step at once: leave break_when_all_done out"
+            )
+        action = tensordict["action"].cpu().numpy()
+        observation, reward, terminated, truncated, infos = self._env.step(action)
+        flags = {"terminated": terminated, "truncated": truncated}
+        return self._results(observation, infos["raw_reward"], flags, reward)
 
-    def _results(self, observation: Array, raw_reward: Array, flags: dict[str, Array]) -> Any:
+    def _results(
+        self,
+        observation: Array,
+        raw_reward: Array,
+        flags: dict[str, Array],
+        reward: Array | None = None,
+    ) -> Any:
         values = {name: _column(flag) for name, flag in flags.items()}
+        if reward is not None:
+            values["reward"] = _column(reward.astype(np.float32))
         values["done"] = values["terminated"] | values["truncated"]
         values["observation"] = torch.from_numpy(observation)
         values["raw_reward"] = _column(raw_reward.astype(np.float32))
-        return TensorDict(values, batch_size=self.batch_size)
+        results = TensorDict(values, batch_size=self.batch_size)
+        return results if self.device is None else results.to(self.device)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the workers have ended."""
+        return self._env.closed
+
+    @is_closed.setter
+    def is_closed(self, value: bool) -> None:
+        """TorchRL's base classes set it as they see it."""
 
     def _set_seed(self, seed: int | None) -> None:
         self._next_seed = seed

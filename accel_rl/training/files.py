@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,13 +22,14 @@ def naming(path: Path) -> Iterator[None]:
 def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
     """Writes ``data`` to ``path`` so that a reader sees all of it or what was there before.
 
-    It goes to a temporary name beside ``path``, which is then moved. ``durable``: it is on the
-    disk before the move, so that this holds over a power cut too.
+    It goes to a temporary name beside ``path``, which is then moved. Several processes, also of
+    several machines, may do so at once. ``durable``: it is on the disk before the move, so that
+    this holds over a power cut too.
 
     Raises:
         OSError: it could not be written; ``path`` is as it was and nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.part")
     with naming(path):
         try:
             with temporary.open("wb") as file:

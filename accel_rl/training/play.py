@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +80,10 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
     out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
     pictures: list[NDArray[np.uint8]] = []
-    env, frames_per_second = make_shown_env(config.env, config.atari, pictures.append)
+    atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps)
+    env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
     spec = env.spec
-    score, num_steps, is_over, num_frames = 0.0, 0, False, 0
+    score, num_steps, has_ended, is_over, num_frames = 0.0, 0, False, False, 0
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
     observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
@@ -100,14 +102,15 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
                 movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
             num_frames += len(pictures)
             pictures.clear()
-            if is_over or num_steps == options.max_steps:
+            if has_ended or num_steps == options.max_steps:
                 break
             on_device = torch.from_numpy(observation).to(device)
             action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device), slice(0, 1))
             result = env.step(int(action), observation[0])
             score += result.raw_reward
             num_steps += 1
-            is_over = result.episode_ended
+            has_ended = result.episode_ended
+            is_over = has_ended and not result.truncated
             show(num_steps)
     return Game(
         path=out,

@@ -24,6 +24,7 @@ from accel_rl.training.sweep.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
+    is_finished,
     plan_runs,
     read_options,
     read_plan,
@@ -90,7 +91,9 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
             )
             stop.hold()
             work_off(here, slots, stop, display.tell, display.look)
-        # Of the other parts too, as far as they have come.
+        for job in jobs:  # of the other parts, too, as far as they have come by now
+            if job.state == "waiting" and is_finished(job.run, job.run_dir):
+                job.state = "finished"
         panels = write_report(sweep_dir, jobs)
     return _conclude(sweep_dir, here, panels, console, stop)
 
@@ -108,7 +111,8 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
     else:
         path = Path(options.sweep_dir)
     path.mkdir(parents=True, exist_ok=True)
-    names = os.listdir(path)
+    # Another part may be writing its plan, which is the same.
+    names = [name for name in os.listdir(path) if not name.startswith(".sweep.yaml.")]
     if "sweep.yaml" in names and options.part_of[1] > 1 and read_plan(path) == runs:
         return path
     if names:

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import ParallelConfig
+from accel_rl.parallel import ParallelConfig, Ranks
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import SamplerConfig
 from accel_rl.topology import Core, Machine
+from accel_rl.training import devices
 from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.devices import learner_device
 from accel_rl.training.plan import describe_plan
 from accel_rl.training.run import run
 from accel_rl.training.speed_model import (
@@ -117,6 +120,17 @@ def test_costs_of_several_learners_have_their_exchange() -> None:
     assert measured.costs(1, 2) == Costs(1.0, 2.0, 3.0, 0.0)
     assert measured.costs(2, 2) == Costs(1.0, 2.0, 3.0, 16 * 0.5)
     assert measured._replace(pushes=0.25).costs(2, 2).exchange == 0.25
+
+
+def test_parts_are_measured_on_the_cpu_where_the_learners_will_be(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = parse_arguments(["env=catch", "learners=2", "gpus=0"])
+    assert learner_device(alone(config, 2), Ranks()).type == "cpu"
+
+
+def test_node_of_a_learner_is_that_of_the_gpu_that_it_shares(monkeypatch) -> None:
+    monkeypatch.setattr(devices, "_node", lambda index: index)
+    assert devices.gpu_nodes(6, 3) == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("algo", [algo for algo in PRESETS if algo != "ga3c"])

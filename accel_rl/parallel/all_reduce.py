@@ -24,7 +24,8 @@ class AllReduce(Local):
     and each applies the rule by itself, to its own copy of equal parameters and optimizer state.
 
     Raises:
-        TeamError: from every call that needs the others, when one of them is gone.
+        TeamError: from every call that needs the others, when one of them is gone. Through NCCL it
+            is the device that waits: the launcher, or NCCL's own timeout, ends such a learner.
     """
 
     def __init__(

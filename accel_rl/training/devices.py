@@ -28,7 +28,7 @@ def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
     device = pick_device("cpu" if config.gpus == 0 else config.device)
     if device.type == "cpu" or ranks.size == 1:
         return device
-    device = torch.device("cuda", ranks.local_rank % _num_gpus(config))
+    device = torch.device("cuda", ranks.local_rank % num_gpus(config))
     torch.cuda.set_device(device)
     return device
 
@@ -49,18 +49,18 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
 def has_own_gpu(config: TrainConfig, ranks: Ranks) -> bool:
     """Whether every learner of this machine runs on a GPU that it shares with no other."""
     on_gpu = pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda"
-    return on_gpu and ranks.local_size <= _num_gpus(config)
+    return on_gpu and ranks.local_size <= num_gpus(config)
 
 
-def _num_gpus(config: TrainConfig) -> int:
+def num_gpus(config: TrainConfig) -> int:
+    """Of this machine that the learners here share."""
     found = torch.cuda.device_count()
     return min(config.gpus or found, found)
 
 
-def gpu_nodes(num_learners: int) -> list[int | None]:
+def gpu_nodes(num_learners: int, num_gpus: int) -> list[int | None]:
     """The NUMA node of the GPU of each learner on this machine, None where unknown."""
-    found = torch.cuda.device_count()
-    return [_node(rank % found) for rank in range(num_learners)]
+    return [_node(rank % num_gpus) for rank in range(num_learners)]
 
 
 def _node(index: int) -> int | None:

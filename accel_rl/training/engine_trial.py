@@ -114,11 +114,11 @@ def choose(
     here. ``tell`` is given a line for each.
     """
     began = perf_counter()
-    end = began + seconds
     best, fastest = first, make(first)
     try:
         fastest.start()
-        fastest.measure()  # gets warm
+        fastest.measure()  # gets warm; what is captured is compiled
+        end = perf_counter() + seconds
         tell(f"{first.describe()} makes {fastest.measure():,.0f} steps/s")
         tried = {first._replace(num_workers=fastest.num_workers)}
         waiting = neighbours(first, fastest.num_workers, num_envs)

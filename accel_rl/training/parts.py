@@ -40,7 +40,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.topology import Seat
-from accel_rl.training.devices import gpu_nodes, learner_device, make_capture
+from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.exchanges import PullingServer, make_exchange
@@ -254,7 +254,7 @@ def make_sampler(
     if config.serial:
         return SerialSampler(factory, share, seed)
     on_gpu = device.type == "cuda"
-    nodes = tuple(gpu_nodes(ranks.local_size)) if on_gpu else None
+    nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     sampler = ParallelSampler(factory, share, seed, list(config.cpus) or None, on_gpu, seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":

@@ -199,6 +199,7 @@ def alone(config: TrainConfig, num_learners: int) -> TrainConfig:
         tune=False,
         learners=None,
         gpus=None,
+        device="cpu" if config.gpus == 0 else config.device,
         evaluation_interval=0,
     )
 

@@ -1,5 +1,8 @@
 """The action server on a GPU: the same rollouts as on the CPU, and no hidden waiting."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -54,7 +57,7 @@ def test_rollouts_on_the_device_equal_those_on_the_cpu(
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
-def test_collecting_and_learning_wait_for_the_actions_alone() -> None:
+def test_collecting_and_learning_wait_for_the_actions_alone(forbidding_waits: Any) -> None:
     device = torch.device("cuda")
     agent, config = make_agent(device), A2CConfig()
     flat = FlatParameters(agent.model)
@@ -64,13 +67,10 @@ def test_collecting_and_learning_wait_for_the_actions_alone() -> None:
         ActionServer(agent, sampler, device) as server,
     ):
         for number in range(4):
-            if number == 1:  # the first time, libraries set themselves up
-                torch.cuda.set_sync_debug_mode("error")
-            try:
+            # The first time, libraries set themselves up.
+            with forbidding_waits() if number else nullcontext():
                 sampler.collect(server)
                 learner.update(server.finish(), progress=0.0)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
     flat.check_views()
 
 

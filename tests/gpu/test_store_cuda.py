@@ -1,6 +1,7 @@
 """Learners on a GPU that share a parameter store: the same as a learner alone."""
 
 import contextlib
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_multi_step_adam_of_one_learner_on_the_gpu_equals_adam(period: int) -> N
 
 
 def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, forbidding_waits: Any
 ) -> None:
     parameters = model()
     with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
@@ -86,9 +87,6 @@ def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
         waits = []
         wait = exchange._wait_for_device
         monkeypatch.setattr(exchange, "_wait_for_device", lambda: (waits.append(1), wait()))
-        torch.cuda.set_sync_debug_mode("error")  # of any other wait
-        try:
+        with forbidding_waits():
             exchange.step(lr=0.01)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert len(waits) == 1 + 3

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -101,6 +99,8 @@ def free_memory(root: Path = Path("/")) -> int:
 
     Pages of files that the cgroup could drop, ``inactive_file``, are not counted as taken.
     """
+    import psutil  # not in simulator processes, which import this file
+
     lefts = (_folder_memory(folder) for folder in _cgroup_folders("memory", root))
     free = [psutil.virtual_memory().available, *(left for left in lefts if left is not None)]
     return max(0, min(free))

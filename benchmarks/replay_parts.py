@@ -19,7 +19,6 @@ in the way that its documentation has for Atari and that takes the least memory:
 from __future__ import annotations
 
 import importlib
-import os
 import resource
 from collections.abc import Callable
 from itertools import pairwise
@@ -50,7 +49,6 @@ def main() -> None:
     """Measures the memory that the specification names."""
     spec = read_spec()
     make = {"accel_rl": make_ours, "sb3": make_sb3, "torchrl": make_torchrl, "cpprb": make_cpprb}
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch
     importlib.import_module(MODULES[spec["part"]])  # not to be counted
     before = _resident_bytes()
     memory = make[spec["part"]](spec)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -93,8 +92,7 @@ def test_bad_input_gives_one_message_and_exit_code_1(
 
 def test_file_that_cannot_be_written_gives_one_message(run_dir, tmp_path, capsys) -> None:
     out = tmp_path / "scores.json"
-    # In the way of the temporary file.
-    (tmp_path / f".scores.json.{platform.node()}-{os.getpid()}.part").mkdir()
+    (tmp_path / ".scores.json.part").mkdir()  # in the way of the temporary file
     options = ["num_steps=20", "num_envs=2", "serial=true", f"out={out}"]
     assert main(["evaluate", str(run_dir), *options]) == 1
     err = capsys.readouterr().err

@@ -19,17 +19,20 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) -> None:
+def write_whole(
+    path: Path, data: bytes | memoryview, *, durable: bool = False, shared: bool = False
+) -> None:
     """Writes ``data`` to ``path`` so that a reader sees all of it or what was there before.
 
-    It goes to a temporary name beside ``path``, which is then moved. Several processes, also of
-    several machines, may do so at once. ``durable``: it is on the disk before the move, so that
-    this holds over a power cut too.
+    It goes to a temporary name beside ``path``, which is then moved. ``durable``: it is on the
+    disk before the move, so that this holds over a power cut too. ``shared``: several processes,
+    also of several machines, may do so at once.
 
     Raises:
         OSError: it could not be written; ``path`` is as it was and nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.part")
+    writer = f".{platform.node()}-{os.getpid()}" if shared else ""
+    temporary = path.with_name(f".{path.name}{writer}.part")
     with naming(path):
         try:
             with temporary.open("wb") as file:

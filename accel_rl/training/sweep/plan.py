@@ -184,7 +184,7 @@ def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
             if value not in axes.setdefault(key, []):
                 axes[key].append(value)
     tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
-    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode())
+    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
 
 
 def read_plan(sweep_dir: Path) -> list[PlannedRun]:

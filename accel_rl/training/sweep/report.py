@@ -66,10 +66,11 @@ def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
     scores = {job.run.name: read_score(job) for job in jobs if job.state == "finished"}
     scored = [score for score in scores.values() if score is not None]
     panels = make_panels(scored)
-    write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode())
-    write_whole(sweep_dir / "results.md", _markdown(sweep_dir.name, jobs, scored, panels).encode())
+    write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode(), shared=True)
+    text = _markdown(sweep_dir.name, jobs, scored, panels)
+    write_whole(sweep_dir / "results.md", text.encode(), shared=True)
     if panels:
-        write_whole(sweep_dir / "results.png", _draw(panels))
+        write_whole(sweep_dir / "results.png", _draw(panels), shared=True)
     return panels
 
 

@@ -6,8 +6,9 @@ Alignment, everywhere in this package: ``action[t]`` was chosen from ``observati
 been reset already in ``observation[t + 1]`` (same-step autoreset), except under the ``wait`` reset
 policy, where the rest of its column is zero and not valid.
 
-The final observation of an episode that was truncated at ``t`` is kept in slot ``k`` of its column:
-``final_observation[k, b]`` with ``final_step[k, b] == t``; unused slots have ``final_step == -1``.
+The final observation of an episode that was truncated at ``t``, and not terminated there as well,
+is kept in slot ``k`` of its column: ``final_observation[k, b]`` with ``final_step[k, b] == t``;
+unused slots have ``final_step == -1``.
 """
 
 from __future__ import annotations
@@ -89,8 +90,16 @@ class Rollout:
         return cls(**{n: np.zeros(shape, dtype) for n, (shape, dtype) in spec.layout().items()})
 
     def copy(self) -> Rollout:
-        """A copy that the next ``collect`` leaves alone."""
-        return Rollout(*(getattr(self, field.name).copy() for field in fields(self)))
+        """A copy that the next ``collect`` leaves alone; 0 in slots that are not used.
+
+        Only used slots are read: reading the others would give them memory.
+        """
+        final_observation = np.zeros_like(self.final_observation)
+        used = np.nonzero(self.final_step >= 0)
+        final_observation[used] = self.final_observation[used]
+        others = (field.name for field in fields(self) if field.name != "final_observation")
+        copies = {name: getattr(self, name).copy() for name in others}
+        return Rollout(final_observation=final_observation, **copies)
 
 
 def layout_bytes(layout: Layout) -> int:

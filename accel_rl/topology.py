@@ -195,26 +195,32 @@ def plan_cores(
             # What is left over after whole workers, less than one CPU, is for the server.
             paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
         num_workers = paid_for * workers_per_core
-    planned = len(worker_cores) * workers_per_core
-    if num_ranks > len(cores):
-        notice = f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
-    elif num_workers > planned:
-        notice = (
-            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
-            f"num_workers={planned} may be faster"
-        )
-    elif drives_gpu and len(share) == 1:
-        notice = "the server of a GPU shares its one core with the workers"
-    else:
-        notice = ""
-    if notice and rank == 0:
-        _warn_once(notice)
-    worker_cpus = []
+    if rank == 0:
+        planned = len(worker_cores) * workers_per_core
+        if num_ranks > len(cores):
+            _warn_once(
+                f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
+            )
+        elif num_workers > planned:
+            _warn_once(
+                f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
+                f"num_workers={planned} may be faster"
+            )
+        elif drives_gpu and len(share) == 1:
+            _warn_once("the server of a GPU shares its one core with the workers")
+    return CorePlan(_deal(worker_cores, num_workers, workers_per_core), server_cpus)
+
+
+def _deal(
+    cores: Sequence[Core], num_workers: int, workers_per_core: int
+) -> tuple[tuple[int, ...], ...]:
+    """The CPUs of each worker, core after core and again from the first."""
+    cpus = []
     for worker in range(num_workers):
-        core = worker_cores[worker // workers_per_core % len(worker_cores)]
+        core = cores[worker // workers_per_core % len(cores)]
         first = worker % workers_per_core % len(core.cpus)
-        worker_cpus.append(core.cpus[first::workers_per_core])
-    return CorePlan(tuple(worker_cpus), server_cpus)
+        cpus.append(core.cpus[first::workers_per_core])
+    return tuple(cpus)
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

@@ -72,8 +72,21 @@ def random_rollout(T: int, B: int, seed: int) -> tuple[Floats, Bools, Bools, Flo
 def fold(
     reward: Floats, terminated: Bools, truncated: Bools, final_value: Floats
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    tensors = (torch.from_numpy(x) for x in (reward, terminated, truncated, final_value))
-    return fold_truncation(*tensors, gamma=GAMMA)
+    valid = np.ones_like(terminated)
+    arrays = (reward, terminated, truncated, valid, final_value)
+    return fold_truncation(*map(torch.from_numpy, arrays), gamma=GAMMA)
+
+
+def test_step_that_a_lost_worker_did_not_take_discounts_nothing() -> None:
+    """Steps 0 and 1 of one environment were taken, 2 was not; its episode goes on from there."""
+    reward, final_value = torch.tensor([[1.0], [2.0], [0.0]]), torch.tensor([[0.0], [0.0], [12.0]])
+    truncated = torch.tensor([[False], [False], [True]])
+    terminated = torch.zeros_like(truncated)
+    folded = fold_truncation(reward, terminated, truncated, ~truncated, final_value, gamma=0.9)
+    value = torch.tensor([[5.0], [7.0], [12.0]])
+    for gae_lambda, expected in ((1.0, [1 + 0.9 * 12.8, 12.8]), (0.0, [1 + 0.9 * 7, 12.8])):
+        advantage = generalized_advantages(*folded, value, torch.tensor([99.0]), gae_lambda)
+        assert (advantage + value)[:2, 0].tolist() == pytest.approx(expected)  # 12.8 = 2 + 0.9 * 12
 
 
 @pytest.mark.parametrize("T", [1, 2, 5, 13])

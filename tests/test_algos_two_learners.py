@@ -116,6 +116,7 @@ def test_both_go_on_from_a_state_to_the_bit(save_replay: bool) -> None:
     other, other_exchange, other_second = make_two(config)
     other.set_state(state)
     other_exchange.load_state_dict(exchange.state_dict())
+    other_second.load_state_dict(state["secondary"]["learner"])
     if not save_replay:
         assert other.update(make_batch(0), 0.0) == other.update(make_batch(1), 0.0) == {}
         assert "secondary_loss" in other.update(make_batch(2), 0.0)

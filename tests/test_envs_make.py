@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from accel_rl.envs import (
     AtariConfig,
@@ -16,6 +17,7 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
+from accel_rl.samplers import ParallelSampler, SamplerConfig
 
 
 def make_cart_pole() -> gymnasium.Env[Any, Any]:
@@ -195,3 +197,24 @@ def test_module_with_a_mistake_in_it_is_one_message(tmp_path, monkeypatch) -> No
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="mistaken_env cannot be imported: SyntaxError"):
         make_env_factory("mistaken_env:make")
+
+
+def test_id_registered_in_this_process_reaches_workers() -> None:
+    class Cart(CartPoleEnv):
+        pass
+
+    gymnasium.register("LocalCart-v0", entry_point=Cart, max_episode_steps=7)
+    try:
+        config = SamplerConfig(num_envs=2, horizon=20, num_workers=1, num_groups=1)
+        with ParallelSampler(make_env_factory("LocalCart-v0"), config) as sampler:
+            sampler.collect(lambda step: [0, 1])
+            episodes = sampler.take_episodes()
+    finally:
+        del gymnasium.registry["LocalCart-v0"]
+    assert episodes and all(episode.length <= 7 for episode in episodes)
+
+
+@pytest.mark.parametrize("factory", ["catch", Catch()])
+def test_what_is_no_factory_is_told_what_one_is(factory: Any) -> None:
+    with pytest.raises(EnvError, match=r"the factory is .*make_env_factory gives one for a name"):
+        probe_spec(factory)

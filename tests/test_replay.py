@@ -343,7 +343,10 @@ def test_drawing_and_gathering_give_shapes_without_data() -> None:
     assert batch.reward.shape == batch.discount.shape == batch.valid.shape == (32,)
 
 
-def test_environment_that_was_replaced_between_rollouts_makes_no_transition_across() -> None:
+@pytest.mark.parametrize("num_random_steps", [0, 1, 5])
+def test_environment_that_was_replaced_between_rollouts_makes_no_transition_across(
+    num_random_steps: int,
+) -> None:
     world, replay = World(stack=3, waits=False), make(stack=3, slots=40)
     priorities = Priorities(replay, alpha=1.0, default=1.0)
     for _ in range(4):
@@ -352,6 +355,8 @@ def test_environment_that_was_replaced_between_rollouts_makes_no_transition_acro
     last = replay.num_stored - 1
     world.steps[2][last]["truncated"] |= not world.steps[2][last]["terminated"]
     world._restart(2)  # as a successor would, unknown to the rollouts
+    for _ in range(num_random_steps):
+        world._push(2)
     for _ in range(3):
         replay.append(world.rollout())
         priorities.follow()
@@ -362,3 +367,5 @@ def test_environment_that_was_replaced_between_rollouts_makes_no_transition_acro
     for i in torch.nonzero(batch.valid & (batch.env == 2)).flatten().tolist():
         s = batch.step[i].item()
         assert batch.observation[i].tolist() == world.steps[2][s]["observation"]
+        if batch.discount[i]:
+            assert batch.next_observation[i].tolist() == world.steps[2][s + 1]["observation"]

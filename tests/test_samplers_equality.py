@@ -54,6 +54,36 @@ def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, work
                 assert serial.take_episodes() == parallel.take_episodes()
 
 
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_policy):
+    kept = []
+
+    def keeping_policy(step: PolicyInput) -> np.ndarray:
+        kept.append(step)
+        return tabular_policy(step)
+
+    with kind(ToyEnv, config(reset_policy, groups=2), seed=3) as sampler:
+        for _ in range(3):
+            kept.clear()
+            rollout = sampler.collect(keeping_policy)
+            for step in kept:
+                expected = rollout.observation[step.t, step.columns]
+                assert np.array_equal(step.observation, expected)
+
+
+def test_copy_holds_the_final_observations_that_there_are_and_no_others():
+    with SerialSampler(ToyEnv, config(), seed=3) as sampler:
+        for _ in range(3):
+            rollout = sampler.collect(tabular_policy)
+        copy = rollout.copy()
+        used = rollout.final_step >= 0
+        assert used.any() and not used.all()
+        assert_same(rollout, copy)
+        assert rollout.final_observation[~used].any()  # of earlier rollouts
+        assert not copy.final_observation[~used].any()
+
+
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
     """Replays every column by hand: alignment, autoreset, row T to row 0, final observations."""

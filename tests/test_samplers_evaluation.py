@@ -53,6 +53,18 @@ def test_games_that_begin_within_the_share_of_their_environment_count(num_steps:
     assert (result.num_unfinished, result.num_lost) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"reset_policy": "wait"}, "reset_policy is wait; .*reset_policy='immediate'"),
+        ({"decorrelation_steps": 5}, "decorrelation_steps is 5; .*decorrelation_steps=0"),
+    ],
+)
+def test_sampler_that_would_leave_out_steps_is_refused(option, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        play(ToyEnv, 40, **option)
+
+
 def test_a_long_game_that_begins_just_before_the_end_counts_whole() -> None:
     factory = functools.partial(ScriptedEnv, ".t", "." * 39 + "t")  # 2 steps, then 40, then 2 ...
     result = play(factory, num_steps=3, num_envs=1)

@@ -45,6 +45,9 @@ def worker_pids() -> list[int]:
         ("raise", r"worker \d .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
         ("nan", r"environment \d \(toy\) returned the raw_reward nan; it must be finite"),
         ("nan reward", r"environment \d \(toy\) returned the reward nan; it must be finite"),
+        ("truncated alone", r"environment \d \(toy\) failed in step: .*truncated always with it"),
+        ("ended alone", r"environment \d \(toy\) failed in step: .*episode_ended goes with"),
+        ("four", r"environment \d \(toy\) failed in step: .*it returned \(.*, which is no StepRes"),
         ("kill", r"worker \d \(pid \d+, .*environments .*\) was killed by SIGKILL"),
         ("exit", r"worker \d .* ended with exit status 7"),
         (

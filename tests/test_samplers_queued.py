@@ -364,7 +364,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
         ({"num_workers": 3}, "num_workers is 3; .*num_groups=4: leave num_workers out"),
         ({"workers_per_core": 4}, "workers_per_core is 4; GA3C has no use for it"),
         ({"affinity": "rotate"}, "affinity=rotate .*; use affinity=auto or affinity=off"),
-        ({"most_agents": 3}, "max_agents is 3, less than the num_groups=4 .* max_agents=4 or more"),
+        ({"most_agents": 3}, r"max_agents\) is 3, less than the num_groups=4 .* use 4 or more"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )

@@ -247,7 +247,7 @@ def test_options_that_ga3c_cannot_have_are_refused(arguments: str, message: str)
         ({"reset_policy": "wait"}, None, "reset_policy=wait needs rollouts"),
         ({"num_workers": 1}, None, "an agent of GA3C is a worker and a group"),
         ({"affinity": "rotate"}, None, "affinity=rotate moves the one thread"),
-        ({}, 1, "max_agents is 1, less than the num_groups=2 agents"),
+        ({}, 1, r"max_agents\) is 1, less than the num_groups=2 agents"),
     ],
 )
 def test_samplers_that_ga3c_cannot_have_are_refused(

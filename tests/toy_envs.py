@@ -136,7 +136,13 @@ class FaultyEnv(ToyEnv):
                 return result._replace(raw_reward=float("nan"))
             if self.fault == "nan reward":
                 return result._replace(reward=float("nan"))
-        return result._replace(terminated=False)
+            if self.fault == "truncated alone":
+                return result._replace(truncated=True)
+            if self.fault == "ended alone":
+                return result._replace(terminated=False, episode_ended=True)
+            if self.fault == "four":
+                return result[:4]  # type: ignore[return-value]
+        return result._replace(terminated=result.episode_ended)
 
     def _is_first(self) -> bool:
         if self.marker is None:

@@ -67,7 +67,7 @@ def returns_and_advantages(
     them.
     """
     reward, discount = fold_truncation(
-        batch.reward, batch.terminated, batch.truncated, final_value, config.gamma
+        batch.reward, batch.terminated, batch.truncated, batch.valid, final_value, config.gamma
     )
     advantage = generalized_advantages(reward, discount, value, bootstrap_value, config.gae_lambda)
     return advantage + value, advantage

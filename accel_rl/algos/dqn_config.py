@@ -86,7 +86,7 @@ class DQNConfig(LearnerConfig):
     """of its updates, of which there are so many that its training intensity is the same; none:
     batch_size"""
     secondary_lr: float | None = None
-    """its learning rate; none: lr"""
+    """its learning rate; none: lr. Where adam_eps is given, as by rainbow, both have that"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

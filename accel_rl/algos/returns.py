@@ -12,7 +12,12 @@ from torch import Tensor
 
 @torch.no_grad()
 def fold_truncation(
-    reward: Tensor, terminated: Tensor, truncated: Tensor, final_value: Tensor, gamma: float
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    final_value: Tensor,
+    gamma: float,
 ) -> tuple[Tensor, Tensor]:
     """Express where episodes end as ``(reward, discount)``, each ``[T, B]``.
 
@@ -21,14 +26,18 @@ def fold_truncation(
     | in between | ``r`` | ``gamma`` |
     | terminated (also if truncated) | ``r`` | 0 |
     | truncated only | ``r + gamma * final_value`` | 0 |
+    | truncated, not valid | ``final_value`` | 0 |
 
-    ``reward``, ``final_value``: ``[T, B]`` float; ``terminated``, ``truncated``: ``[T, B]`` bool.
-    ``final_value``: value of the final observation where a step is truncated, of no effect
-    elsewhere. To treat a time limit as the end of the task, give ``final_value`` 0.
+    The last: a worker was lost before it took this step. What the step before led to, the final
+    observation, is where the step would have begun, so that nothing more is discounted.
+
+    ``reward``, ``final_value``: ``[T, B]`` float; the others: ``[T, B]`` bool. ``final_value``:
+    value of the final observation where a step is truncated, of no effect elsewhere. To treat a
+    time limit as the end of the task, give ``final_value`` 0.
     """
-    _check_shapes(reward, terminated, truncated, final_value)
-    bootstraps = truncated & ~terminated
-    folded = reward + gamma * final_value.where(bootstraps, 0.0)
+    _check_shapes(reward, terminated, truncated, valid, final_value)
+    value = final_value.where(truncated & ~terminated, 0.0)
+    folded = reward + torch.where(valid, gamma * value, value)
     discount = gamma * (~(terminated | truncated)).to(reward.dtype)
     return folded, discount
 

@@ -39,7 +39,7 @@ class TwoLearners:
         ranks: Ranks = ALONE,
     ) -> None:
         self.first = first
-        self._exchange = exchange
+        self.exchange = exchange
         config, spec = first.config.secondary, first.replay.spec
         self.second = DQN(agent, config, exchange, spec, seed, ranks, first)
         second_names = (name for name in self.second.metric_names if name != "epsilon")
@@ -47,12 +47,12 @@ class TwoLearners:
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the first one's exchange."""
-        second = {"learner": self._exchange.state_dict(), "algorithm": self.second.get_state()}
+        second = {"learner": self.exchange.state_dict(), "algorithm": self.second.get_state()}
         return {**self.first.get_state(), "secondary": second}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        """Of ``state`` all but ``exchange``, which others may share and who holds it loads."""
         self.first.set_state(state)
-        self._exchange.load_state_dict(state["secondary"]["learner"])
         self.second.set_state(state["secondary"]["algorithm"])
 
     def update(

@@ -39,8 +39,8 @@ def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory
     if ":" in env and not re.search(r"-v\d+$", env):
         _find_function(env)
         return functools.partial(_make_from_function, env)
-    _check_gymnasium_id(env)
-    return functools.partial(_make_from_gymnasium, env)
+    # The registry of this process: a worker has only what its own imports register.
+    return functools.partial(_make_from_gymnasium, env, _gymnasium_spec(env))
 
 
 def is_atari_game(env: str) -> bool:
@@ -73,6 +73,11 @@ def probe_env(factory: EnvFactory) -> Environment:
     Raises:
         EnvError: the factory raises, or returns something that is no `Environment`.
     """
+    if not callable(factory):
+        raise EnvError(
+            f"the factory is {factory!r}; it must be a function that makes an environment, as "
+            f"accel_rl.envs.make_env_factory gives one for a name"
+        )
     try:
         env = factory()
     except EnvError:
@@ -141,22 +146,17 @@ def _import(module_name: str, env: str) -> Any:
         ) from error
 
 
-def _make_from_gymnasium(env_id: str) -> Environment:
+def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
     import gymnasium
 
     from accel_rl.envs.gymnasium_env import GymnasiumEnv
 
-    _register(env_id)
     # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
-    return GymnasiumEnv(functools.partial(gymnasium.make, env_id, disable_env_checker=True), env_id)
+    return GymnasiumEnv(functools.partial(gymnasium.make, spec, disable_env_checker=True), env_id)
 
 
-def _register(env_id: str) -> None:
-    if env_id.startswith("ALE/"):
-        importlib.import_module("ale_py")  # registers its environments
-
-
-def _check_gymnasium_id(env: str) -> None:
+def _gymnasium_spec(env: str) -> Any:
+    """The ``gymnasium.envs.registration.EnvSpec`` of an id; ValueError where there is none."""
     import gymnasium
 
     from accel_rl.envs.atari_games import atari_games, close_names
@@ -164,9 +164,10 @@ def _check_gymnasium_id(env: str) -> None:
     module_name, _, env_id = env.rpartition(":")
     if module_name:
         _import(module_name, env)
-    _register(env_id)
+    if env_id.startswith("ALE/"):
+        importlib.import_module("ale_py")  # registers its environments
     try:
-        gymnasium.spec(env_id)
+        return gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
         close = close_names(env_id, [*_OWN, *atari_games(), *gymnasium.registry])
         raise ValueError(

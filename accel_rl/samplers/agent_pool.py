@@ -185,9 +185,10 @@ class AgentPool:
         with self.sending:
             self._workers.close(grace_seconds)
 
-    def _start(self, agent: int, row: int) -> None:
+    def _start(self, agent: int, row: int, *, is_replacement: bool = False) -> None:
         self._noted[agent] = int(self.arrays.sequence[agent])
-        self._workers.start(agent, [row] * len(self.columns), {})
+        rows = [row] * len(self.columns)
+        self._workers.start(agent, rows, {}, is_replacement=is_replacement)
         self._starting[agent] = monotonic() + self._config.reset_timeout_seconds
 
     def _poll(self, seconds: float) -> None:
@@ -276,7 +277,7 @@ class AgentPool:
             _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
             row = self._lose_step(agent)
         workers.forget(agent)
-        self._start(agent, row)
+        self._start(agent, row, is_replacement=agent not in self.fresh)
 
     def _lose_step(self, agent: int) -> int:
         """End the running episodes of an agent; the row behind the step that it did not take."""

@@ -43,7 +43,8 @@ class SamplerConfig:
     reset_policy: Literal["immediate", "wait"] = "immediate"
     """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
     decorrelation_steps: int = 0
-    """each environment first takes up to so many uniformly random steps, seeded; 0: none"""
+    """each environment first takes up to so many uniformly random steps, seeded; 0: none. One in
+    the place of a lost one takes none"""
     final_observation_slots: int | None = None
     """final observations of truncated episodes kept for each environment and rollout; none: of all,
     one for each step at most"""

@@ -21,9 +21,8 @@ Place = tuple[int, int]
 class EpisodeTracker:
     """Running sums of each environment, and the episodes that have ended.
 
-    ``skip_first``: the first episode of each environment is not reported, nor that of one in the
-    place of a lost one. Decorrelated environments have spent part of it taking random actions,
-    which would not be the policy's score.
+    ``skip_first``: the first episode of each environment is not reported. Decorrelated environments
+    have spent part of it taking random actions, which would not be the policy's score.
 
     ``sums``: ``[3, B]``, raw return, clipped return and length of the running episodes;
     ``is_skipped``: ``[B]``, whether they go unreported.
@@ -35,19 +34,16 @@ class EpisodeTracker:
         self._skip_first = skip_first
         self._ended: list[Episode] = []
 
-    def update(
-        self, rollout: Rollout, lost: Collection[Place] = (), begun: Collection[Place] = ()
-    ) -> None:
+    def update(self, rollout: Rollout, lost: Collection[Place] = ()) -> None:
         """Take in a rollout, each once, in order.
 
-        ``lost``: where it marks episodes as ended whose worker was lost. ``begun``: where it marks
-        some as ended behind which another environment began, with its random steps.
+        ``lost``: where it marks episodes as ended whose worker was lost.
         """
         start = 0
         for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
             self._add(rollout, start, t + 1)
             for b in np.flatnonzero(rollout.episode_ended[t]).tolist():
-                self._end(b, bool(rollout.truncated[t, b]), (t, b) in lost, (t, b) in begun)
+                self._end(b, bool(rollout.truncated[t, b]), (t, b) in lost)
             start = t + 1
         self._add(rollout, start, len(rollout.action))
 
@@ -60,7 +56,7 @@ class EpisodeTracker:
             total[columns] += field[rows, columns].astype(np.float64)
         for i in np.flatnonzero(rollout.episode_ended[rows, columns]).tolist():
             b = int(columns[i])
-            self._end(b, bool(rollout.truncated[rows[i], b]), is_lost, is_lost)
+            self._end(b, bool(rollout.truncated[rows[i], b]), is_lost)
 
     def forget(self, columns: slice) -> None:
         """Others begin in ``columns``; the episodes that ran there go unreported."""
@@ -70,7 +66,7 @@ class EpisodeTracker:
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that others replace between two rollouts."""
         for b in env_indices:
-            self._end(b, truncated=True, is_lost=True, is_new=True)
+            self._end(b, truncated=True, is_lost=True)
 
     def take(self) -> list[Episode]:
         """Episodes that ended since the last call."""
@@ -83,10 +79,10 @@ class EpisodeTracker:
         for total, field in zip(self.sums, fields, strict=True):
             total += field[start:stop].sum(axis=0, dtype=np.float64)
 
-    def _end(self, b: int, truncated: bool, is_lost: bool, is_new: bool) -> None:
+    def _end(self, b: int, truncated: bool, is_lost: bool) -> None:
         raw_return, clipped_return, length = self.sums[:, b].tolist()
         if length and not self.is_skipped[b]:  # else there was none, or only part of one
             episode = Episode(b, raw_return, clipped_return, int(length), truncated, is_lost)
             self._ended.append(episode)
-        self.is_skipped[b] = is_new and self._skip_first
+        self.is_skipped[b] = False
         self.sums[:, b] = 0

@@ -48,7 +48,16 @@ def evaluate(
     ``max_episode_steps``: the longest game. An environment that after its share and so many steps
     more has not ended its last game is given up. ``show`` is told the steps taken, of all
     environments, after each rollout.
+
+    Raises:
+        ValueError: environments wait for each other's games or begin with random steps.
     """
+    for name, needed in (("reset_policy", "immediate"), ("decorrelation_steps", 0)):
+        if getattr(sampler.config, name) != needed:
+            raise ValueError(
+                f"{name} is {getattr(sampler.config, name)}; a sampler to evaluate with needs "
+                f"SamplerConfig({name}={needed!r})"
+            )
     B, T = sampler.config.num_envs, sampler.config.horizon
     share = -(-num_steps // B)
     played = np.zeros(B, np.int64)  # steps of the games that count, by environment

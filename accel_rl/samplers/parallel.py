@@ -105,17 +105,12 @@ class ParallelSampler:
                 if pool.is_released(group):
                     pool.recv(group)
                 received = perf_counter()
-                # The last rollout's row T is this one's row 0. Where no step can disturb it, it is
-                # copied after the group is released, so that simulators need not wait for that.
-                copies_late = t == 0 and T > 1 and not pool.carry.is_fresh[columns].any()
-                if t == 0 and not copies_late:
+                if t == 0:
                     pool.carry.into_row_zero(rollout, columns)
-                observation = rollout.observation[T if copies_late else t, columns]
+                observation = rollout.observation[t, columns]
                 actions = policy(PolicyInput(observation, uniform[t, columns], t, columns))
                 write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
                 pool.send(group, row=t)
-                if copies_late:
-                    pool.carry.into_row_zero(rollout, columns)
                 move_on()
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
@@ -124,9 +119,8 @@ class ParallelSampler:
             pool.recv(group)
         self._waiting += perf_counter() - began
         self._end_abandoned()
-        self._tracker.update(rollout, pool.lost, pool.begun)
+        self._tracker.update(rollout, pool.lost)
         pool.lost.clear()
-        pool.begun.clear()
         if self.config.reset_policy == "wait" and rollout.episode_ended.any():
             for group in range(len(pool.columns)):
                 pool.send(group, row=T, command=RESET_WAITING)

@@ -46,10 +46,9 @@ class WorkerPool:
 
     ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
     ``abandoned``: environments that were replaced between two rollouts, where no row can tell;
-    ``lost``: rows and environments at which an episode was cut off within a rollout; ``begun``:
-    behind which a replacement has begun with its random steps; whoever keeps statistics empties
-    all three. ``make_block``: makes what steps a worker's environments of one group, a `Block` or
-    something with its methods.
+    ``lost``: rows and environments at which an episode was cut off within a rollout; whoever keeps
+    statistics empties both. ``make_block``: makes what steps a worker's environments of one group,
+    a `Block` or something with its methods.
 
     Raises:
         SamplerError: this is not Linux.
@@ -82,7 +81,6 @@ class WorkerPool:
         self._num_restarts = 0
         self.abandoned: list[int] = []
         self.lost: set[Place] = set()
-        self.begun: set[Place] = set()
         self.rollout = self._arrays.rollout
         self.carry = self._arrays.carry
 
@@ -226,7 +224,7 @@ class WorkerPool:
         groups = range(len(self.columns))
         owed = [g for g in groups if workers.owes(worker, g)]
         rows = [self._abandon(worker, g) for g in groups]
-        workers.start(worker, rows, {})
+        workers.start(worker, rows, {}, is_replacement=True)
         try:
             self._await_start()
         except WorkerError:
@@ -247,7 +245,4 @@ class WorkerPool:
         is_done = not workers.owes(worker, group)
         cut_off = truncate_running(arrays.rollout, columns, row, is_done, waits)
         self.lost |= {(row, b) for b in cut_off}
-        if waits:
-            return WAIT_FOR_RESET  # without random steps
-        self.begun |= {(row, b) for b in columns}
-        return row + 1
+        return WAIT_FOR_RESET if waits else row + 1

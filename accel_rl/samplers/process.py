@@ -66,6 +66,7 @@ class WorkerProcess:
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
         self._report = report_read
+        self._descriptors = [self.pidfd, self._report, self._life, self._states]
         for descriptor in (setup_read, report_write, life_read):
             os.close(descriptor)
         with os.fdopen(setup_write, "wb") as pipe:
@@ -118,11 +119,15 @@ class WorkerProcess:
         return WorkerError(f"{self.describe()} ended with exit status {status}")
 
     def close(self, timeout_seconds: float) -> None:
-        """Wait for its end, kill it if that takes too long, and let its descriptors go."""
+        """Wait for its end, kill it if that takes too long, and let its descriptors go.
+
+        Calling it again does nothing.
+        """
         try:
-            self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_seconds)
+        finally:  # also where Ctrl-C cuts the wait short
+            self.kill()
             self._process.wait()
-        for descriptor in (self.pidfd, self._report, self._life, self._states):
-            os.close(descriptor)
+            while self._descriptors:
+                os.close(self._descriptors.pop())

@@ -185,7 +185,7 @@ class QueuedSampler:
     def set_num_agents(self, num_agents: int) -> None:
         """Add agents, or let some go as they come: nobody waits for that.
 
-        In a sampler that was closed it does nothing.
+        In a sampler that was not started, or was closed, it does nothing.
 
         Raises:
             ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
@@ -377,8 +377,8 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
         raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
     if most_agents < config.num_groups:
         raise ValueError(
-            f"max_agents is {most_agents}, less than the num_groups={config.num_groups} agents at "
-            f"the start; use max_agents={config.num_groups} or more"
+            f"most_agents (on the command line max_agents) is {most_agents}, less than the "
+            f"num_groups={config.num_groups} agents at the start; use {config.num_groups} or more"
         )
 
 

@@ -68,7 +68,11 @@ class SerialSampler:
             self._seed,
             self._generation,
         )
-        self._block.start(self.config.horizon, states)
+        try:
+            self._block.start(self.config.horizon, states)
+        except BaseException:
+            self.close()
+            raise
 
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.

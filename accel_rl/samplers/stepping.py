@@ -6,7 +6,6 @@ worker has one for each group, so that both give the same rollout by constructio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.states import decode_state, encode_state
+from accel_rl.samplers.steps import Steps, env_failure
 
 EnvStates = dict[int, bytes | None]
 """State by environment, as `encode_state` gives it; None: it cannot tell its state."""
@@ -88,6 +88,7 @@ class Block:
         # Views made once: indexing a list is several times cheaper than indexing an array. The
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
+        self._steps = Steps(rollout)
         self._is_waiting = [False] * len(self._envs)
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
@@ -118,35 +119,19 @@ class Block:
 
     def step(self, t: int) -> None:
         """Take ``action[t]``: results into row ``t``, observations into row ``t + 1``."""
-        rollout, columns = self._rollout, self._columns
+        out = self._out[t + 1]
         if t == 0:
-            rollout.final_step[:, columns] = -1
-        actions = rollout.action[t, columns].tolist()
-        results: list[Sequence[Any]] = []
-        try:
-            for env, action, out in zip(self._envs, actions, self._out[t + 1], strict=True):
-                if self._is_waiting[len(results)]:
-                    out.fill(0)
-                    results.append(_NO_STEP)
-                else:
-                    results.append(env.step(action, out))
-        except Exception as error:
-            failed = len(results)
-            raise env_failure(self._envs[failed], self._indices[failed], "step", error) from error
-        rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
-        both = np.array((rewards, raw_rewards), np.float32)  # [2, n]
-        if not np.isfinite(both).all():
-            raise reward_failure(both, self._envs, self._indices)
-        rollout.reward[t, columns], rollout.raw_reward[t, columns] = both
-        rollout.terminated[t, columns] = terminated
-        rollout.truncated[t, columns] = truncated
-        rollout.episode_ended[t, columns] = ended
-        rollout.valid[t, columns] = True
+            self._rollout.final_step[:, self._columns] = -1
         if self._waits:
-            rollout.valid[t, columns] = np.logical_not(self._is_waiting)
+            for i, is_waiting in enumerate(self._is_waiting):
+                if is_waiting:
+                    out[i].fill(0)
+        ended = self._steps.take(t, self._envs, self._indices, out, self._is_waiting)
         if True in ended:
-            for i in np.flatnonzero(ended):
-                self._end_episode(t, int(i), keep_final=truncated[i] and not terminated[i])
+            terminated, truncated = self._rollout.terminated[t], self._rollout.truncated[t]
+            for i, b in enumerate(self._indices):
+                if ended[i]:
+                    self._end_episode(t, i, keep_final=truncated[b] and not terminated[b])
 
     def reset_waiting(self) -> None:
         """Reset the environments that wait, their first observations into the carry."""
@@ -211,28 +196,6 @@ class Block:
             self._envs[i].reset(out)
         except Exception as error:
             raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
-
-
-_REWARDS = ("reward", "raw_reward")
-_NO_STEP = (0.0, 0.0, False, False, False)
-
-
-def env_failure(env: Environment, index: int, call: str, error: Exception) -> SamplerError:
-    """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
-    return SamplerError(
-        f"environment {index} ({env.spec.name}) failed in {call}: {type(error).__name__}: {error}"
-    )
-
-
-def reward_failure(
-    rewards: NDArray[np.float32], envs: Sequence[Environment], indices: range
-) -> SamplerError:
-    """The error that names the first that is not finite of rewards and raw rewards, ``[2, n]``."""
-    kind, i = np.argwhere(~np.isfinite(rewards))[0]
-    return SamplerError(
-        f"environment {indices[i]} ({envs[i].spec.name}) returned the "
-        f"{_REWARDS[kind]} {rewards[kind, i]}; it must be finite"
-    )
 
 
 def _random_actions(rng: np.random.Generator, max_steps: int, num_actions: int) -> list[int]:

@@ -7,21 +7,15 @@ would cost each worker half a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import (
-    Carry,
-    EnvStates,
-    env_failure,
-    environment_seed,
-    reward_failure,
-)
+from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed
+from accel_rl.samplers.steps import Steps, env_failure
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
 
@@ -29,8 +23,6 @@ Autoreset = Literal["NextStep", "SameStep", "Disabled"]
 LEAVE = -3
 NEXT_EPISODE = -2  # goes on after a lost life, begins a new game otherwise
 NEW_GAME = -1
-
-_IDLE = (0.0, 0.0, False, False, False)
 
 
 class VectorBlock:
@@ -66,6 +58,7 @@ class VectorBlock:
         self._seeds = [env_seed.spawn(1)[0] for env_seed in seeds]
         self._is_seeded = [False] * len(self._envs)
         self._out = [rollout.observation[1, index, ...] for index in self._indices]
+        self._steps = Steps(rollout)
         self._is_idle = [False] * len(self._envs)  # in the next step: that is where it resets
         self._has_lost_life = [False] * len(self._envs)  # in its last step, and no more than that
 
@@ -74,34 +67,15 @@ class VectorBlock:
 
     def step(self, t: int) -> None:
         """Take ``action[0]``, or with ``NextStep`` begin the next episode where a step was done."""
-        rollout, columns, is_idle = self._rollout, self._columns, self._is_idle
-        resets = True in is_idle
-        if resets:
-            for i in [i for i, idle in enumerate(is_idle) if idle]:
+        for i, idle in enumerate(self._is_idle):
+            if idle:
                 self._begin_episode(i)
-        results: list[Sequence[Any]] = []
-        actions = rollout.action[0, columns].tolist()
-        try:
-            for env, action, out, idle in zip(self._envs, actions, self._out, is_idle, strict=True):
-                results.append(_IDLE if idle else env.step(action, out))
-        except Exception as error:
-            i = len(results)
-            raise env_failure(self._envs[i], self._indices[i], "step", error) from error
-        rewards, raw_rewards, terminated, truncated, ended = zip(*results, strict=True)
-        both = np.array((rewards, raw_rewards), np.float32)  # [2, n]
-        if not np.isfinite(both).all():
-            raise reward_failure(both, self._envs, self._indices)
-        rollout.reward[0, columns], rollout.raw_reward[0, columns] = both
-        rollout.terminated[0, columns] = terminated
-        rollout.truncated[0, columns] = truncated
-        rollout.episode_ended[0, columns] = ended
-        rollout.valid[0, columns] = np.logical_not(is_idle) if resets else True
-        if resets:
-            self._is_idle = [False] * len(self._envs)
-        if True in terminated or True in truncated:
-            for i in range(len(results)):
-                if terminated[i] or truncated[i]:
-                    self._end_episode(i, is_over=ended[i])
+        ended = self._steps.take(0, self._envs, self._indices, self._out, self._is_idle)
+        self._is_idle = [False] * len(self._envs)
+        rollout, columns = self._rollout, self._columns
+        is_done = rollout.terminated[0, columns] | rollout.truncated[0, columns]
+        for i in np.flatnonzero(is_done).tolist():
+            self._end_episode(i, is_over=ended[i])
 
     def reset_waiting(self) -> None:
         """Reset what the row of actions names."""

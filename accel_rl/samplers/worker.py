@@ -28,6 +28,7 @@ from accel_rl.samplers.shared import (
     WAIT_FOR_RESET,
     Descriptors,
     Setup,
+    SharedArrays,
     count_down,
     map_memory,
 )
@@ -92,28 +93,17 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
     memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
-    blocks: list[tuple[int, Any]] = []
-    for group, columns in enumerate(setup.spec.columns[worker]):
-        if columns:
-            block = setup.make_block(
-                setup.factory,
-                slice(columns.start, columns.stop),
-                setup.config,
-                arrays.rollout,
-                arrays.carry,
-                setup.seed,
-                setup.restart,
-            )
-            if setup.start_rows[group] == WAIT_FOR_RESET:
-                block.wait_for_reset()
-            else:
-                block.start(setup.start_rows[group], setup.states)
-            blocks.append((group, block))
-    command, row, sequence, done = arrays.command, arrays.row, arrays.sequence, arrays.done[worker]
-    done[:] = sequence  # what a worker lost before this one owed, the pool has settled
+    blocks = _make_blocks(setup, arrays)
+    # What a worker lost before this one owed, the pool has settled.
+    arrays.done[worker] = arrays.sequence
     arrays.has_started[worker] = True
     os.eventfd_write(descriptors.started, 1)
 
+    # Single numbers are read and written in views several times as quickly as in arrays.
+    command, row, sequence = arrays.command.data, arrays.row.data, arrays.sequence.data
+    done: Any = arrays.done[worker].data
+    busy_seconds: Any = arrays.busy_seconds.data
+    done_at: Any = arrays.done_at.data
     while True:
         os.eventfd_read(wake)
         has_order = True
@@ -129,18 +119,40 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                     return
                 began = perf_counter()
                 if command[group] == STEP:
-                    block.step(int(row[group]))
+                    block.step(row[group])
                 elif command[group] == GET_STATE:
                     with open(descriptors.states, "ab", closefd=False) as file:
                         pickle.dump(block.get_states(), file)
                 else:
                     block.reset_waiting()
                 ended = perf_counter()
-                arrays.busy_seconds[worker] += ended - began
-                arrays.done_at[worker] = ended
+                busy_seconds[worker] += ended - began
+                done_at[worker] = ended
                 done[group] = order
                 count_down(setup.countdown[group], setup.ready[group])
                 has_order = True
+
+
+def _make_blocks(setup: Setup, arrays: SharedArrays) -> list[tuple[int, Any]]:
+    """The worker's environments of each of its groups, begun; by group."""
+    blocks = []
+    for group, columns in enumerate(setup.spec.columns[setup.worker]):
+        if columns:
+            block = setup.make_block(
+                setup.factory,
+                slice(columns.start, columns.stop),
+                setup.config,
+                arrays.rollout,
+                arrays.carry,
+                setup.seed,
+                setup.restart,
+            )
+            if setup.start_rows[group] == WAIT_FOR_RESET:
+                block.wait_for_reset()
+            else:
+                block.start(setup.start_rows[group], setup.states)
+            blocks.append((group, block))
+    return blocks
 
 
 if __name__ == "__main__":

@@ -101,22 +101,32 @@ class Workers:
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
             # Each signal is told once, whether those before were read or not.
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        self._pid = os.getpid()
 
     @property
     def is_closed(self) -> bool:
         return bool(self._epoll.closed)
 
-    def start(self, worker: int, start_rows: list[int], states: EnvStates) -> None:
-        """Start a process, in the place of one that is gone, too; does not wait for it."""
+    def start(
+        self, worker: int, start_rows: list[int], states: EnvStates, *, is_replacement: bool = False
+    ) -> None:
+        """Start a process, in the place of one that is gone, too; does not wait for it.
+
+        The environments of one ``is_replacement`` begin without random steps: their first games are
+        the policy's own, and their first observations have no history.
+        """
         self.arrays.has_started[worker] = False
         columns = self.spec.columns[worker]
         nothing = [range(0)] * len(columns)
         # Only its own: more than a pipe holds would make this wait until the process reads.
         known = [columns if w == worker else nothing for w in range(self.spec.num_workers)]
+        config = self._config
+        if is_replacement:
+            config = replace(config, decorrelation_steps=0)
         setup = Setup(
             worker=worker,
             spec=self.spec._replace(columns=known),
-            config=self._config,
+            config=config,
             make_block=self._make_block,
             factory=self._factory,
             seed=self._seed,
@@ -214,6 +224,11 @@ class Workers:
         descriptors = (*self.countdown, *self.ready, *self._wake, self.started, self._memory)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        # Dropped without `close`; a fork's copy does not own the workers.
+        if getattr(self, "_pid", None) == os.getpid():
+            self.close(GRACE_SECONDS)
 
 
 def allow_open_files(num_workers: int, num_groups: int) -> None:

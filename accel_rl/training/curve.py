@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -31,6 +32,28 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
     figure = Figure(figsize=(8.0, 4.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    _draw_returns(axes, rows)
+    axes.set_xlabel("steps")
+    axes.set_ylabel(f"episode return, raw\n(last {EPISODE_WINDOW} episodes: mean, 10 to 90 %)")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("right",) if frame_skip > 1 else ("right", "top"):
+        axes.spines[side].set_visible(False)
+    if frame_skip > 1:
+        to_frames = partial(np.multiply, frame_skip)
+        from_frames = partial(np.multiply, 1 / frame_skip)
+        top = axes.secondary_xaxis("top", functions=(to_frames, from_frames))
+        top.set_xlabel("frames", color=_INK)
+        top.xaxis.set_major_formatter(EngFormatter(sep=""))
+    figure.suptitle(title, fontsize=11, color=_INK)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_whole(path, buffer.getbuffer())
+
+
+def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:
+    """Line, band and last value; or that there is none yet."""
     steps, mean, low, high = (
         np.array([row[name] for row in rows], np.float64)
         for name in (
@@ -64,20 +87,3 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
             color=_INK,
         )
     axes.set_xlim(0, float(steps[-1]) * 1.06 if len(rows) else 1.0)
-    axes.set_xlabel("steps")
-    axes.set_ylabel(f"episode return, raw\n(last {EPISODE_WINDOW} episodes: mean, 10 to 90 %)")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("right",) if frame_skip > 1 else ("right", "top"):
-        axes.spines[side].set_visible(False)
-    if frame_skip > 1:
-        to_frames = partial(np.multiply, frame_skip)
-        from_frames = partial(np.multiply, 1 / frame_skip)
-        top = axes.secondary_xaxis("top", functions=(to_frames, from_frames))
-        top.set_xlabel("frames", color=_INK)
-        top.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(title, fontsize=11, color=_INK)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getbuffer())

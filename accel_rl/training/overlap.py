@@ -49,7 +49,7 @@ class Overlap:
         self._device = device
         self._stream = _make_stream(device)
         self._version = self._lag = 0
-        self._thread = ThreadPoolExecutor(1, "learner", use_half_the_cpus)
+        self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device,))
 
     def take_over(self, num_rows: int = 0) -> None:
         """Act with the learner's parameters from now on, while it makes no update.
@@ -95,6 +95,14 @@ class Overlap:
             return update()
         with torch.cuda.stream(self._stream):
             return update()
+
+
+def _prepare_thread(device: torch.device) -> None:
+    use_half_the_cpus()
+    if device.type == "cuda":
+        # Each thread has a current device of its own; on leaving a stream torch makes the first GPU
+        # current again, and so a context on it, unless it is told.
+        torch.cuda.set_device(device)
 
 
 def _make_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -104,13 +104,19 @@ class Parts:
             ValueError: it is of another model or rule.
             TeamError: another learner is gone.
         """
+        exchanges = [(self.exchange, saved["learner"])]
+        if isinstance(self.learner, TwoLearners):
+            second = saved["algorithm"]["secondary"]["learner"]
+            exchanges.append((self.learner.exchange, second))
         is_shared = isinstance(self.exchange, StoreExchange)
         if team.ranks.is_first or not is_shared:
-            self.exchange.load_state_dict(saved["learner"])
+            for exchange, state in exchanges:
+                exchange.load_state_dict(state)
         self.learner.set_state(saved["algorithm"])
         if is_shared:
-            team.meet("loaded")  # a second learner's store too: nobody pushes before
-            cast(StoreExchange, self.exchange).pull()
+            team.meet("loaded")  # nobody pushes before
+            for exchange, _ in exchanges:
+                cast(StoreExchange, exchange).pull()
         torch.set_rng_state(saved["torch_rng"])
         if self.evaluator is not None and saved["evaluator"] is not None:
             self.evaluator.set_state(saved["evaluator"])

@@ -136,6 +136,8 @@ class Replay:
             name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
         }
         self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
+        # Coming steps whose stacks may hold frames from before the first that is here.
+        self._num_unknown = torch.full((B,), spec.frame_stack - 1, device=device)
         shape = (B, *spec.observation_shape)
         self._next_observation = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
 
@@ -156,7 +158,8 @@ class Replay:
         """Store a rollout ``[T, B]``, over the oldest steps.
 
         An environment that does not begin where the rollout before ended has been replaced
-        meanwhile: its last step counts as truncated.
+        meanwhile: its last step counts as truncated. Of the new one's earlier frames nothing is
+        known, so its first ``frame_stack - 1`` steps are not valid.
         """
         T = len(batch.action)
         if self.num_stored:
@@ -165,17 +168,14 @@ class Replay:
         frames = batch.observation[:T]
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
-        valid = batch.valid
-        if self.num_stored < self.spec.frame_stack - 1:
-            # An episode may have begun before the first rollout: its earlier frames are not here.
-            valid = valid.clone()
-            valid[: self.spec.frame_stack - 1 - self.num_stored] = False
+        is_known = torch.arange(T, device=self.device).unsqueeze(1) >= self._num_unknown
+        self._num_unknown = (self._num_unknown - T).clamp_(min=0)
         columns = {
             "action": batch.action,
             "reward": batch.reward,
             "terminated": batch.terminated,
             "truncated": batch.truncated,
-            "valid": valid,
+            "valid": batch.valid & is_known,
             "age": self._ages(batch),
         }
         for rows, slots in self._slots(self.num_stored, self.num_stored + T):
@@ -230,6 +230,7 @@ class Replay:
             "frames": self._frames.cpu(),
             "fields": {name: values.cpu() for name, values in self._fields.items()},
             "next_age": self._next_age.cpu(),
+            "num_unknown": self._num_unknown.cpu(),
             "next_observation": self._next_observation.cpu(),
             "num_stored": self.num_stored,
         }
@@ -239,6 +240,7 @@ class Replay:
         for name, values in self._fields.items():
             values.copy_(state["fields"][name])
         self._next_age.copy_(state["next_age"])
+        self._num_unknown.copy_(state["num_unknown"])
         self._next_observation.copy_(state["next_observation"])
         self.num_stored = state["num_stored"]
 
@@ -255,10 +257,13 @@ class Replay:
         return rows.view(len(step), *spec.observation_shape)
 
     def _cut_replaced(self, observation: Tensor) -> None:
-        is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
+        B = len(observation)
+        is_other = (observation != self._next_observation).view(B, -1).any(1)
+        waited = ~self._next_observation.view(B, -1).any(1)  # for its reset: it begins an episode
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
         self._next_age = self._next_age * ~is_other
+        self._num_unknown.masked_fill_(is_other & ~waited, self.spec.frame_stack - 1)
 
     def _ages(self, batch: RolloutTensors) -> Tensor:
         """``[T, B]`` uint8: earlier frames in each observation's stack that are not blank."""

@@ -1,0 +1,93 @@
+"""One step of each of some environments, its results into a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import Environment
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.errors import SamplerError
+
+_NO_STEP = (0.0, 0.0, False, False, False)
+
+
+class Steps:
+    """Takes the actions of ``rollout`` and writes what comes of them, in columns that the caller
+    owns.
+
+    Through memory views, one number at a time: arrays cost as much for each number, and besides so
+    much for each call that a worker with one environment spent a sixth of its time on that.
+    """
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._num_columns = rollout.action.shape[1]
+        arrays = (
+            rollout.action,
+            rollout.reward,
+            rollout.raw_reward,
+            rollout.terminated,
+            rollout.truncated,
+            rollout.episode_ended,
+            rollout.valid,
+        )
+        self._views: list[Any] = [each.reshape(-1).data for each in arrays]  # [T * B]
+
+    def take(
+        self,
+        t: int,
+        envs: Sequence[Environment],
+        columns: range,
+        out: Sequence[NDArray[Any]],
+        is_idle: Sequence[bool],
+    ) -> list[bool]:
+        """Row ``t`` of ``envs``, which are those of ``columns``; whether an episode ended, of each.
+
+        The next observations go to ``out``. Those with ``is_idle`` take no step: their row is not
+        valid.
+
+        Raises:
+            SamplerError: an environment raised, or gave no `StepResult`, one that contradicts
+                itself, or a reward that is not finite.
+        """
+        action, reward, raw_reward, terminated, truncated, ended, valid = self._views
+        first = t * self._num_columns + columns.start
+        k = first
+        try:
+            for env, each, idle in zip(envs, out, is_idle, strict=True):
+                result = _NO_STEP if idle else env.step(action[k], each)
+                try:
+                    reward[k], raw_reward[k], is_terminated, is_truncated, is_over = result
+                    terminated[k], truncated[k], ended[k] = is_terminated, is_truncated, is_over
+                except (TypeError, ValueError):
+                    raise TypeError(f"it returned {result!r}, which is no StepResult") from None
+                if (not is_over) if is_truncated else (is_over and not is_terminated):
+                    raise ValueError(
+                        f"it returned {result!r}; episode_ended goes with truncated, or with "
+                        f"terminated at the end of a game, and truncated always with it"
+                    )
+                valid[k] = not idle
+                k += 1
+        except Exception as error:
+            failed = k - first
+            raise env_failure(envs[failed], columns[failed], "step", error) from error
+        for name, view in (("reward", reward), ("raw_reward", raw_reward)):
+            values = view[first:k].tolist()
+            if not all(map(isfinite, values)):
+                i = [isfinite(value) for value in values].index(False)
+                raise SamplerError(
+                    f"environment {columns[i]} ({envs[i].spec.name}) returned the {name} "
+                    f"{values[i]}; it must be finite"
+                )
+        are_over: list[bool] = ended[first:k].tolist()
+        return are_over
+
+
+def env_failure(env: Environment, index: int, call: str, error: Exception) -> SamplerError:
+    """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
+    return SamplerError(
+        f"environment {index} ({env.spec.name}) failed in {call}: {type(error).__name__}: {error}"
+    )

@@ -36,6 +36,7 @@ class Reading(NamedTuple):
     trainings: float = 0.0
     samples: float = 0.0
     cpu_seconds: float = 0.0
+    own_cpu_seconds: float = 0.0  # without those of agents
 
     def minus(self, other: Reading) -> Reading:
         return Reading._make(a - b for a, b in zip(self, other, strict=True))
@@ -147,4 +148,4 @@ class Engine:
     def _read(self) -> Reading:
         times, done = self.sampler.queue_times, self.threads.trainings
         sums = (times.predictions, times.batches, done.count, done.samples)
-        return Reading(time.perf_counter(), *sums, cpu_seconds())
+        return Reading(time.perf_counter(), *sums, cpu_seconds(), time.process_time())

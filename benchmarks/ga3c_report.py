@@ -42,13 +42,23 @@ def tabulate_speeds(report: Report, console: Console) -> None:
         )
     console.print(table)
     for row in find(report["rows"], engine="ga3c"):
+        network = row["network"]
         if "of_a3c" in row:
-            network, paper = row["network"], PAPER_FACTORS.get(row["network"])
+            paper = PAPER_FACTORS.get(network)
             predicted = row.get("allowed_of_a3c")
             words = f"{network}: GA3C makes {ratio_cell(row['of_a3c'])} times CPU A3C's predictions"
             words += f"; its parts allow {predicted:.2f} times" if predicted else ""
             words += f"; the paper, with a GPU: {paper:.1f} times" if paper else ""
             console.print(words, highlight=False)
+        if "core_us" in row:
+            console.print(
+                "{}: GA3C's core time of a step, us: agents {agents:,.0f} (simulator alone "
+                "{simulator:,.0f}), predictors and trainers {threads:,.0f} (alone "
+                "{inference:,.0f} + {update:,.0f}), idle {idle:,.0f}".format(
+                    network, **row["core_us"]
+                ),
+                highlight=False,
+            )
 
 
 def tabulate_grid(report: Report, console: Console) -> None:

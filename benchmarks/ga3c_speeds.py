@@ -149,6 +149,8 @@ def summarise(results: list[Result], cores: int) -> list[Row]:
                 continue
             row["allowed"] = spread(_allowed(row, simulator, cores))
             row["of_allowed"] = ratio(row["rates"], _allowed(row, simulator, cores))
+            if row["engine"] == "ga3c":
+                row["core_us"] = _core_microseconds(row, _queued_costs(row, simulator), cores)
     for a3c in find(trained, engine="a3c"):
         for row in trained:
             row["of_a3c"] = ratio(row["rates"], a3c["rates"])
@@ -201,17 +203,44 @@ def _allowed(row: Row, simulator: list[float], cores: int) -> list[float]:
             predict_row(children[0], row, part["shape"], cores, has_device=has_device)
             for children in part["numbers"]
         ]
-    threads = row["settings"]["threads"]
+    threads = tuple(row["settings"]["threads"])
+    return [
+        queued_bound(costs, threads, cores, has_device=has_device)
+        for costs in _queued_costs(row, simulator)
+    ]
+
+
+def _queued_costs(row: Row, simulator: list[float]) -> list[QueuedCosts]:
+    """GA3C's parts, each alone, in each round."""
     batches = row["prediction_batch"], row["training_batch"]
-    allowed = []
-    for seconds, children in zip(simulator, part["numbers"], strict=False):
+    costs = []
+    for seconds, children in zip(simulator, row["parts"]["numbers"], strict=False):
         inference, update = (
             _at_batch(children[0], name, batch) / batch
             for name, batch in zip(("inference", "update"), batches, strict=True)
         )
-        costs = QueuedCosts(seconds, inference, update)
-        allowed.append(queued_bound(costs, tuple(threads), cores, has_device=has_device))
-    return allowed
+        costs.append(QueuedCosts(seconds, inference, update))
+    return costs
+
+
+def _core_microseconds(row: Row, costs: list[QueuedCosts], cores: int) -> dict[str, float]:
+    """Of a step, in the median: what GA3C's processes used, and its parts use alone."""
+    done = [children[0] for children in row["numbers"]]
+    shares = {
+        "agents": [each["cpu_seconds"] - each["own_cpu_seconds"] for each in done],
+        "threads": [each["own_cpu_seconds"] for each in done],
+        "idle": [cores * each["seconds"] - each["cpu_seconds"] for each in done],
+    }
+    steps = [each["predictions"] for each in done]
+    used = {
+        name: statistics.median(a / b for a, b in zip(seconds, steps, strict=True))
+        for name, seconds in shares.items()
+    }
+    alone = {
+        name: statistics.median(getattr(each, name) for each in costs)
+        for name in QueuedCosts._fields
+    }
+    return {name: 1e6 * seconds for name, seconds in (used | alone).items()}
 
 
 def _at_batch(numbers: dict[str, float], name: str, batch: float) -> float:

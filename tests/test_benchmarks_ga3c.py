@@ -108,7 +108,13 @@ def test_ga3c_speeds_are_held_against_a3c_and_the_parts(load: Any) -> None:
         return interleave.Result(case, settings, rates, [children for _ in rates])
 
     costs = {"simulator": 0.001, "inference": 0.003, "update": 0.010, "pushes": 0.002}
-    sums = {"predictions": 300, "prediction_batches": 100, "trainings": 4, "samples": 88}
+    sums = {
+        "own_cpu_seconds": 1.2,
+        "predictions": 300,
+        "prediction_batches": 100,
+        "trainings": 4,
+        "samples": 88,
+    }
     batches = {"inference_2": 0.004, "inference_4": 0.008, "update_20": 0.040, "update_25": 0.050}
     rows = module.summarise(
         [
@@ -128,6 +134,16 @@ def test_ga3c_speeds_are_held_against_a3c_and_the_parts(load: Any) -> None:
     assert ga3c["of_allowed"]["median"] == pytest.approx(300 / 400)
     assert ga3c["of_a3c"]["median"] == 1.5 and ga3c["trainings_per_second"]["median"] == 2
     assert ga3c["allowed_of_a3c"] == pytest.approx(400 / (10 / 0.032))
+    assert ga3c["core_us"] == pytest.approx(
+        {
+            "agents": 6000,
+            "threads": 4000,
+            "idle": 1e6 / 300,
+            "simulator": 1000,
+            "inference": 2000,
+            "update": 2000,
+        }
+    )
 
 
 def test_ga3c_cpu_use_counts_children(load: Any) -> None:

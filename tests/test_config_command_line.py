@@ -148,6 +148,7 @@ def test_help_lists_every_option_with_type_documentation_and_default(algo: str) 
 
 def test_help_shows_the_defaults_of_the_preset_asked_about() -> None:
     assert "  learner.lr=none  (number or none)" in help_text(["--help"], 80)
+    assert help_text(["--plan", "--help"], 80) == help_text(["--help"], 80)
     assert "  learner.lr=0.0007  (number or none)" in help_text(["algo=a2c_baselines", "-h"], 80)
 
 

@@ -1,5 +1,6 @@
 """The replay memory against a record that keeps everything, over several rounds of its ring."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -369,3 +370,21 @@ def test_environment_that_was_replaced_between_rollouts_makes_no_transition_acro
         assert batch.observation[i].tolist() == world.steps[2][s]["observation"]
         if batch.discount[i]:
             assert batch.next_observation[i].tolist() == world.steps[2][s + 1]["observation"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
+def test_first_steps_of_a_replacement_are_not_valid_whatever_the_dtype(dtype: torch.dtype) -> None:
+    spec = dataclasses.replace(make(stack=3, slots=20).spec, observation_dtype=dtype)
+    replay, nothing = Replay(spec, torch.device("cpu")), torch.zeros(T, B, dtype=torch.bool)
+    batch = World(stack=3, waits=False).rollout()._replace(terminated=nothing, truncated=nothing)
+    batch = batch._replace(observation=torch.ones_like(batch.observation, dtype=dtype))
+    replay.append(batch)
+    changed = batch.observation.clone()
+    changed[0, 1] = 0
+    replay.append(batch._replace(observation=changed))
+    replay.append(batch)
+    valid = replay.gather(*everything(replay)).valid.view(-1, B).T.tolist()
+    lost = [T - 1, T, T + 1]  # the last before, whose next observation is another's, and two more
+    steps = range(replay.low, replay.high)
+    assert valid[1] == [step >= 2 and step not in lost for step in steps]
+    assert valid[0] == valid[2] == [step >= 2 for step in steps]

@@ -101,9 +101,18 @@ def test_score_is_that_of_the_last_evaluation_where_there_is_one(tmp_path) -> No
     assert (row["score"], row["score_of"]) == ("7", "last evaluation")
 
 
+def test_evaluation_without_a_finished_game_does_not_hide_the_score_of_training(tmp_path) -> None:
+    (job,) = jobs_of(tmp_path, {"pong-dqn-0": 3.0}, algo="dqn", env="pong")
+    write_table(job.run_dir / "evaluation.csv", ["steps", "episode_return_raw_mean"], [100, NAN])
+    write_report(tmp_path, [job])
+    (row,) = results(tmp_path)
+    assert (row["score"], row["score_of"]) == ("3", "last 100 games")
+
+
 def test_report_without_a_score_says_what_is_missing(tmp_path) -> None:
     assert write_report(tmp_path, jobs_of(tmp_path, {"catch-a2c-0": NAN}, env="catch")) == []
-    assert "1 of 1 runs finished" in (tmp_path / "results.md").read_text()
+    text = (tmp_path / "results.md").read_text()
+    assert "1 of 1 runs finished" in text and "Finished, but no game\n\n- catch-a2c-0\n" in text
     assert not (tmp_path / "results.png").exists()
 
 

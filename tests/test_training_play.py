@@ -118,6 +118,23 @@ def test_newest_frame_of_a_stack_is_filmed() -> None:
     np.testing.assert_array_equal(pictures, np.full((1, 4, 6, 3), 200))
 
 
+def test_channels_of_a_small_last_axis_are_no_rows_of_a_picture() -> None:
+    pictures: list[np.ndarray] = []
+    env, _ = make_shown_env("test_training_play:ChannelsLast", AtariConfig(), pictures.append)
+    env.reset(np.zeros((5, 6, 2), np.uint8))
+    np.testing.assert_array_equal(pictures, np.full((1, 5, 6, 3), 200))
+
+
+class ChannelsLast(Pay):
+    """Its observation has its channels last."""
+
+    spec = dataclasses.replace(Pay.spec, observation_shape=(5, 6, 2))
+
+    def reset(self, out: Any) -> None:
+        super().reset(out)
+        out[..., 0], out[..., 1] = 10, 200
+
+
 def test_catch_is_filmed(tmp_path) -> None:
     game = play_game(trained(tmp_path / "run", "env=catch"))
     assert (game.num_steps, game.num_frames) == (9, 10)

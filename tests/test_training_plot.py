@@ -7,11 +7,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.compare import interval_half_width, make_groups, read_curve
-from accel_rl.training.plot import PlotOptions, plot, scores_table
+from accel_rl.training.plot import PlotOptions, plot, scores_table, style_axes
 from accel_rl.training.run_directory import write_config
 
 NAN = float("nan")
@@ -75,7 +76,7 @@ def test_interval_of_one_run_is_unknown() -> None:
 
 def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     runs = three_seeds(tmp_path)
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert (group.label, group.seeds) == ("pong, a2c", (0, 1, 2))
     assert (group.x[0], group.x[-1]) == (0, 10_000)
     np.testing.assert_allclose(group.mean, group.x / 10_000 * 2)
@@ -85,7 +86,7 @@ def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
 def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> None:
     runs = three_seeds(tmp_path, "learner.lr=1e-3", "run_dir=one", name="a")
     runs += three_seeds(tmp_path, "num_envs=32", "run_dir=two", name="b")
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert [group.label for group in groups] == [
         "sampler.num_envs=16, learner.lr=0.001",
         "sampler.num_envs=32, learner.lr=none",
@@ -93,12 +94,55 @@ def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> 
     assert [group.seeds for group in groups] == [(0, 1, 2), (0, 1, 2)]
 
 
+def test_runs_of_two_algorithms_are_not_labelled_by_what_their_presets_say(tmp_path) -> None:
+    runs = [saved(tmp_path / algo, {0: 0.0, 10: 1.0}, f"algo={algo}") for algo in ("a2c", "ppo")]
+    runs.append(saved(tmp_path / "other", {0: 0.0, 10: 1.0}, "algo=ppo", "learner.lr=0.1"))
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs[:2]], "steps")
+    assert [group.label for group in groups] == ["algo=a2c", "algo=ppo"]
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    expected = [f"algo={algo}, learner.lr={lr}" for algo, lr in RATES]
+    assert [group.label for group in groups] == expected
+
+
+RATES = (("a2c", "none"), ("ppo", "0.001"), ("ppo", "0.1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "axis", "labels"),
+    [
+        ([], "steps", ["pong, a2c"]),
+        ([], "minutes", ["sampler.num_workers=1", "sampler.num_workers=2"]),
+        (["algo=ga3c"], "steps", ["sampler.num_groups=4", "sampler.num_groups=8"]),
+    ],
+)
+def test_what_changes_the_speed_alone_tells_groups_apart_over_minutes(
+    options: list[str], axis: Any, labels: list[str], tmp_path
+) -> None:
+    name = labels[-1].partition("=")[0] if len(labels) > 1 else "sampler.num_workers"
+    values = (4, 8) if options else (1, 2)
+    runs = [
+        saved(tmp_path / f"{value}", {0: 0.0, 10: 1.0}, f"{name}={value}", *options)
+        for value in values
+    ]
+    groups = make_groups([read_curve(run_dir, axis) for run_dir in runs], axis)
+    assert [group.label for group in groups] == labels
+
+
+def test_minutes_are_counted_without_thousands_and_thousandths() -> None:
+    for axis, expected in (("steps", "2m"), ("minutes", "0.002")):
+        axes = Figure().add_subplot()
+        axes.plot([0, 0.004], [0, 1])
+        style_axes(axes, axis)
+        labels = axes.xaxis.get_major_formatter().format_ticks([0.002])
+        assert labels == [expected]
+
+
 def test_curve_of_a_group_covers_what_all_its_runs_have(tmp_path) -> None:
     runs = [
         saved(tmp_path / "a", {1: 0.0, 9: 8.0}, "seed=0"),
         saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
     ]
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs])
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert (group.x[0], group.x[-1]) == (3000, 9000)
     assert (group.mean[0], group.mean[-1]) == ((2 + 4) / 2, (8 + 4) / 2)
 

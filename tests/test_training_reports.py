@@ -11,6 +11,9 @@ import torch.distributed as dist
 
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
+from accel_rl.samplers import Episode
+from accel_rl.training.metrics import Scores
+from accel_rl.training.recorder import Recorder
 from accel_rl.training.reports import SAVED, Others, Report
 
 
@@ -47,3 +50,19 @@ def test_message_of_torch_is_told_without_its_source_and_guesses() -> None:
     said = "[/src/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8599. This is typically a"
     assert first_line(RuntimeError(said)) == "Connection closed by peer [127.0.0.1]:8599"
     assert first_line(RuntimeError()) == "RuntimeError"
+
+
+def test_reports_that_came_behind_the_last_row_count_and_are_saved() -> None:
+    others, second = make_others(num_sharing=1)
+    team: Any = SimpleNamespace(ranks=SimpleNamespace(size=2))
+    exchange: Any = SimpleNamespace(num_sharing=1, num_updates=8, take_metrics=dict)
+    recorder: Any = SimpleNamespace(
+        _others=others, _team=team, _exchange=exchange, _own_updates=8, _saved_steps=100, steps=100
+    )
+    recorder.scores, recorder.updates = Scores(), 8
+    Recorder._count_late_reports(recorder)
+    assert (recorder.updates, recorder._saved_steps) == (8, 100)
+    episode = Episode(0, 1.0, 1.0, 9, False)
+    second.post(report(num_updates=5)._replace(episodes=[episode], exchange={}))
+    Recorder._count_late_reports(recorder)
+    assert (recorder.updates, recorder._saved_steps, recorder.scores.num_episodes) == (13, -1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from accel_rl.training.speed_model import (
     find_limits,
     predict,
 )
-from accel_rl.training.speed_parts import Measured, alone
+from accel_rl.training.speed_parts import Measured, PartsOfOne, alone
 
 ROOT = Path(__file__).resolve().parents[1]
 # Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.
@@ -186,6 +187,25 @@ def test_plan_of_more_learners_than_cores_counts_the_part_that_each_has() -> Non
     assert "for a learner on 0.5 of the cores:" in text
     assert "sampling 100.0 ms, update 20.0 ms, pushes 2.0 ms" in text
     assert "training: 1,311 steps/s" in text
+
+
+def test_iterations_of_which_few_have_an_update_cost_their_mean(monkeypatch) -> None:
+    """Every fourth has one, of 20 ms; more than half have none."""
+    arguments = ["algo=dqn", "env=catch", "serial=true", "num_envs=4", "learner.min_steps=32"]
+    num = 0
+
+    def update(self: PartsOfOne) -> None:
+        nonlocal num
+        num += 1
+        if num % 4 == 0:
+            time.sleep(0.02)
+            self.parts.exchange.num_updates += 1
+
+    with PartsOfOne(parse_arguments(arguments), 1) as parts:
+        monkeypatch.setattr(PartsOfOne, "_update", update)
+        measured = parts.measure(2.0)
+    assert 0.2 < measured.num_updates < 0.3
+    assert 0.004 < measured.update < 0.008
 
 
 def test_plan_option_prints_without_training(tmp_path: Path) -> None:

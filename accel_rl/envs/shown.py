@@ -138,7 +138,10 @@ class _ShownObservations:
 
 
 def _picture(observation: Array, name: str) -> Picture:
-    """Observations that are pictures: ``[H, W]``, ``[H, W, 3]``, or the last of ``[C, H, W]``."""
+    """Observations that are pictures: ``[H, W]``, ``[H, W, 3]``, or the last of ``[C, H, W]``.
+
+    Or of ``[H, W, C]``, which they are taken for where the last axis is shorter than both others.
+    """
     levels = observation
     if np.issubdtype(levels.dtype, np.floating):  # 0 to 1
         levels = (levels.clip(0, 1) * 255).astype(np.uint8)
@@ -150,6 +153,8 @@ def _picture(observation: Array, name: str) -> Picture:
             'with render_mode="rgb_array", and name that in env=module:function'
         )
     if not is_colour:
-        levels = levels if levels.ndim == 2 else levels[-1]
+        if levels.ndim == 3:
+            is_last = levels.shape[2] < min(levels.shape[:2])
+            levels = levels[:, :, -1] if is_last else levels[-1]
         levels = np.repeat(levels[:, :, None], 3, axis=2)
     return np.ascontiguousarray(levels)

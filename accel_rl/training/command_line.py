@@ -131,7 +131,7 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 def help_text(arguments: Sequence[str], width: int) -> str:
     """Every option with its type, documentation and default, in the preset that is asked about."""
-    given = split([each for each in arguments if each not in ("--help", "-h")])
+    given = split([each for each in arguments if each not in ("--help", "-h", "--plan")])
     algo = given.get("algo", "a2c")
     base = _preset(algo, given)
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]

@@ -5,7 +5,6 @@ A curve is the raw score, the mean of the last 100 games, as ``metrics.csv`` has
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
-from accel_rl.training.files import whole_lines
+from accel_rl.presets import PRESETS
+from accel_rl.training.command_line import PARALLEL_ONLY
+from accel_rl.training.metrics import read_rows
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -32,6 +33,8 @@ COLUMNS: dict[Axis, tuple[str, float]] = {
 }
 _SAME = ("seed", "run_dir")
 """options in which runs of one group may differ"""
+_SPEED = ("serial", "log_interval", "checkpoint_interval", "num_checkpoints", *PARALLEL_ONLY)
+"""options that change how fast a run is, but not what it learns; GA3C's agents do that"""
 # Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -84,52 +87,52 @@ def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
     return SavedCurve(run_dir, config, x, score)
 
 
-def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
-    """The rows of a table of metrics, none where there is no file; the run may be going on.
-
-    Raises:
-        ValueError: it cannot be read, or lacks a column of those ``needed``.
-    """
-    try:
-        rows = list(csv.DictReader(whole_lines(path)))
-        for name in needed if rows else ():
-            rows[0][name]
-        return [{name: float(text) for name, text in row.items()} for row in rows]
-    except FileNotFoundError:
-        return []
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-
-
 def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:
-    """For each config the options in which they differ, but for those named ``same``."""
-    options = [
-        {
-            option.key: format_value(option.default)
-            for option in list_options(config)
-            if option.key not in same
-        }
-        for config in configs
-    ]
+    """For each config the options in which they differ, but for those named ``same``.
+
+    Where algorithms differ, what a preset brings with it is left out.
+    """
+    options = [_values(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
     differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
+    presets = {config.algo: _values(PRESETS[config.algo](), same) for config in configs}
+    told = []
+    for key in differing:
+        by_algo: dict[str, set[str | None]] = {}
+        for config, values in zip(configs, options, strict=True):
+            by_algo.setdefault(config.algo, set()).add(values.get(key))
+        own = all(found == {presets[algo].get(key)} for algo, found in by_algo.items())
+        if key == "algo" or not own:
+            told.append(key)
     return [
-        ", ".join(f"{key}={values[key]}" for key in differing if key in values)
+        ", ".join(f"{key}={values[key]}" for key in told if key in values)
         or f"{config.env}, {config.algo}"
         for config, values in zip(configs, options, strict=True)
     ]
 
 
-def make_groups(curves: Sequence[SavedCurve]) -> list[Group]:
+def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
+    """Its options as text, without those named ``same``."""
+    return {
+        option.key: format_value(option.default)
+        for option in list_options(config)
+        if option.key not in same
+    }
+
+
+def make_groups(curves: Sequence[SavedCurve], axis: Axis) -> list[Group]:
     """Groups of runs with equal options but for the seed, labelled by what tells them apart.
+
+    Over steps and frames also options count as equal that change nothing but the speed.
 
     Raises:
         ValueError: the curves of a group have no stretch in common.
     """
     members: dict[str, list[SavedCurve]] = {}
-    for curve, label in zip(
-        curves, label_runs([curve.config for curve in curves], _SAME), strict=True
-    ):
+    configs = [curve.config for curve in curves]
+    is_apart = axis == "minutes" or any(config.algo == "ga3c" for config in configs)
+    same = _SAME if is_apart else _SAME + _SPEED
+    for curve, label in zip(curves, label_runs(configs, same), strict=True):
         members.setdefault(label, []).append(curve)
     return [_make_group(label, group) for label, group in members.items()]
 

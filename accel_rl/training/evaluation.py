@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from accel_rl.samplers import (
     evaluate,
 )
 from accel_rl.samplers.base import Sampler
+from accel_rl.topology import available_cpus
+from accel_rl.training.metrics import read_rows
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 MAX_STEPS = 27_000
@@ -103,6 +106,18 @@ class Evaluator:
         }
 
 
+def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:
+    """Whether a run that has taken all its steps was stopped before its last evaluation ended.
+
+    Raises:
+        ValueError: ``evaluation.csv`` cannot be read.
+    """
+    interval = config.evaluation_interval
+    due = config.planned_steps // interval * interval if interval else 0
+    rows = read_rows(run_dir / "evaluation.csv", "steps") if due else []
+    return due > 0 and (not rows or rows[-1]["steps"] < due)
+
+
 def with_game_limit(config: TrainConfig) -> TrainConfig:
     """``config`` with games of Atari that end after `MAX_STEPS`, whatever training's limit is."""
     atari = dataclasses.replace(config.atari, max_episode_steps=MAX_STEPS)
@@ -133,8 +148,9 @@ def make_evaluation_sampler(
     seed = int(seeds.generate_state(1)[0])
     if serial:
         return SerialSampler(factory, sampler_config, seed)
-    cpus = list(config.cpus) or None
-    return ParallelSampler(factory, sampler_config, seed, cpus, device.type == "cuda")
+    # Of the CPUs that are given, a learner may have kept its own for itself by now.
+    cpus = [cpu for cpu in config.cpus if cpu in available_cpus()]
+    return ParallelSampler(factory, sampler_config, seed, cpus or None, device.type == "cuda")
 
 
 def play_games(

@@ -250,3 +250,20 @@ def tag(column: str) -> str:
     else:
         kind = "learner"
     return f"{kind}/{column}"
+
+
+def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
+    """The rows of a table of metrics, none where there is no file; the run may be going on.
+
+    Raises:
+        ValueError: it cannot be read, or lacks a column of those ``needed``.
+    """
+    try:
+        rows = list(csv.DictReader(whole_lines(path)))
+        for name in needed if rows else ():
+            rows[0][name]
+        return [{name: float(text) for name, text in row.items()} for row in rows]
+    except FileNotFoundError:
+        return []
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

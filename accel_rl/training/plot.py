@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
@@ -67,7 +68,7 @@ def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
         OSError: ``out`` could not be written.
     """
     check_plot(run_dirs, options)
-    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs])
+    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs], options.x)
     write_whole(options.path, _draw(groups, options.x))
     return groups
 
@@ -109,7 +110,9 @@ def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
 
 def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
     envs = list(dict.fromkeys(group.env for group in groups))
-    figure = Figure(figsize=(8.0 * len(envs), 4.8), dpi=120, layout="constrained")
+    most = max(sum(group.env == env for group in groups) for env in envs)
+    size = (8.0 * len(envs), 4.5 + 0.3 * most)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     for number, env in enumerate(envs):
         axes = figure.add_subplot(1, len(envs), number + 1)
@@ -118,14 +121,21 @@ def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
         axes.set_title(env)
         axes.set_ylabel(f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)")
         style_axes(axes, axis)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(
+            frameon=False,
+            fontsize=8,
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.14),
+            borderaxespad=0,
+        )
     return to_png(figure)
 
 
 def style_axes(axes: Any, axis: Axis) -> None:
     """How each panel looks; ``axis``: what it stands over."""
     axes.set_xlabel(axis)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if axis != "minutes":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
     axes.grid(color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -143,7 +153,7 @@ def _draw_group(axes: Any, group: Group, colour: str) -> None:
     runs = len(group.seeds)
     if runs > 1:
         axes.plot(group.x, group.scores.T, color=colour, linewidth=0.6, alpha=0.5)
-    label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
+    label = fill(f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})", width=110)
     if runs >= _FEWEST_FOR_BAND:
         low, high = group.mean - group.half_width, group.mean + group.half_width
         axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from accel_rl.algos.measurements import COSINE
 from accel_rl.algos.norms import KINDS
 from accel_rl.algos.two_learners import PREFIX
-from accel_rl.training.compare import COLUMNS, SCORE, Values, label_runs, read_rows
+from accel_rl.training.compare import COLUMNS, SCORE, Values, label_runs
 from accel_rl.training.files import write_whole
+from accel_rl.training.metrics import read_rows
 from accel_rl.training.plot import COLOURS, PlotOptions, check_plot, style_axes, to_png
 from accel_rl.training.saved_run import read_config
 

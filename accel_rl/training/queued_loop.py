@@ -126,17 +126,21 @@ def iterate_queued(
             tuning.draw()
         write_lags(run_dir, threads.read_trainings().lags, config.title)
 
+    def evaluate_if_due() -> None:
+        if evaluator is not None and evaluator.is_due(recorder.steps):
+            with sampler.paused():
+                exchange.pull()
+                recorder.evaluate(evaluator, stop)
+
     try:
+        evaluate_if_due()  # a stop may have cut off the last one
         while recorder.steps < config.planned_steps and stop.received is None:
             threads.woken.wait(POLL_SECONDS)
             threads.check()
             record()
             if tuning is not None:
                 tuning.look()
-            if evaluator is not None and evaluator.is_due(recorder.steps):
-                with sampler.paused():
-                    exchange.pull()
-                    recorder.evaluate(evaluator, stop)
+            evaluate_if_due()
         threads.finish()
         threads.check()
         record()

@@ -285,7 +285,18 @@ class Recorder:
         """The last row and curve, when all learners together have taken ``steps``."""
         self.steps = steps
         self.write_last_row(alone=alone)
+        if not alone and not self._others.are_in_step:
+            self._count_late_reports()
         self.draw_curve()
+
+    def _count_late_reports(self) -> None:
+        """What others have reported since the last row, behind which no steps were taken."""
+        late = self._others.merge(make_report(self._team, self._exchange, [], {}), self.steps)
+        updates = self._own_updates + self._others.num_updates
+        if late.episodes or updates != self.updates:
+            self.scores.add(late.episodes)
+            self.updates = updates
+            self._saved_steps = -1  # a checkpoint of this step is to be written again
 
     def close(self) -> None:
         """Closes files; calling it again does nothing."""

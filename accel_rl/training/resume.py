@@ -13,6 +13,7 @@ from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
 from accel_rl.training.command_line import PARALLEL_ONLY
+from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
 
@@ -67,7 +68,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
             raise
         raise ValueError(f"{error}; delete it, and the run goes on from the one before") from error
     steps = int(saved["counts"]["steps"])
-    if steps >= config.planned_steps:
+    if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
             f"resume={run_dir}: this run has taken {steps:,} steps, all that total_steps="
             f"{config.total_steps} asks for; to go on, give a larger total_steps"

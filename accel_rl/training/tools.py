@@ -60,7 +60,7 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
             console.print(scores_table(plot(runs, plot_options), plot_options.x))
         else:
             plot_measurements(runs, plot_options)
-        print(f"written: {plot_options.path}")
+        _tell(console, f"written: {plot_options.path}")
         return
     if len(runs) != 1:
         raise ValueError(
@@ -70,12 +70,17 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         play_options, _ = override(PlayOptions(), given)
         game = play(runs[0], play_options, console)
         end = "game over" if game.is_over else "not over"
-        print(f"score {game.score:g} after {game.num_steps:,} steps, {end}")
-        print(f"written: {game.path}")
+        _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}")
+        _tell(console, f"written: {game.path}")
         return
     options, _ = override(EvaluateOptions(), given)
     console.print(report_table(evaluate_run(runs[0], options, console)))
-    print(f"written: {options.out or runs[0] / 'evaluation.json'}")
+    _tell(console, f"written: {options.out or runs[0] / 'evaluation.json'}")
+
+
+def _tell(console: Console, words: str) -> None:
+    """One line as it is, which is not broken."""
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _names_run(argument: str) -> bool:

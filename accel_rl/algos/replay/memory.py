@@ -259,7 +259,7 @@ class Replay:
     def _cut_replaced(self, observation: Tensor) -> None:
         B = len(observation)
         is_other = (observation != self._next_observation).view(B, -1).any(1)
-        waited = ~self._next_observation.view(B, -1).any(1)  # for its reset: it begins an episode
+        waited = (self._next_observation == 0).view(B, -1).all(1)  # its reset begins an episode
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
         self._next_age = self._next_age * ~is_other

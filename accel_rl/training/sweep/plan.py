@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
+from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
@@ -210,8 +211,9 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
 
 
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:
-    """Whether ``run_dir`` has the checkpoint that a run writes at its end."""
+    """Whether ``run_dir`` has the checkpoint that a run writes at its end, and its evaluation."""
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
         return False
-    return int(checkpoints[-1].stem.removeprefix("steps_")) >= run.config.planned_steps
+    steps = int(checkpoints[-1].stem.removeprefix("steps_"))
+    return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)

@@ -67,7 +67,7 @@ def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
     scored = [score for score in scores.values() if score is not None]
     panels = make_panels(scored)
     write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode(), shared=True)
-    text = _markdown(sweep_dir.name, jobs, scored, panels)
+    text = _markdown(sweep_dir.name, jobs, scores, panels)
     write_whole(sweep_dir / "results.md", text.encode(), shared=True)
     if panels:
         write_whole(sweep_dir / "results.png", _draw(panels), shared=True)
@@ -85,7 +85,9 @@ def read_score(job: Job) -> Score | None:
     value, source = last["episode_return_raw_mean"], f"last {EPISODE_WINDOW} games"
     evaluations = job.run_dir / "evaluation.csv"
     if evaluations.exists() and evaluations.stat().st_size:
-        value, source = _last_row(evaluations)["episode_return_raw_mean"], "last evaluation"
+        evaluated = _last_row(evaluations)["episode_return_raw_mean"]
+        if math.isfinite(evaluated):  # else it has finished no game
+            value, source = evaluated, "last evaluation"
     if not math.isfinite(value):
         return None
     cost = int(last["steps"]), last["training_seconds"]
@@ -158,9 +160,10 @@ def format_estimate(estimate: Estimate) -> str:
 
 
 def _markdown(
-    name: str, jobs: Sequence[Job], scores: Sequence[Score], panels: Sequence[Panel]
+    name: str, jobs: Sequence[Job], scores: Mapping[str, Score | None], panels: Sequence[Panel]
 ) -> str:
     states = [job.state for job in jobs]
+    scored = [score for score in scores.values() if score is not None]
     lines = [f"# Sweep {name}", "", f"{states.count('finished')} of {len(jobs)} runs finished."]
     for panel in panels:
         lines += ["", f"## {panel.title[0].upper()}{panel.title[1:]}", ""]
@@ -177,19 +180,22 @@ def _markdown(
             "",
             "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
             "mean. In brackets: 95 % interval, stratified bootstrap over the runs of each game, "
-            f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scores))}.",
+            f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scored))}.",
             "",
             "## Mean score of each game",
             "",
         ]
-        labels = list(dict.fromkeys(score.label for score in scores))
+        labels = list(dict.fromkeys(score.label for score in scored))
         lines += _table(
             ["env", *labels],
             [
-                [env, *(_mean(scores, env, label) for label in labels)]
-                for env in dict.fromkeys(score.env for score in scores)
+                [env, *(_mean(scored, env, label) for label in labels)]
+                for env in dict.fromkeys(score.env for score in scored)
             ],
         )
+    without = [name for name, score in scores.items() if score is None]
+    if without:
+        lines += ["", "## Finished, but no game", "", *(f"- {name}" for name in without)]
     missing = [job for job in jobs if job.state != "finished"]
     if missing:
         lines += ["", "## Not finished", ""]

@@ -12,6 +12,8 @@ ARGS ?= algo=ppo env=breakout total_steps=400000
 RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin
+# Two at a time: many tests wait, or compute in one thread. More would disturb those that measure time.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export PIP_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
@@ -34,10 +36,10 @@ train: .venv/.ready-to-run
 	$(BIN)/python launch/play.py $(RUN) max_steps=3000
 
 test: .venv/.ready-to-test
-	$(BIN)/python -m pytest -m "not learning"
+	$(PYTEST) -m "not learning"
 
 test-learning: .venv/.ready-to-test
-	$(BIN)/python -m pytest -m learning
+	$(PYTEST) -m learning
 
 check: .venv/.ready-to-test
 	$(BIN)/ruff format --check

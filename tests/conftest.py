@@ -20,7 +20,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fails a test that leaves child processes, threads or named shared memory."""
+    """Fails a test that leaves child processes or threads."""
     before = _resources()
     yield
     if _resources() - before:
@@ -36,12 +36,30 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _resources() -> set[str]:
-    """Child processes by pid, threads by name, shared memory by file."""
+    """Child processes by pid, threads by name."""
     tasks = Path("/proc/self/task")
     children = [pid for task in tasks.iterdir() for pid in _read(task / "children").split()]
     threads = [f"thread {thread.name}" for thread in threading.enumerate()]
-    segments = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return {*(f"process {pid}" for pid in children), *threads, *segments}
+    return {*(f"process {pid}" for pid in children), *threads}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_SEGMENTS] = _segments()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails where named shared memory is left; once for all, since tests run beside each other."""
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and (left := _segments() - session.config.stash[_SEGMENTS]):
+        print(f"\nleft in /dev/shm: {', '.join(sorted(left))}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_SEGMENTS = pytest.StashKey[set[str]]()
+
+
+def _segments() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
 def _read(path: Path) -> str:

@@ -14,4 +14,4 @@ ONCE = ("rounds=1", "seconds=0.05")
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)

@@ -49,13 +49,17 @@ def test_captured_learner_equals_the_eager_one_in_one_graph_for_each_region(name
 @pytest.mark.learning  # a minute each
 @pytest.mark.parametrize("name", ["a2c-bfloat16", "ppo", "double-dueling-prioritized"])
 def test_compiled_learner_equals_the_eager_one(name: str) -> None:
-    """Compiled, bfloat16 rounds fewer intermediate results; eager, it is 0.25 from float32 here."""
+    """Compiled, bfloat16 rounds fewer intermediate results; eager, it is 0.25 from float32 here.
+
+    PPO's clip range is so tight here that a rounding error lets a sample count or not.
+    """
+    tolerance = {"a2c-bfloat16": 0.25, "ppo": 1e-2}.get(name, 1e-3)
     captured, eager = Run(name, Capture(CPU), CPU), Run(name, EAGER, CPU)
     with (
         torch._dynamo.config.patch(error_on_recompile=True),
         torch._inductor.config.patch(compile_threads=1),
     ):
-        assert_equal(captured, eager, tolerance=0.25 if "bfloat16" in name else 1e-3)
+        assert_equal(captured, eager, tolerance)
     assert_compiled_once(num_regions=3)
 
 

@@ -59,7 +59,7 @@ class Launched:
         children = psutil.Process(self.process.pid).children()
         return next(each for each in children if each.environ().get("RANK") == str(rank))
 
-    def ends(self, code: int, seconds: float = 100) -> str:
+    def ends(self, code: int, seconds: float = 200) -> str:
         """What it said on standard error, after its end with ``code``, nothing left of it."""
         processes = psutil.Process(self.process.pid).children(recursive=True)
         _, errors = self.process.communicate(timeout=seconds)

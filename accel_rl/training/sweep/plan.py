@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
-from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
 from accel_rl.training.division import check_learners
+from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.parts import build

@@ -92,9 +92,9 @@ class Rollout:
     def copy(self) -> Rollout:
         """A copy that the next ``collect`` leaves alone; 0 in slots that are not used.
 
-        Only used slots are read: reading the others would give them memory.
+        Only used slots are read and written: the others take no memory.
         """
-        final_observation = np.zeros_like(self.final_observation)
+        final_observation = np.zeros(self.final_observation.shape, self.final_observation.dtype)
         used = np.nonzero(self.final_step >= 0)
         final_observation[used] = self.final_observation[used]
         others = (field.name for field in fields(self) if field.name != "final_observation")

@@ -1,6 +1,7 @@
 """Names of environments: what each makes, that factories travel, and what unknown ones are told."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -218,3 +219,22 @@ def test_id_registered_in_this_process_reaches_workers() -> None:
 def test_what_is_no_factory_is_told_what_one_is(factory: Any) -> None:
     with pytest.raises(EnvError, match=r"the factory is .*make_env_factory gives one for a name"):
         probe_spec(factory)
+
+
+def test_module_of_an_id_is_imported_in_workers_too(tmp_path: Path, monkeypatch) -> None:
+    """It registers another id, which the environment makes, and which its entry point does not."""
+    (tmp_path / "outer_env.py").write_text(
+        "import gymnasium\ndef make(**options):\n    return gymnasium.make('InnerCart-v0')\n"
+    )
+    (tmp_path / "two_ids.py").write_text(
+        "import gymnasium\n"
+        "inner = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
+        "gymnasium.register('InnerCart-v0', entry_point=inner)\n"
+        "gymnasium.register('OuterCart-v0', entry_point='outer_env:make')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = SamplerConfig(num_envs=2, horizon=3, num_workers=1, num_groups=1)
+    with ParallelSampler(make_env_factory("two_ids:OuterCart-v0"), config) as sampler:
+        assert sampler.collect(lambda step: [0, 1]).reward.sum() == 6
+    for name in ("InnerCart-v0", "OuterCart-v0"):
+        del gymnasium.registry[name]

@@ -380,7 +380,7 @@ def test_first_steps_of_a_replacement_are_not_valid_whatever_the_dtype(dtype: to
     batch = batch._replace(observation=torch.ones_like(batch.observation, dtype=dtype))
     replay.append(batch)
     changed = batch.observation.clone()
-    changed[0, 1] = 0
+    changed[0, 1, -1] = 0
     replay.append(batch._replace(observation=changed))
     replay.append(batch)
     valid = replay.gather(*everything(replay)).valid.view(-1, B).T.tolist()

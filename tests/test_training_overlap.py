@@ -24,6 +24,7 @@ from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.iterate import iterate_overlapped
 from accel_rl.training.loop import RunError, train
+from accel_rl.training.overlap import _prepare_thread
 from accel_rl.training.parts import Parts, build
 from accel_rl.training.stopping import StopRequest
 
@@ -372,3 +373,9 @@ def test_catch_is_learned(algo: str, tmp_path) -> None:
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir / "metrics.csv")]
     assert returns[0] < 0
     assert np.mean(returns[-5:]) >= 0.85  # epsilon or the policy's own randomness included
+
+
+def test_one_gpu_without_a_number_is_the_current_one_of_the_thread() -> None:
+    threads = torch.get_num_threads()
+    _prepare_thread(torch.device("cuda"))  # wakes no GPU
+    torch.set_num_threads(threads)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
+from accel_rl.training.follower import Follower
 from accel_rl.training.metrics import Scores
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.reports import SAVED, Others, Report
@@ -66,3 +67,15 @@ def test_reports_that_came_behind_the_last_row_count_and_are_saved() -> None:
     second.post(report(num_updates=5)._replace(episodes=[episode], exchange={}))
     Recorder._count_late_reports(recorder)
     assert (recorder.updates, recorder._saved_steps, recorder.scores.num_episodes) == (13, -1, 1)
+
+
+def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
+    """The first learner took more steps, and wrote its last row before this one's report."""
+    others, second = make_others(num_sharing=1)
+    second.reach(SAVED, 1000, 1000)
+    follower: Any = SimpleNamespace(steps=1000, _saved_steps=1000, _team=second)
+    Follower.save(follower, alone=True)
+    with pytest.raises(TeamError, match="has not answered within"):
+        others.await_parts(1010)
+    Follower.save(follower)
+    assert others.await_parts(1010) == {1: 1000}

@@ -205,7 +205,7 @@ def test_iterations_of_which_few_have_an_update_cost_their_mean(monkeypatch) -> 
         monkeypatch.setattr(PartsOfOne, "_update", update)
         measured = parts.measure(2.0)
     assert 0.2 < measured.num_updates < 0.3
-    assert 0.004 < measured.update < 0.008
+    assert 0.004 < measured.update < 0.02
 
 
 def test_plan_option_prints_without_training(tmp_path: Path) -> None:

@@ -151,6 +151,9 @@ def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
 
     from accel_rl.envs.gymnasium_env import GymnasiumEnv
 
+    module_name, _, _ = env_id.rpartition(":")
+    if module_name:
+        _import(module_name, env_id)  # for what else it does
     # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
     return GymnasiumEnv(functools.partial(gymnasium.make, spec, disable_env_checker=True), env_id)
 

@@ -24,7 +24,7 @@ import torch
 
 from accel_rl.training.files import write_whole
 
-FORMAT = 4
+FORMAT = 3
 """raised when what a checkpoint holds changes"""
 PART = ("algorithm", "sampler", "torch_rng")
 """what each learner has of its own"""

@@ -89,8 +89,12 @@ class Follower:
 
         It serves whatever checkpoint the first learner, which may not go in step, still makes.
         """
-        if not alone and self.steps > self._saved_steps:
+        if alone:
+            return
+        if self.steps > self._saved_steps:
             self._save(_END)
+        else:
+            self._team.reach(SAVED, _END, self._saved_steps)
 
     def _report(self) -> None:
         episodes, self._episodes = self._episodes, []

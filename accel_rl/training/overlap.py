@@ -99,7 +99,7 @@ class Overlap:
 
 def _prepare_thread(device: torch.device) -> None:
     use_half_the_cpus()
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:  # else it is the first GPU
         # Each thread has a current device of its own; on leaving a stream torch makes the first GPU
         # current again, and so a context on it, unless it is told.
         torch.cuda.set_device(device)

@@ -110,8 +110,8 @@ def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
 
 def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
     envs = list(dict.fromkeys(group.env for group in groups))
-    most = max(sum(group.env == env for group in groups) for env in envs)
-    size = (8.0 * len(envs), 4.5 + 0.3 * most)
+    num_lines = [sum(_label(g).count("\n") + 1 for g in groups if g.env == env) for env in envs]
+    size = (8.0 * len(envs), 4.6 + 0.16 * max(num_lines))
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     for number, env in enumerate(envs):
@@ -153,9 +153,16 @@ def _draw_group(axes: Any, group: Group, colour: str) -> None:
     runs = len(group.seeds)
     if runs > 1:
         axes.plot(group.x, group.scores.T, color=colour, linewidth=0.6, alpha=0.5)
-    label = fill(f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})", width=110)
     if runs >= _FEWEST_FOR_BAND:
         low, high = group.mean - group.half_width, group.mean + group.half_width
         axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(group.x, group.mean, color=colour, linewidth=1.8, label=_label(group))
+
+
+def _label(group: Group) -> str:
+    """What the legend says, in lines that fit below a panel."""
+    runs = len(group.seeds)
+    label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
+    if runs >= _FEWEST_FOR_BAND:
         label += ", 95 % interval of the mean"
-    axes.plot(group.x, group.mean, color=colour, linewidth=1.8, label=label)
+    return fill(label, width=110)

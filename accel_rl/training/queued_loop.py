@@ -112,7 +112,6 @@ def iterate_queued(
     tuning = Tuning(config, sampler, threads, recorder, run_dir) if learner.tuner else None
     shares = Shares(sampler, threads, recorder)
     exchange.take_metrics = QueueMeter(sampler, threads, lambda: recorder.seconds).take
-    threads.set_counts(learner.num_predictors, learner.num_trainers)
 
     def record() -> None:
         for metrics in threads.take_metrics():
@@ -134,6 +133,7 @@ def iterate_queued(
 
     try:
         evaluate_if_due()  # a stop may have cut off the last one
+        threads.set_counts(learner.num_predictors, learner.num_trainers)
         while recorder.steps < config.planned_steps and stop.received is None:
             threads.woken.wait(POLL_SECONDS)
             threads.check()

@@ -158,8 +158,8 @@ class Replay:
         """Store a rollout ``[T, B]``, over the oldest steps.
 
         An environment that does not begin where the rollout before ended has been replaced
-        meanwhile: its last step counts as truncated. Of the new one's earlier frames nothing is
-        known, so its first ``frame_stack - 1`` steps are not valid.
+        meanwhile: its last step counts as truncated. If the new one has taken steps before, whose
+        frames are not here, its first ``frame_stack - 1`` steps are not valid.
         """
         T = len(batch.action)
         if self.num_stored:
@@ -240,7 +240,7 @@ class Replay:
         for name, values in self._fields.items():
             values.copy_(state["fields"][name])
         self._next_age.copy_(state["next_age"])
-        self._num_unknown.copy_(state["num_unknown"])
+        self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
         self._next_observation.copy_(state["next_observation"])
         self.num_stored = state["num_stored"]
 
@@ -257,13 +257,13 @@ class Replay:
         return rows.view(len(step), *spec.observation_shape)
 
     def _cut_replaced(self, observation: Tensor) -> None:
-        B = len(observation)
-        is_other = (observation != self._next_observation).view(B, -1).any(1)
-        waited = (self._next_observation == 0).view(B, -1).all(1)  # its reset begins an episode
+        is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
         self._next_age = self._next_age * ~is_other
-        self._num_unknown.masked_fill_(is_other & ~waited, self.spec.frame_stack - 1)
+        if self.spec.frame_stack > 1:
+            has_history = (observation[:, :-1] != 0).flatten(1).any(1)
+            self._num_unknown.masked_fill_(is_other & has_history, self.spec.frame_stack - 1)
 
     def _ages(self, batch: RolloutTensors) -> Tensor:
         """``[T, B]`` uint8: earlier frames in each observation's stack that are not blank."""

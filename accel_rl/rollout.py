@@ -89,6 +89,18 @@ class Rollout:
         """A rollout in this process' own memory, zeroed."""
         return cls(**{n: np.zeros(shape, dtype) for n, (shape, dtype) in spec.layout().items()})
 
+    @property
+    def results(self) -> tuple[NDArray[Any], ...]:
+        """What a step leaves beside observations: `reward` to `valid`, ``[T, B]`` each."""
+        return (
+            self.reward,
+            self.raw_reward,
+            self.terminated,
+            self.truncated,
+            self.episode_ended,
+            self.valid,
+        )
+
     def copy(self) -> Rollout:
         """A copy that the next ``collect`` leaves alone; 0 in slots that are not used.
 

@@ -42,14 +42,7 @@ def truncate_running(
 
 def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
     """Undo whatever the lost worker may have written of step ``t``."""
-    for field in (
-        rollout.reward,
-        rollout.raw_reward,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.episode_ended,
-        rollout.valid,
-    ):
+    for field in rollout.results:
         field[t, cols] = 0
     used = rollout.final_step[:, cols]
     rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)

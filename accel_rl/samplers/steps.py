@@ -19,21 +19,13 @@ class Steps:
     """Takes the actions of ``rollout`` and writes what comes of them, in columns that the caller
     owns.
 
-    Through memory views, one number at a time: arrays cost as much for each number, and besides so
-    much for each call that a worker with one environment spent a sixth of its time on that.
+    Through memory views, one number at a time: arrays cost as much for each number, and besides
+    some 70 us a step, measured in a worker with one environment.
     """
 
     def __init__(self, rollout: Rollout) -> None:
         self._num_columns = rollout.action.shape[1]
-        arrays = (
-            rollout.action,
-            rollout.reward,
-            rollout.raw_reward,
-            rollout.terminated,
-            rollout.truncated,
-            rollout.episode_ended,
-            rollout.valid,
-        )
+        arrays = (rollout.action, *rollout.results)
         self._views: list[Any] = [each.reshape(-1).data for each in arrays]  # [T * B]
 
     def take(

@@ -228,7 +228,11 @@ def test_images_with_their_channels_last_are_refused_unless_mlp_is_asked_for() -
 
 @pytest.mark.parametrize("N", [1, 3])
 @pytest.mark.parametrize("is_channels_last", [False, True], ids=["channels first", "channels last"])
-def test_gradient_of_the_layer_over_maps_is_numerical_one(N: int, is_channels_last: bool) -> None:
+@pytest.mark.parametrize("convolves", [False, True], ids=["matrix product", "convolution"])
+def test_gradient_of_the_layer_over_maps_is_numerical_one(
+    N: int, is_channels_last: bool, convolves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_rl.models.image._CONVOLVES_MAPS", convolves)
     torch.manual_seed(0)
     layer = MapLinear(2 * 3 * 4, 5).double()
     x = torch.randn(N, 4, 2, 3, dtype=torch.float64)

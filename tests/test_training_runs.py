@@ -115,6 +115,18 @@ def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
     assert len(list_checkpoints(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(
+    ("precision", "capability", "is_said"),
+    [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
+)
+def test_run_says_that_bfloat16_is_slow_on_this_processor(
+    precision: str, capability: str, is_said: bool, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    run(tmp_path, "env=catch", "serial=true", "total_steps=400", f"precision={precision}")
+    assert ("slower than float32" in (tmp_path / "train.log").read_text()) == is_said
+
+
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "serial=true", "total_steps=1000"]

@@ -22,7 +22,8 @@ class LearnerConfig:
     """the gradient is scaled down to this L2 norm; none: never"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """of the network's arithmetic in updates; parameters and acting are always float32, of which a
-    GPU's convolutions may round their inputs to TF32, as is torch's default"""
+    GPU's convolutions may round their inputs to TF32, as is torch's default; on a CPU bfloat16 is
+    slower without AVX-512"""
     log_norms: bool = False
     """metrics have the L2 norms of parameters, gradients and steps, whole and by layer"""
     gradient_cosine_interval: int = 0

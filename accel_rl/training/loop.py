@@ -22,6 +22,7 @@ from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.topology import available_cpus
 from accel_rl.training.console import LastingConsole
+from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
 from accel_rl.training.follower import Follower
 from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
@@ -273,6 +274,10 @@ def _notices(
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "
             f"whole rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}"
+        )
+    if computes_bfloat16_slowly(config, parts.device):
+        notices.append(
+            "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
         )
     return notices
 

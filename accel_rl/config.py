@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
+from accel_rl.choices import check_choices
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
@@ -83,6 +84,7 @@ class TrainConfig:
     """the learning algorithm"""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in (
             "total_steps",
             "log_interval",

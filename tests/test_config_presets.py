@@ -5,8 +5,9 @@ import math
 
 import pytest
 
+from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Adam
+from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.presets import PRESETS
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.options import list_options
@@ -238,3 +239,17 @@ def test_progress_follows_schedule_steps_and_never_exceeds_one() -> None:
 def test_value_out_of_range_is_refused(options: dict, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         TrainConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(device="gpu"), "device is 'gpu'; it must be auto or cpu or cuda"),
+        (lambda: A2CConfig(lr_schedule="cosine"), "it must be constant or linear"),
+        (lambda: DQNConfig(optimizer="sgd"), "it must be rmsprop or adam"),
+        (lambda: ParallelConfig(sync="ring"), "it must be all_reduce or store"),
+    ],
+)
+def test_name_that_is_no_choice_is_refused_in_programs_too(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

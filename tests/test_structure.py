@@ -21,10 +21,10 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("capture", "rollout", "topology"),
+    ("capture", "choices", "rollout", "topology"),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = ("envs", "rollout", "topology")
+WITHOUT_TORCH = ("choices", "envs", "rollout", "topology")
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60  # docstring not counted

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Literal
 
+from accel_rl.choices import check_choices
 from accel_rl.parallel import Rule
 
 
@@ -31,6 +32,7 @@ class LearnerConfig:
     all of it, for the metrics; 0: none"""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not isfinite(value):

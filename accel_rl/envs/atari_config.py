@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from accel_rl.choices import check_choices
+
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 
 
@@ -42,12 +44,7 @@ class AtariConfig:
     same"""
 
     def __post_init__(self) -> None:
-        if self.observation_size not in SIZES:
-            raise ValueError(
-                f"observation_size is {self.observation_size!r}; it must be {' or '.join(SIZES)}"
-            )
-        if self.cached_starts not in ("auto", "off"):
-            raise ValueError(f"cached_starts is {self.cached_starts!r}; it must be auto or off")
+        check_choices(self)
         for name in ("frame_skip", "frame_stack", "max_episode_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from accel_rl.choices import check_choices
+
 _MAX_SECONDS = 1e9  # 31 years; in nanoseconds, torch can still count it
 
 
@@ -32,6 +34,7 @@ class ParallelConfig:
     """stop, or continue: with sync=store, a lost learner's peers go on without it"""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("num_chunks", "sync_period", "pull_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accel_rl.choices import check_choices
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout, RolloutSpec
 
 if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
-
-_CHOICES = {
-    "reset_policy": ("immediate", "wait"),
-    "affinity": ("auto", "rotate", "off"),
-    "on_worker_failure": ("raise", "restart"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +68,7 @@ class SamplerConfig:
         )
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                known = " or ".join(choices)
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {known}")
+        check_choices(self)
         for name in ("num_envs", "horizon", "num_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

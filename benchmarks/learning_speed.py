@@ -5,8 +5,9 @@
 Runs each preset by `python -m accel_rl`, and stops it after some seconds of learning. The figures
 are the run's own, from its metrics.csv: the first row in which it learned is left out, and the rest
 is taken together. Q-learners learn after ``min_steps``, from a replay of ``replay_size``; all else
-is as the preset has it. Beside the hours that 50 M steps would take stand those of Stooke and
-Abbeel 2018 (arXiv:1803.02811, table 2) on one GPU and five cores.
+is as the preset has it, but that there are no evaluations and no random first steps. Beside the
+hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table 2)
+on one GPU and five cores.
 Prints a table and writes OUT.json and OUT.png.
 """
 

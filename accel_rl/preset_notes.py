@@ -38,6 +38,12 @@ _LIMIT = (
     "A game that the limit of 27,000 steps cuts off is bootstrapped from its final observation; "
     "there the limit is the game's end. learner.time_limit_terminal=true gives that."
 )
+_LIMIT_OF_GYM = (
+    "A game is cut off after 27,000 steps and bootstrapped from its final observation; there its "
+    "end is gym's limit, 100,000 steps or, in later versions, 27,000. "
+    "learner.time_limit_terminal=true lets the limit end it."
+)
+_LAMBDA = "gae_lambda is 0.95; the examples in the code for several learners have 1."
 _EXACT = "Logarithms of probabilities are exact, without a small number added inside."
 _DECORRELATED = (
     "Start states are decorrelated by up to 2,000 random steps; there they are not. "
@@ -45,7 +51,7 @@ _DECORRELATED = (
 )
 _ACTOR_CRITIC = (_COUNTS, _LIMIT, _EXACT)
 _OF_BASELINES = (
-    _LIMIT,
+    _LIMIT_OF_GYM,
     _DECORRELATED,
     "A game starts with NOOP, FIRE and UP and then 0 to 30 no-ops, and a lost life with the same "
     "three; there with 1 to 30 no-ops and FIRE.",
@@ -101,8 +107,9 @@ NOTES: dict[str, Notes] = {
             *_ACTOR_CRITIC,
             "The square-root rule of the learning rate holds at any number of simulators. The "
             "paper states 3e-3 at 512, where the rule gives 3.96e-3: set learner.lr for that.",
-            "The learning rate is the paper's, 7e-4 at 16 simulators; the examples in the code "
-            "have 2.5e-4 at 64.",
+            "The learning rate is the paper's, 7e-4 at 16 simulators, and environments are reset "
+            "within the rollout; the example in the code has 2.5e-4 at 64 and leaves out the rest "
+            "of the rollout: sampler.reset_policy=wait gives that.",
         ),
         (
             _table_1("2.5 0.65", 25, "algo=a2c"),
@@ -173,11 +180,13 @@ NOTES: dict[str, Notes] = {
             "equal length, and changes one number by one, as the paper says, or all of them; of "
             "many it changes a quarter, and while that pays twice as much. That code changes any "
             "of the three by one, and measures its baseline on numbers already given up.",
-            "A game is cut off after 27,000 steps and bootstrapped from its final observation; "
-            "there it has no limit. learner.time_limit_terminal=true lets the limit end it.",
+            _LIMIT_OF_GYM,
             _DECORRELATED,
-            "A game starts with 0 to 30 no-ops; there with none. A frame is the maximum of the "
-            "emulator's last two; there the last. Images are reduced by areas; there bilinearly.",
+            "Actions do not stick; there, by the environments' names, with probability 0.25: "
+            "atari.sticky_actions=0.25 gives that.",
+            "A game starts with 0 to 30 no-ops of one frame; there with three of four frames, that "
+            "fill the stack. A frame is the maximum of the emulator's last two; there the last. "
+            "Images are reduced by areas; there bilinearly.",
             "Convolutions have no padding (there: so that they keep the size), observations are "
             "divided by 255 (there: between -1 and 1), and initial biases are 0 (there: drawn as "
             "the weights are).",
@@ -200,6 +209,7 @@ NOTES: dict[str, Notes] = {
         (
             *_ACTOR_CRITIC,
             "A rollout that minibatches do not divide is refused; there the rest is dropped.",
+            _LAMBDA,
         ),
         (
             _table_1("2.8 1.2", 25, "algo=ppo"),
@@ -215,8 +225,9 @@ NOTES: dict[str, Notes] = {
             "Steps that a batch leaves over between two exchanges with the store are carried on; "
             "there they are lost.",
             "Bias is corrected by the store's count of steps; there by the learner's own.",
-            "Parameters are taken over before the steps 64, 128 and 192 of a rollout; there before "
-            "63, 127, 191 and 255.",
+            "Parameters are taken over before the steps 64, 128 and 192 of a rollout and before it "
+            "is learned from; there also before 255, and before 63, 127 and 191.",
+            _LAMBDA,
         ),
         (
             _table_1("8.8 1.2", 25, "algo=appo learners=8"),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
+from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 
@@ -85,6 +86,16 @@ def test_truncated_step_bootstraps_from_final_observation_unless_terminal(
     metrics = learner.update(batch, progress=0.0)
     expected = slow_mean_target(batch, config.gamma, final_value)
     assert metrics["mean_value_target"].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("time_limit_terminal", [False, True], ids=["bootstrap", "end"])
+def test_lost_worker_is_no_time_limit(time_limit_terminal: bool) -> None:
+    batch = truncated_batch()
+    batch.valid[2:, 1] = False
+    config = A2CConfig(time_limit_terminal=time_limit_terminal)
+    _, final_value = bootstrap_values(CategoricalAgent(LinearModel()), batch, config)
+    assert final_value[2, 1] == 50
+    assert final_value.count_nonzero() == 1
 
 
 def test_update_moves_parameters_as_worked_out_by_loops() -> None:

@@ -323,3 +323,16 @@ def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> No
     advised = re.search(r"use replay_size=(\d+) or less", str(refused.value))
     assert advised is not None and 250_000 < int(advised[1]) <= 300_000
     make(Ranks(0, 4, 0, 4), **small | {"replay_size": int(advised[1])})
+
+
+@pytest.mark.parametrize(
+    ("options", "priority"),
+    [
+        ({}, 1.0),
+        ({"huber_delta": 10.0}, 10.0),
+        ({"huber_delta": 10.0, "num_atoms": 51}, 1.0),
+        ({"huber_delta": 10.0, "priority_default": 2.0}, 2.0),
+    ],
+)
+def test_priority_of_new_steps_is_the_largest_that_one_can_have(options, priority) -> None:
+    assert DQNConfig(**options).new_priority == priority

@@ -243,6 +243,11 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
             "learner_timeout_seconds is inf; it must be above 0 and at most 1,000,000,000",
         ),
         (["on_learner_failure=continue"], None, "on_learner_failure=continue needs sync=store"),
+        (
+            ["algo=rainbow", "reset_policy=wait"],
+            None,
+            "reset_policy=wait leaves steps out, which prioritized=true never draws",
+        ),
         ([], "two", "WORLD_SIZE=two, LOCAL_RANK=0, LOCAL_WORLD_SIZE=two: each must be a number"),
     ],
 )

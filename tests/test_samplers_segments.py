@@ -212,10 +212,12 @@ def test_new_agent_takes_over_nothing_of_the_one_before_it():
 
 
 @pytest.mark.parametrize("drops_last_reward", [False, True], ids=["keeps", "drops"])
+@pytest.mark.parametrize("time_limit_terminal", [False, True], ids=["bootstraps", "ends"])
 @pytest.mark.parametrize("num_steps", [0, 1, 2])
-def test_lost_step_is_in_no_segment(num_steps, drops_last_reward):
-    """The steps before it bootstrap from the last observation."""
-    play = Play(["." * 20 + "t"] * 2, horizon=3, drops_last_reward=drops_last_reward)
+def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal, drops_last_reward):
+    """The steps before it bootstrap from the last observation: it is no time limit."""
+    flags = {"time_limit_terminal": time_limit_terminal, "drops_last_reward": drops_last_reward}
+    play = Play(["." * 20 + "t"] * 2, horizon=3, **flags)
     num_steps += 3  # a whole segment comes first
     for version in range(num_steps):
         play.serve(np.array([0]), np.zeros(1), version)
@@ -241,6 +243,6 @@ def test_lost_step_under_a_time_limit_that_ends_the_task_harms_no_other_segment(
         play.serve(np.array([1]), np.zeros(1), version)
     row = int(play.cutter.rows(np.array([0]))[0])
     truncate_running(play.rollout, range(1), row, is_done=False, waits=False)
-    play.serve(np.array([0, 1]), np.zeros(2), 9)
+    play.serve(np.array([0, 1]), np.zeros(3), 9)
     assert [len(segment) for segment in play.segments[0]] == [3]
     assert [segment.version.tolist() for segment in play.segments[1]] == [[0, 1, 2], [3, 4, 5]]

@@ -9,7 +9,8 @@ Where it leaves the paper (arXiv:1803.02811) or the code published with it:
   3e-3 at 512 of them, where the rule gives 3.96e-3; set ``lr`` for that.
 - Logarithms of probabilities are exact, without 1e-8 added inside.
 - Values that advantages are measured from come from the update's own forward pass, not from acting.
-  The parameters are the same, so these are the same numbers.
+  The parameters are the same, so these are the same numbers; but with ``overlap`` or ``pull_steps``
+  older ones acted.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class ActorCriticConfig(LearnerConfig):
     normalize_advantage: bool = False
     """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
     time_limit_terminal: bool = False
-    """true: a time limit ends the task, as in the papers; false: the value goes on behind it"""
+    """true: a time limit ends the task, as in the papers; false: the value goes on behind it, as it
+    always does where a worker was lost before it took a step"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,15 +98,18 @@ def bootstrap_values(
 ) -> tuple[Tensor, Tensor]:
     """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
 
-    Behind the final observation of a truncated step the value goes on, unless
-    ``time_limit_terminal``.
+    Behind the final observation of a truncated step the value goes on; with ``time_limit_terminal``
+    only where no step was taken, because the worker was lost.
     """
     observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
     # A shape: known without asking the device.
-    if len(batch.final_step) == 0 or config.time_limit_terminal:
+    if len(batch.final_step) == 0:
         return evaluate(agent, observation, config.precision).value, final_value
-    B = len(observation)
+    B, finals = len(observation), (batch.final_step, batch.final_env)
     both = torch.cat((observation, batch.final_observation))
     value = evaluate(agent, both, config.precision).value
-    final_value[batch.final_step, batch.final_env] = value[B:]
+    behind = value[B:]
+    if config.time_limit_terminal:
+        behind = behind.masked_fill(batch.valid[finals], 0)
+    final_value[finals] = behind
     return value[:B], final_value

@@ -107,9 +107,7 @@ class DQN:
         )
         self._priorities: Priorities | None = None if first is None else first._priorities
         if config.prioritized and first is None:
-            self._priorities = Priorities(
-                self.replay, config.priority_alpha, config.priority_default
-            )
+            self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
         self._generator = torch.Generator(on).manual_seed(seed)
         B, num_sharing = replay_spec.num_envs, exchange.num_sharing
         begin = ranks.rank % num_sharing * B  # 0 in a store
@@ -236,8 +234,9 @@ class DQN:
             counted = valid * every_other(valid)
             half = Half(loss_of(counted), counted.sum())
         with torch.no_grad():
-            q_value = self._agent.q_values(output).max(1).values.mean()
-            details = torch.stack((loss, q_value, each.priority.mean()))
+            best = self._agent.q_values(output).max(1).values
+            means = (torch.stack((best, each.priority)) * valid).sum(1) / valid.sum().clamp(min=1)
+            details = torch.cat((loss.view(1), means))
         return loss, half, each.priority, details
 
     def _loss(self, output: Tensor, batch: Transitions) -> QLoss:

@@ -66,8 +66,8 @@ class DQNConfig(LearnerConfig):
     """of the importance weights, at the start"""
     priority_beta_steps: int = 50_000_000
     """steps after which that is 1"""
-    priority_default: float = 1.0
-    """priority of new steps"""
+    priority_default: float | None = None
+    """priority of new steps; none: huber_delta, or 1 with num_atoms"""
     epsilon_initial: float = 1.0
     """probability of a random action at the start"""
     epsilon_final: float = 0.1
@@ -119,6 +119,13 @@ class DQNConfig(LearnerConfig):
             batch_size=self.secondary_batch_size or self.batch_size,
             lr=self.secondary_lr or self.lr,
         )
+
+    @property
+    def new_priority(self) -> float:
+        """The priority of steps that have not been learned from."""
+        if self.priority_default is not None:
+            return self.priority_default
+        return self.huber_delta if self.num_atoms == 1 else 1.0
 
     @property
     def rule(self) -> Rule:

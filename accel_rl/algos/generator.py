@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -14,4 +16,5 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     if state.numel() == generator.get_state().numel():
         generator.set_state(state)
     else:
-        generator.manual_seed(int(state[:8].long().mul(torch.arange(1, 9)).sum()))
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:7], "little"))

@@ -100,9 +100,11 @@ class Segments:
         terminated = has_stepped & rollout.terminated[row, columns]
         truncated = has_stepped & rollout.truncated[row, columns] & ~terminated
         is_closing = (self._length[columns] == self._horizon) | terminated | truncated
-        final = np.flatnonzero(truncated)
         if self._time_limit_terminal:
-            final = final[:0]
+            # Where no step was taken it was a lost worker that ended the episode, and no limit.
+            final = np.flatnonzero(truncated & ~rollout.valid[row, columns])
+        else:
+            final = np.flatnonzero(truncated)
         slots = rollout.final_step[:, columns[final]] == row[final]
         return Taken(columns, is_closing, final, slots.argmax(axis=0))
 
@@ -132,7 +134,7 @@ class Segments:
         row, length, start = self._row[columns], self._length[columns], self._start[columns]
         is_last = rollout.terminated[row, columns]
         if self._time_limit_terminal:
-            is_last = is_last | rollout.truncated[row, columns]
+            is_last = is_last | rollout.truncated[row, columns] & rollout.valid[row, columns]
         if self._drops_last_reward:
             length = length - (is_last & rollout.valid[row, columns])
         following = np.where(is_last, np.float32(0), bootstrap[closing])

@@ -55,7 +55,7 @@ class PullingServer:
     """An action server whose learner takes over the store's parameters within a rollout.
 
     Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
-    Abbeel 2018, arXiv:1803.02811, section 5.3).
+    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if the learner is PPO, before it learns.
     """
 
     def __init__(
@@ -75,7 +75,11 @@ class PullingServer:
         return self._server(step)
 
     def finish(self) -> RolloutTensors:
-        return self._server.finish()
+        batch = self._server.finish()
+        if isinstance(self._learner, PPO):
+            self._learner.behaviour.note(len(batch.action))
+            self._exchange.pull()
+        return batch
 
     def close(self) -> None:
         self._server.close()

@@ -11,7 +11,7 @@ stored, those that can be drawn are ``low <= s < high``:
 - ``high = c - n_step``: the observation ``n_step`` later is there.
 - ``low = c - S + frame_stack - 1``, or 0: the frames before are there.
 
-A step whose return would cross a truncation is never drawn, nor one that was not taken. That is
+A step whose return would cross a truncation is never learned from, nor one not taken. That is
 decided: the code published with Stooke and Abbeel 2018 (arXiv:1803.02811) takes a truncation for
 the end of the game, with value 0, which is wrong; to bootstrap there as A2C and PPO do, final
 observations would have to be kept beside the ring. What is given up is little: the last ``n_step``

@@ -49,7 +49,7 @@ class GpuUse:
         self._looked = now
         try:
             self._shares.append(torch.cuda.utilization() / 100)
-        except (ModuleNotFoundError, RuntimeError):  # without the driver's library nobody tells
+        except Exception:  # the driver's library is not there or does not tell: errors of its own
             self._is_on = False
 
     def take(self) -> dict[str, float]:

@@ -312,6 +312,15 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         Replay(spec, CPU, num_learners=3)
 
 
+def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(monkeypatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(ValueError, match=r"replay_size=\d+ takes .* GB free; use replay_size="):
+        make(stack=3, n=1, slots=20)
+
+
 def test_a_million_atari_transitions_take_8_3_gigabytes() -> None:
     spec = ReplaySpec(
         size=10**6,

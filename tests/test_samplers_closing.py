@@ -1,6 +1,11 @@
 """Samplers that are closed twice, dropped, or never came to run leave nothing behind."""
 
+import gc
 import os
+import subprocess
+import threading
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import psutil
@@ -73,3 +78,74 @@ def test_serial_sampler_that_cannot_start_closes_its_environments():
     assert ClosingEnv.closed == ClosingEnv.made == 9
     with pytest.raises(SamplerError, match="not running"):
         sampler.collect(zeros)
+
+
+def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_path):
+    """As by a signal handler that closes and then opens files of its own."""
+    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler.start()
+    process = next(iter(sampler._pool._workers.processes.values()))
+    wait, files = process._process.wait, []
+
+    def handled_wait(timeout: float | None = None) -> int:
+        sampler.close()
+        files.extend((tmp_path / str(i)).open("w") for i in range(30 - len(files)))
+        return wait(timeout)
+
+    monkeypatch.setattr(process._process, "wait", handled_wait)
+    sampler.close()
+    assert not worker_pids() and len(files) == 30
+    for file in files:
+        file.write("whole")
+        file.close()
+
+
+def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_written(tmp_path):
+    files = []
+
+    def closing(step) -> np.ndarray:
+        if not files:
+            sampler.close()
+            files.extend((tmp_path / str(i)).open("w") for i in range(30))
+        return zeros(step)
+
+    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler.start()
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(closing)
+    for file in files:
+        file.close()
+    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
+
+
+def test_close_from_another_thread_ends_a_rollout():
+    config = replace(CONFIG, on_worker_failure="restart")
+    sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config)
+    sampler.start()
+    timer = threading.Timer(0.5, sampler.close)
+    timer.start()
+    with pytest.raises(SamplerError, match="this sampler was closed"):
+        sampler.collect(zeros)
+    timer.join()
+    assert not worker_pids()
+
+
+def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))
+    popen, started = subprocess.Popen, []
+
+    def interrupted(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    sampler = ParallelSampler(ToyEnv, CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.start()
+    assert started[1].wait(timeout=5) != 0
+    assert not worker_pids()
+    del sampler
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

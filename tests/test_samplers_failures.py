@@ -153,6 +153,35 @@ def test_worker_lost_between_rollouts_is_replaced_under_restart():
         assert rollout.valid[0].sum() >= 4
 
 
+class TwiceFaultyEnv(FaultyEnv):
+    """Kills its worker in a step, and then, once, its successor while that starts."""
+
+    def __init__(self, folder: str, own: int) -> None:
+        super().__init__("kill", marker=f"{folder}/first")
+        second = Path(folder, "second")
+        if os.getpid() != own and Path(folder, "first").exists() and not second.exists():
+            second.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_replacement_that_is_lost_while_it_starts_is_replaced_too(tmp_path):
+    factory = partial(TwiceFaultyEnv, str(tmp_path), os.getpid())
+    with ParallelSampler(factory, config(on_worker_failure="restart")) as sampler:
+        for _ in range(2):
+            rollout = sampler.collect(zeros)
+        assert sampler.generation == 2 and rollout.valid.all()
+
+
+def test_signal_that_ended_a_worker_is_told_whatever_it_is():
+    options = config(num_workers=1)
+    for number, told in ((signal.SIGSEGV, "Segmentation fault"), (40, "Real-time signal 6")):
+        with ParallelSampler(ToyEnv, options) as sampler:
+            sampler.collect(zeros)
+            os.kill(worker_pids()[0], number)
+            with pytest.raises(WorkerError, match=rf"was ended by signal {int(number)} \({told}"):
+                sampler.collect(zeros)
+
+
 def test_restarts_end_at_their_limit(tmp_path):
     options = config(on_worker_failure="restart", max_worker_restarts=2)
     with ParallelSampler(partial(FaultyEnv, "kill", at_step=2), options) as sampler:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from toy_envs import ToyEnv
 
-from accel_rl.samplers import ParallelSampler, SamplerConfig
+from accel_rl.samplers import ParallelSampler, SamplerConfig, WorkerError
 
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
 
@@ -69,3 +69,123 @@ def test_search_path_with_something_else_than_strings_in_it_is_no_obstacle(monke
     monkeypatch.setattr(sys, "path", [*sys.path, Path("somewhere")])
     with ParallelSampler(ToyEnv, CONFIG) as sampler:
         sampler.collect(zeros)
+
+
+class SignalledEnv(ToyEnv):
+    """Handles a signal that comes while its worker waits for orders."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        if os.getpid() != own:
+            signal.signal(signal.SIGALRM, lambda *_: None)
+
+    def step(self, action: int, out: Any) -> Any:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return super().step(action, out)
+
+
+def test_signal_that_an_environment_handles_is_no_failure() -> None:
+    with ParallelSampler(partial(SignalledEnv, os.getpid()), CONFIG) as sampler:
+        for _ in range(2):
+            sampler.collect(zeros)
+            time.sleep(0.2)
+
+
+class BrokenHelpedEnv(HelpedEnv):
+    """One of them cannot be closed, and all fail in their third step."""
+
+    num_steps = 0
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 3:
+            print("a last word")
+            raise RuntimeError("the simulator broke")
+        return super().step(action, out)
+
+    def close(self) -> None:
+        super().close()
+        if self.num_steps:
+            raise RuntimeError("and cannot be closed")
+
+
+def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
+    config = SamplerConfig(num_envs=4, num_workers=1)
+    factory = partial(BrokenHelpedEnv, start_program, str(tmp_path), os.getpid())
+    with ParallelSampler(factory, config) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke"):
+            sampler.collect(zeros)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 4 and not any(map(psutil.pid_exists, pids))
+    assert "a last word" in capfd.readouterr().out
+
+
+class PathEnv(ToyEnv):
+    """Its raw reward is how long PYTHONPATH is; nothing: there is none."""
+
+    def step(self, action: int, out: Any) -> Any:
+        length = len(os.environ.get("PYTHONPATH", ""))
+        return super().step(action, out)._replace(raw_reward=float(length))
+
+
+@pytest.mark.parametrize("path", [None, "/somewhere"])
+def test_programs_started_by_environments_find_the_path_of_the_user(path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if path is not None:
+        monkeypatch.setenv("PYTHONPATH", path)
+    with ParallelSampler(PathEnv, CONFIG) as sampler:
+        raw_reward = sampler.collect(zeros).raw_reward
+        assert (raw_reward == len(path or "")).all()
+
+
+BLOCKED = """
+import os, signal, sys
+from toy_envs import ToyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig, WorkerError
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+sampler = ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, num_workers=2))
+sampler.start()
+print(*[process.pid for process in sampler._pool._workers.processes.values()], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_worker_of_a_program_that_blocks_signals_ends_with_it() -> None:
+    folder = Path(__file__).parent
+    command = [sys.executable, "-c", BLOCKED]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=60)
+    pids = list(map(int, done.stdout.split()))
+    deadline = time.monotonic() + 2
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+
+
+MAIN = """
+import gymnasium
+import numpy as np
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+
+class Own(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 3.0, False, False, {}
+
+gymnasium.register("Own-v0", entry_point="__main__:Own")
+for name in ("Own-v0", "__main__:Own"):
+    with ParallelSampler(make_env_factory(name), SamplerConfig(num_envs=2)) as sampler:
+        print(sampler.collect(lambda step: np.zeros(len(step.observation), np.int64)).raw_reward[0])
+"""
+
+
+def test_environment_of_the_main_script_by_name_goes_to_workers(tmp_path) -> None:
+    (tmp_path / "main.py").write_text(MAIN)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "[3. 3.]\n[3. 3.]\n", done.stderr

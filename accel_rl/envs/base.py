@@ -8,7 +8,7 @@ process never loads torch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -125,3 +125,15 @@ class Resumable(Protocol):
 
 EnvState = dict[str, Any]
 EnvFactory = Callable[[], Environment]
+
+
+def close_all(closables: Iterable[Any]) -> None:
+    """Close each, also after one that fails to; the first failure is raised at the end."""
+    failures = []
+    for each in closables:
+        try:
+            each.close()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

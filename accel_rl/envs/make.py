@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import re
@@ -17,6 +18,8 @@ from accel_rl.envs.errors import EnvError, env_failure
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
 _OWN = {"catch": Catch, "counting": CountingEnv}
+_MAIN = "__main__:"
+"""what is in that module goes to workers by value: they have another main module"""
 
 
 def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory:  # noqa: B008
@@ -37,7 +40,9 @@ def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory
     if is_atari_game(env):
         return functools.partial(_make_atari, env, atari)
     if ":" in env and not re.search(r"-v\d+$", env):
-        _find_function(env)
+        function = _find_function(env)
+        if env.startswith(_MAIN):
+            return functools.partial(_call, function, env)
         return functools.partial(_make_from_function, env)
     # The registry of this process: a worker has only what its own imports register.
     return functools.partial(_make_from_gymnasium, env, _gymnasium_spec(env))
@@ -170,13 +175,18 @@ def _gymnasium_spec(env: str) -> Any:
     if env_id.startswith("ALE/"):
         importlib.import_module("ale_py")  # registers its environments
     try:
-        return gymnasium.spec(env_id)
+        spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
         close = close_names(env_id, [*_OWN, *atari_games(), *gymnasium.registry])
         raise ValueError(
             f"env={env} is neither an Atari game nor catch, counting, a Gymnasium id or "
             f"module:function{close and f'; did you mean {close}?'}"
         ) from error
+    entry_point = spec.entry_point
+    if isinstance(entry_point, str) and entry_point.startswith(_MAIN):
+        spec = copy.copy(spec)
+        spec.entry_point = _find_function(entry_point)
+    return spec
 
 
 def _name(factory: EnvFactory) -> str:

@@ -69,6 +69,7 @@ class Team:
         self._store = store
         self.timeout_seconds = timeout_seconds
         self.is_stop_asked = False
+        self.uses_nccl = False
         self._num_posted = 0
         self._num_read = [0] * ranks.size
 
@@ -208,6 +209,7 @@ class Team:
         """
         if self._store is None:
             return
+        self.uses_nccl = nccl
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",
@@ -222,7 +224,10 @@ class Team:
             ) from error
 
     def close(self) -> None:
-        """Leaves the process group. Calling it again does nothing."""
+        """Leaves the process group. Calling it again does nothing.
+
+        Through NCCL all others must do so, too: after a failure they may not.
+        """
         if dist.is_initialized() and self._store is not None:
             dist.destroy_process_group()
         self._store = None

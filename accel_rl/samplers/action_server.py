@@ -8,6 +8,7 @@ copied when it is complete.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -194,7 +195,8 @@ class _DeviceRows:
     def close(self) -> None:
         if self._is_registered:
             self._is_registered = False
-            torch.cuda.current_stream(self._device).synchronize()
+            with suppress(RuntimeError):  # the device has failed, which has been told
+                torch.cuda.current_stream(self._device).synchronize()
             _cudart().cudaHostUnregister(self._shared.data_ptr())
 
     def _register(self) -> None:

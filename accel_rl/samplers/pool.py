@@ -79,6 +79,7 @@ class WorkerPool:
         self.columns = [slice(g * size, (g + 1) * size) for g in range(G)]
         self._arrays = self._workers.arrays
         self._num_restarts = 0
+        self._replaced: set[int] = set()
         self.abandoned: list[int] = []
         self.lost: set[Place] = set()
         self.rollout = self._arrays.rollout
@@ -113,7 +114,12 @@ class WorkerPool:
         return self._workers.generation
 
     def send(self, group: int, row: int, command: int = STEP) -> None:
-        """Release a group: its workers take step ``row``, or reset what waits."""
+        """Release a group: its workers take step ``row``, or reset what waits.
+
+        Raises:
+            SamplerError: this was closed.
+        """
+        self._check_open()
         self._workers.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
@@ -125,7 +131,9 @@ class WorkerPool:
 
         Raises:
             WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
+            SamplerError: this was closed, perhaps meanwhile.
         """
+        self._check_open()
         if group is None:
             wanted = [g for g in range(len(self.columns)) if self.is_released(g)]
         else:
@@ -193,13 +201,20 @@ class WorkerPool:
         """
         began = monotonic()
         happened = self._workers.poll(_CHECK_SECONDS)
+        self._check_open()
         was_stopped = monotonic() - began > _CHECK_SECONDS + 1
         for worker, process in self._workers.processes.items():
             if process.pidfd in happened:
                 error = process.failure()
-                if not self._arrays.has_started[worker]:
+                if self._arrays.has_started[worker]:
+                    self._replace(worker, error)
+                elif worker in self._replaced:
+                    self._count_restart(error)
+                    self._workers.forget(worker)
+                    rows = process.setup.start_rows
+                    self._workers.start(worker, rows, {}, is_replacement=True)
+                else:
                     raise error
-                self._replace(worker, error)
                 break  # other deaths show again: descriptors of this round may be in use anew
         return bool(happened) or was_stopped
 
@@ -208,9 +223,13 @@ class WorkerPool:
             if self._workers.owes(worker, group):
                 self._replace(worker, self._workers.hung(worker, group))
 
-    def _replace(self, worker: int, error: WorkerError) -> None:
-        """Put a fresh process in the place of a lost one, or end the pool with ``error``."""
-        workers, config = self._workers, self._config
+    def _check_open(self) -> None:
+        if self._workers.is_closed:
+            raise SamplerError("this sampler was closed; make another one")
+
+    def _count_restart(self, error: WorkerError) -> None:
+        """Note that a worker is replaced, or end the pool with ``error`` if none may be."""
+        config = self._config
         if error.worker_traceback or config.on_worker_failure == "raise":
             self.close(GRACE_SECONDS)
             raise error
@@ -218,8 +237,14 @@ class WorkerPool:
             self.close(GRACE_SECONDS)
             raise WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
         self._num_restarts += 1
-        workers.generation += 1
+        self._workers.generation += 1
         _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
+
+    def _replace(self, worker: int, error: WorkerError) -> None:
+        """Put a fresh process in the place of a lost one, or end the pool with ``error``."""
+        workers = self._workers
+        self._count_restart(error)
+        self._replaced.add(worker)
         workers.forget(worker)
         groups = range(len(self.columns))
         owed = [g for g in groups if workers.owes(worker, g)]

@@ -40,39 +40,44 @@ class WorkerProcess:
                 f"the environment factory cannot be sent to worker processes: {error}; make it of "
                 f"functions and plain values, and open files and devices inside it"
             ) from error
-        # What else is in it, Python ignores.
-        search_path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()
-        # A life pipe of its own: who is told of its end is a property of the open file.
-        life_read, self._life = os.pipe()
-        setup_read, setup_write = os.pipe()
-        report_read, report_write = os.pipe()
-        self._states = os.memfd_create("accel_rl_states", os.MFD_CLOEXEC)
-        inherited = Descriptors(
-            setup_read, report_write, life_read, memory, wake, started, self._states
-        )
-        environment = dict(os.environ)
-        for name in _THREAD_LIMITS:
-            environment.setdefault(name, "1")
-        path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
         self.setup = setup
-        self._process = subprocess.Popen(
-            # -P: no module of the working directory may hide one of the standard library.
-            [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=[*inherited, *setup.countdown.values(), *setup.ready.values()],
-        )
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        self._report = report_read
-        self._descriptors = [self.pidfd, self._report, self._life, self._states]
-        for descriptor in (setup_read, report_write, life_read):
-            os.close(descriptor)
-        with os.fdopen(setup_write, "wb") as pipe:
-            with suppress(BrokenPipeError):  # it died at its start: its pidfd tells
-                pipe.write(struct.pack("<q", len(search_path)) + search_path + pickled)
-                pipe.flush()
+        self._descriptors: list[int] = []  # those of this process
+        theirs = [os.memfd_create("accel_rl_setup", os.MFD_CLOEXEC)]
+        try:
+            _write_setup(theirs[0], pickled)
+            report, report_write = os.pipe()
+            theirs.append(report_write)
+            self._descriptors.append(report)
+            # A life pipe of its own: who is told of its end is a property of the open file.
+            life_read, life = os.pipe()
+            theirs.append(life_read)
+            self._descriptors.append(life)
+            self._states = os.memfd_create("accel_rl_states", os.MFD_CLOEXEC)
+            self._descriptors.append(self._states)
+            self._report = report
+            inherited = Descriptors(
+                theirs[0], report_write, life_read, memory, wake, started, self._states
+            )
+            self._process = subprocess.Popen(
+                # -P: no module of the working directory may hide one of the standard library.
+                [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                pass_fds=[*inherited, *setup.countdown.values(), *setup.ready.values()],
+            )
+            self.pid = self._process.pid
+            self.pidfd = os.pidfd_open(self.pid)
+            self._descriptors.append(self.pidfd)
+        except BaseException:
+            # Ctrl-C, too, most of which come while the process is started: then there is only its
+            # life pipe to end it.
+            if hasattr(self, "_process"):
+                self.close(0.0)
+            self._close_descriptors()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
 
     def describe(self) -> str:
         """Its number, pid, CPUs and environments, for messages."""
@@ -111,12 +116,15 @@ class WorkerProcess:
             kind = "" if said["kind"] == "SamplerError" else f"{said['kind']}: "
             message = f"{self.describe()}: {kind}{said['message']}"
             return WorkerError(message, said["traceback"])
-        if status < 0:
+        if status >= 0:
+            return WorkerError(f"{self.describe()} ended with exit status {status}")
+        if status == -signal.SIGKILL:
             return WorkerError(
-                f"{self.describe()} was killed by {signal.Signals(-status).name}; if it was the "
-                f"kernel, for want of memory, use fewer environments"
+                f"{self.describe()} was killed by SIGKILL; if it was the kernel, for want of "
+                f"memory, use fewer environments"
             )
-        return WorkerError(f"{self.describe()} ended with exit status {status}")
+        name = signal.strsignal(-status) or "no name"
+        return WorkerError(f"{self.describe()} was ended by signal {-status} ({name})")
 
     def close(self, timeout_seconds: float) -> None:
         """Wait for its end, kill it if that takes too long, and let its descriptors go.
@@ -129,5 +137,27 @@ class WorkerProcess:
         finally:  # also where Ctrl-C cuts the wait short
             self.kill()
             self._process.wait()
-            while self._descriptors:
-                os.close(self._descriptors.pop())
+            self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _write_setup(descriptor: int, pickled: bytes) -> None:
+    """Leave what the worker reads at its start; a file, since a pipe would make this wait."""
+    # What else is in it, Python ignores.
+    search_path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(struct.pack("<q", len(search_path)) + search_path + pickled)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+
+
+def _environment() -> dict[str, str]:
+    """The worker's variables. It takes what is put in front of PYTHONPATH out again."""
+    environment = dict(os.environ)
+    for name in _THREAD_LIMITS:
+        environment.setdefault(name, "1")
+    path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    return environment

@@ -44,7 +44,7 @@ QUEUE_SECONDS = 600.0
 class Prediction(NamedTuple):
     """``n`` actions and ``n + m`` values, by parameters of this version.
 
-    ``transfer_seconds``: of the time it took, that for copies to and from a device.
+    ``transfer_seconds``: of the time it took, that for starting copies to a device.
     """
 
     action: NDArray[np.int64]  # [n]

@@ -71,10 +71,10 @@ class SharedArrays(NamedTuple):
 class Descriptors(NamedTuple):
     """File descriptors that a worker inherits.
 
-    ``setup``: pipe, the pickled `Setup`. ``report``: pipe, where it says why it failed. ``life``:
-    read end of its own life pipe. ``memory``: the shared memory. ``wake``: eventfd, an order
-    has come. ``started``: eventfd, its environments are reset. ``states``: memory of its own, where
-    it leaves the states of its environments when asked.
+    ``setup``: memory with the pickled `Setup`. ``report``: pipe, where it says why it failed.
+    ``life``: read end of its own life pipe. ``memory``: the shared memory. ``wake``: eventfd, an
+    order has come. ``started``: eventfd, its environments are reset. ``states``: memory of its own,
+    where it leaves the states of its environments when asked.
     """
 
     setup: int

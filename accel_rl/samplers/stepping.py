@@ -6,12 +6,13 @@ worker has one for each group, so that both give the same rollout by constructio
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory, Environment, Resumable
+from accel_rl.envs.base import EnvFactory, Environment, Resumable, close_all
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError
@@ -81,10 +82,15 @@ class Block:
         self._indices = range(columns.start, columns.stop)
         self._envs: list[Environment] = []
         self._seeds = [environment_seed(seed, index, restart) for index in self._indices]
-        for env_seed in self._seeds:
-            env = factory()
-            self._envs.append(env)
-            env.seed(env_seed.spawn(1)[0])
+        try:
+            for env_seed in self._seeds:
+                env = factory()
+                self._envs.append(env)
+                env.seed(env_seed.spawn(1)[0])
+        except BaseException:
+            with suppress(Exception):
+                self.close()
+            raise
         # Views made once: indexing a list is several times cheaper than indexing an array. The
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
@@ -147,8 +153,7 @@ class Block:
         return {index: self._get_state(i) for i, index in enumerate(self._indices)}
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _get_state(self, i: int) -> bytes | None:
         env = self._envs[i]

@@ -7,11 +7,12 @@ would cost each worker half a second.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
 
-from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.base import EnvFactory, Environment, close_all
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed
@@ -52,7 +53,14 @@ class VectorBlock:
         self._indices = range(columns.start, columns.stop)
         self._rollout = rollout
         self._autoreset = autoreset
-        self._envs = [factory() for _ in self._indices]
+        self._envs: list[Environment] = []
+        try:
+            for _ in self._indices:
+                self._envs.append(factory())
+        except BaseException:
+            with suppress(Exception):
+                self.close()
+            raise
         # As in `Block`, so that unseeded resets give the episodes of a sampler with this seed.
         seeds = [environment_seed(seed, index, restart) for index in self._indices]
         self._seeds = [env_seed.spawn(1)[0] for env_seed in seeds]
@@ -90,8 +98,7 @@ class VectorBlock:
                 self._is_idle[i] = False
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _end_episode(self, i: int, is_over: bool) -> None:
         self._has_lost_life[i] = not is_over

@@ -17,10 +17,12 @@ import signal
 import struct
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from accel_rl.envs.base import close_all
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
@@ -33,19 +35,50 @@ from accel_rl.samplers.shared import (
     map_memory,
 )
 
+CLOSE_SECONDS = 0.5
+"""for environments to close after a failure; more may hang"""
+
+Blocks = list[tuple[int, Any]]
+"""a worker's environments of each of its groups, by group"""
+
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
     leave_signals_to_server()
     die_with_server(descriptors.life)
+    blocks: Blocks = []
     try:
-        run(descriptors, read_setup(descriptors.setup))
+        setup = read_setup(descriptors.setup)
+        forget_package_path()
+        run(descriptors, setup, blocks)
     except BaseException as error:
         # A pipe takes 64 KiB unread, and JSON up to six bytes for a character.
         report = {"message": str(error)[:2_000], "kind": type(error).__name__}
         report["traceback"] = traceback.format_exc()[-8_000:]
         os.write(descriptors.report, json.dumps(report).encode())
-        os._exit(1)
+        end_after_failure(blocks)
+
+
+def end_after_failure(blocks: Blocks) -> None:
+    """Close the environments and write out what they have printed, but end soon, come what may."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends also what is stuck in C
+    signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS)
+    with suppress(BaseException):
+        close_all([block for _, block in blocks])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+    os._exit(1)
+
+
+def forget_package_path() -> None:
+    """Take the server's addition out of PYTHONPATH, which programs started here inherit."""
+    rest = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+    if rest:
+        os.environ["PYTHONPATH"] = rest
+    else:
+        del os.environ["PYTHONPATH"]
 
 
 def leave_signals_to_server() -> None:
@@ -76,24 +109,24 @@ def die_with_server(life: int) -> None:
 
 
 def read_setup(descriptor: int) -> Setup:
-    """The `Setup` sent by the server, after the module search path that its pickle may need."""
-    with os.fdopen(descriptor, "rb") as pipe:
-        (length,) = struct.unpack("<q", pipe.read(8))
-        sys.path[:] = json.loads(pipe.read(length))
-        setup = pickle.loads(pipe.read())
+    """The `Setup` left by the server, after the module search path that its pickle may need."""
+    with os.fdopen(descriptor, "rb") as file:
+        (length,) = struct.unpack("<q", file.read(8))
+        sys.path[:] = json.loads(file.read(length))
+        setup = pickle.loads(file.read())
     assert isinstance(setup, Setup)
     return setup
 
 
-def run(descriptors: Descriptors, setup: Setup) -> None:
-    """Make and reset the environments, then carry out orders until told to close."""
+def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
+    """Make and reset the environments, ``blocks``, then carry out orders until told to close."""
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     os.nice(setup.niceness)
     memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
-    blocks = _make_blocks(setup, arrays)
+    _make_blocks(setup, arrays, blocks)
     # What a worker lost before this one owed, the pool has settled.
     arrays.done[worker] = arrays.sequence
     arrays.has_started[worker] = True
@@ -105,7 +138,8 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
     busy_seconds: Any = arrays.busy_seconds.data
     done_at: Any = arrays.done_at.data
     while True:
-        os.eventfd_read(wake)
+        with suppress(InterruptedError):  # by a signal that an environment handles
+            os.eventfd_read(wake)
         has_order = True
         while has_order:  # several groups may have been released since, by one signal
             has_order = False
@@ -114,8 +148,7 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                 if order == done[group]:
                     continue
                 if command[group] == CLOSE:
-                    for _, each in blocks:
-                        each.close()
+                    close_all([each for _, each in blocks])
                     return
                 began = perf_counter()
                 if command[group] == STEP:
@@ -133,9 +166,8 @@ def run(descriptors: Descriptors, setup: Setup) -> None:
                 has_order = True
 
 
-def _make_blocks(setup: Setup, arrays: SharedArrays) -> list[tuple[int, Any]]:
-    """The worker's environments of each of its groups, begun; by group."""
-    blocks = []
+def _make_blocks(setup: Setup, arrays: SharedArrays, blocks: Blocks) -> None:
+    """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
             block = setup.make_block(
@@ -147,12 +179,11 @@ def _make_blocks(setup: Setup, arrays: SharedArrays) -> list[tuple[int, Any]]:
                 setup.seed,
                 setup.restart,
             )
+            blocks.append((group, block))
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()
             else:
                 block.start(setup.start_rows[group], setup.states)
-            blocks.append((group, block))
-    return blocks
 
 
 if __name__ == "__main__":

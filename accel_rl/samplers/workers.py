@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from threading import RLock
 from time import monotonic
 from typing import Any
 
@@ -96,16 +97,16 @@ class Workers:
         self.ready = [os.eventfd(0, flags) for _ in range(G)]
         self._wake = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(W)]
         self.started = os.eventfd(0, flags)
+        self._descriptors = [*self.countdown, *self.ready, *self._wake, self.started, self._memory]
         self._epoll = select.epoll()
         for descriptor in (*self.ready, self.started):
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
             # Each signal is told once, whether those before were read or not.
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        self.is_closed = False  # or about to be: nothing of it may be touched any more
+        self._closing = RLock()
+        self._is_ending = False
         self._pid = os.getpid()
-
-    @property
-    def is_closed(self) -> bool:
-        return bool(self._epoll.closed)
 
     def start(
         self, worker: int, start_rows: list[int], states: EnvStates, *, is_replacement: bool = False
@@ -118,7 +119,7 @@ class Workers:
         self.arrays.has_started[worker] = False
         columns = self.spec.columns[worker]
         nothing = [range(0)] * len(columns)
-        # Only its own: more than a pipe holds would make this wait until the process reads.
+        # Only its own: of all, it would be the square of their number.
         known = [columns if w == worker else nothing for w in range(self.spec.num_workers)]
         config = self._config
         if is_replacement:
@@ -168,8 +169,16 @@ class Workers:
         return not any(self.owes(worker, group) for worker in self.members[group])
 
     def poll(self, seconds: float) -> list[int]:
-        """Sleep until something happens, or so long; the descriptors to which it did, in order."""
-        return [descriptor for descriptor, _ in self._epoll.poll(seconds)]
+        """Sleep until something happens, or so long; the descriptors to which it did, in order.
+
+        None once this is closed, by a signal handler or another thread.
+        """
+        try:
+            happened = self._epoll.poll(seconds)
+        except (OSError, ValueError):
+            if not self.is_closed:
+                raise
+        return [] if self.is_closed else [descriptor for descriptor, _ in happened]
 
     def hung(self, worker: int, group: int) -> WorkerError:
         """Kill a worker that is late with its order of ``group``; what to say of it."""
@@ -206,10 +215,23 @@ class Workers:
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds`` or while they start.
 
-        Calling it again does nothing.
+        Calling it again does nothing, or ends what a call that was cut short has left. From another
+        thread it waits for the first call; within that, from a signal handler, it returns at once.
         """
-        if self.is_closed:
-            return
+        with self._closing:
+            if self._is_ending:
+                return
+            self.is_closed = self._is_ending = True
+            try:
+                if not self._epoll.closed:
+                    self._end(grace_seconds)
+                    self._epoll.close()
+                while self._descriptors:
+                    os.close(self._descriptors.pop())
+            finally:
+                self._is_ending = False
+
+    def _end(self, grace_seconds: float) -> None:
         for worker, process in self.processes.items():
             if not self.arrays.has_started[worker]:
                 process.kill()  # it would take the order to close for one that came before it
@@ -220,10 +242,6 @@ class Workers:
         deadline = monotonic() + grace_seconds
         for process in self.processes.values():
             process.close(max(0.0, deadline - monotonic()))
-        self._epoll.close()
-        descriptors = (*self.countdown, *self.ready, *self._wake, self.started, self._memory)
-        for descriptor in descriptors:
-            os.close(descriptor)
 
     def __del__(self) -> None:
         # Dropped without `close`; a fork's copy does not own the workers.

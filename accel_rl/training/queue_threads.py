@@ -68,6 +68,8 @@ class QueueThreads:
         self._versions = versions
         self._sampler = sampler
         self._device = device
+        # That of the model; a new thread would begin with the first one.
+        self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
         self.progress: Callable[[], float] = lambda: 0.0
         self._stops: dict[str, list[threading.Event]] = {"predictor": [], "trainer": []}
@@ -152,6 +154,8 @@ class QueueThreads:
     def _run(self, loop: Callable[[threading.Event], None], stop: threading.Event) -> None:
         torch.set_num_threads(1)
         try:
+            if self._gpu is not None:
+                torch.cuda.set_device(self._gpu)
             loop(stop)
         except QueueClosed:
             pass

@@ -86,6 +86,10 @@ class Tuning:
         self._sampler.set_num_agents(num_agents)
         self._opened = None
 
+    def begin_anew(self) -> None:
+        """Measure from now on: trainers worked on while the recorder's clock stood still."""
+        self._opened = None
+
     def draw(self) -> None:
         """``tuner.png``, where an interval has ended."""
         if self._rows:
@@ -130,6 +134,8 @@ def iterate_queued(
             with sampler.paused():
                 exchange.pull()
                 recorder.evaluate(evaluator, stop)
+            if tuning is not None:
+                tuning.begin_anew()
 
     try:
         evaluate_if_due()  # a stop may have cut off the last one

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -87,23 +88,42 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     else:
         console = LastingConsole(stderr=True, force_terminal=False)
     shared: TrainConfig = team.share("config", config)
+    code = None
     try:
         team.timeout_seconds = shared.parallel.learner_timeout_seconds
         if shared.parallel.sync == "all_reduce":
             team.open_group(nccl=has_own_gpu(shared, ranks))
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
-        if not isinstance(error, RunError) and not ranks.is_first and 0 in team.find_failed()[0]:
-            return 1  # what is wrong before training is so for all, and the first has said it
-        # A learner that has ended has said why, or its launcher does.
-        is_touched = isinstance(error, TeamError) or isinstance(error.__cause__, TeamError)
-        if not is_touched or (ranks.is_first and not team.find_failed(0.0)[0]):
-            name = "" if ranks.is_first else f"learner {ranks.rank}: "
-            print(f"error: {name}{error}", file=sys.stderr)
-        return 1
+        _tell(error, team)
     finally:
-        team.close()
-    return code
+        _leave(team, has_failed=code is None)
+    return 1 if code is None else code
+
+
+def _tell(error: Exception, team: Team) -> None:
+    """Prints what ended this learner, unless another one has said it, or will."""
+    is_first = team.ranks.is_first
+    if not isinstance(error, RunError) and not is_first and 0 in team.find_failed()[0]:
+        return  # what is wrong before training is so for all
+    # A learner that has ended has said why, or its launcher does.
+    is_touched = isinstance(error, TeamError) or isinstance(error.__cause__, TeamError)
+    if not is_touched or (is_first and not team.find_failed(0.0)[0]):
+        name = "" if is_first else f"learner {team.ranks.rank}: "
+        print(f"error: {name}{error}", file=sys.stderr)
+
+
+def _leave(team: Team, *, has_failed: bool) -> None:
+    """Out of the group of learners; in the middle of a failure the process ends here if need be."""
+    if has_failed and team.uses_nccl:
+        # The launcher ends the others as soon as this process is gone, and not before; to leave the
+        # group in order, this one would wait for them.
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    team.close()
 
 
 def _given_timeout(arguments: Sequence[str]) -> float:

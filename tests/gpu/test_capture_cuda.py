@@ -27,7 +27,9 @@ CUDA = torch.device("cuda")
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled() -> Iterator[None]:
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # With TF32 tiny differences become large ones, and PPO's clipping makes them larger still.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with torch._inductor.config.patch(compile_threads=1):  # else a process of its own stays

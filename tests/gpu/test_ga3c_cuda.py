@@ -46,7 +46,7 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
         actions.append(prediction.action)
         batch = Samples(
             torch.from_numpy(image).to(device),
-            torch.from_numpy(prediction.action).to(device),
+            torch.from_numpy(actions[0]).to(device),
             torch.linspace(-1, 1, 20, device=device),
         )
         GA3C(agent, LEARNER, exchange).update(batch, 0.0)

@@ -124,10 +124,17 @@ class Replay:
         self, spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
     ) -> None:
         check_free_memory(spec.nbytes, spec.size, device, num_learners, num_local)
-        S, B = spec.num_slots, spec.num_envs
         self.spec = spec
         self.device = device
         self.num_stored = 0
+        try:
+            self._allocate()
+        except torch.OutOfMemoryError as error:  # another learner on this GPU came first
+            raise _too_large(spec.nbytes, spec.size, device, num_learners) from error
+
+    def _allocate(self) -> None:
+        spec, device = self.spec, self.device
+        S, B = spec.num_slots, spec.num_envs
         # One more, which stays blank, for what is older than an episode.
         shape = (S * B + 1, *spec.frame_shape)
         self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
@@ -169,7 +176,8 @@ class Replay:
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
         is_known = torch.arange(T, device=self.device).unsqueeze(1) >= self._num_unknown
-        self._num_unknown = (self._num_unknown - T).clamp_(min=0)
+        # In place, like all that is kept: a new tensor would be the memory of the stream that runs.
+        self._num_unknown.sub_(T).clamp_(min=0)
         columns = {
             "action": batch.action,
             "reward": batch.reward,
@@ -260,7 +268,7 @@ class Replay:
         is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
-        self._next_age = self._next_age * ~is_other
+        self._next_age.mul_(~is_other)
         if self.spec.frame_stack > 1:
             has_history = (observation[:, :-1] != 0).flatten(1).any(1)
             self._num_unknown.masked_fill_(is_other & has_history, self.spec.frame_stack - 1)
@@ -271,8 +279,8 @@ class Replay:
         ended = batch.terminated | batch.truncated | ~batch.valid
         ages = []
         for t in range(len(ended)):
-            ages.append(self._next_age)
-            self._next_age = (self._next_age + 1).clamp_(max=most) * ~ended[t]
+            ages.append(self._next_age.clone())
+            self._next_age.add_(1).clamp_(max=most).mul_(~ended[t])
         return torch.stack(ages)
 
     def _slots(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
@@ -293,17 +301,25 @@ def check_free_memory(
     ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
     """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)  # without what others have: they take it at once
-        num_local = 1
-    else:
-        free = free_memory()
-    if nbytes * num_local > free:
-        fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
-        what = f"a replay of replay_size={size}"
-        if num_learners > 1:
-            what = f"each of {num_learners} learners' parts of the replay"
-        shared = f" for {num_local} of them" if num_local > 1 else ""
-        raise ValueError(
-            f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
-            f"{shared}; use replay_size={fits} or less, or another replay device"
-        )
+        num_local = 1  # what others have is not free: they take it at once
+    if nbytes * num_local > _free(device):
+        raise _too_large(nbytes, size, device, num_learners, num_local)
+
+
+def _free(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+
+
+def _too_large(
+    nbytes: int, size: int, device: torch.device, num_learners: int, num_local: int = 1
+) -> ValueError:
+    free = _free(device)
+    fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
+    what = f"a replay of replay_size={size}"
+    if num_learners > 1:
+        what = f"each of {num_learners} learners' parts of the replay"
+    shared = f" for {num_local} of them" if num_local > 1 else ""
+    return ValueError(
+        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
+        f"{shared}; use replay_size={fits} or less, or another replay device"
+    )

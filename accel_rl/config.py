@@ -122,20 +122,10 @@ class TrainConfig:
             self._check_queued()
         if isinstance(self.learner, PPOConfig):
             self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
-        if isinstance(self.learner, DQNConfig):
-            self._check_replay(self.learner)
-
-    def _check_replay(self, learner: DQNConfig) -> None:
-        if learner.prioritized and self.sampler.reset_policy == "wait":
-            raise ValueError(
-                "reset_policy=wait leaves steps out, which prioritized=true never draws, so that "
-                "the others are used more often than training_intensity says; use "
-                "reset_policy=immediate"
-            )
-        if self.total_steps <= learner.min_steps:
+        if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
             raise ValueError(
                 f"total_steps={self.total_steps} ends before learning begins, after min_steps="
-                f"{learner.min_steps}; use more steps or a smaller min_steps"
+                f"{self.learner.min_steps}; use more steps or a smaller min_steps"
             )
 
     def _check_ways_of_running(self) -> None:

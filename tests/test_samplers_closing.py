@@ -123,9 +123,14 @@ def test_close_from_another_thread_ends_a_rollout():
     sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config)
     sampler.start()
     timer = threading.Timer(0.5, sampler.close)
-    timer.start()
+
+    def beginning(step) -> np.ndarray:
+        if timer.ident is None:
+            timer.start()
+        return zeros(step)
+
     with pytest.raises(SamplerError, match="this sampler was closed"):
-        sampler.collect(zeros)
+        sampler.collect(beginning)
     timer.join()
     assert not worker_pids()
 
@@ -147,5 +152,25 @@ def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
     assert started[1].wait(timeout=5) != 0
     assert not worker_pids()
     del sampler
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))
+    samplers = [ParallelSampler(ToyEnv, CONFIG)]
+    popen, started = subprocess.Popen, []
+
+    def handled(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        if len(started) == 2:
+            samplers[0].close()
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", handled)
+    with pytest.raises(SamplerError, match="this sampler was closed"):
+        samplers[0].start()
+    assert not worker_pids()
+    samplers.clear()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before

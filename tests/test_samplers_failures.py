@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from toy_envs import FaultyEnv, ToyEnv
+from toy_envs import FaultyEnv, ToyEnv, is_running
 
 from accel_rl.samplers import (
     ParallelSampler,
@@ -216,7 +216,7 @@ time.sleep(60)
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 2
-    while any(_is_running(pid) for pid in pids):
+    while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "workers outlive their parent"
         time.sleep(0.02)
 
@@ -397,10 +397,3 @@ def test_affinity_off_leaves_workers_alone():
     also = env.reset()[0]
     env.close()
     assert {*first[:, 1], *also[:, 1]} == {len(os.sched_getaffinity(0))}
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

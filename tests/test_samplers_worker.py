@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from toy_envs import ToyEnv
+from toy_envs import ToyEnv, is_running
 
 from accel_rl.samplers import ParallelSampler, SamplerConfig, WorkerError
 
@@ -110,13 +110,12 @@ class BrokenHelpedEnv(HelpedEnv):
 
 
 def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
-    config = SamplerConfig(num_envs=4, num_workers=1)
     factory = partial(BrokenHelpedEnv, start_program, str(tmp_path), os.getpid())
-    with ParallelSampler(factory, config) as sampler:
+    with ParallelSampler(factory, CONFIG) as sampler:
         with pytest.raises(WorkerError, match="the simulator broke"):
             sampler.collect(zeros)
     pids = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(pids) == 4 and not any(map(psutil.pid_exists, pids))
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
     assert "a last word" in capfd.readouterr().out
 
 
@@ -156,9 +155,9 @@ def test_worker_of_a_program_that_blocks_signals_ends_with_it() -> None:
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=60)
     pids = list(map(int, done.stdout.split()))
     deadline = time.monotonic() + 2
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+    assert len(pids) == 2 and not any(map(is_running, pids))
 
 
 MAIN = """

@@ -8,9 +8,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import psutil
@@ -20,11 +19,10 @@ import torch
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.console import LastingConsole
 from accel_rl.training.division import check_learners
 from accel_rl.training.loop import _check_is_shared
 from accel_rl.training.reports import Others, Report
-from accel_rl.training.run import _given_timeout, _run_in_team
+from accel_rl.training.run import _given_timeout
 
 REPOSITORY = Path(__file__).parents[1]
 CATCH = ("env=catch", "num_envs=4", "learners=2")
@@ -345,35 +343,6 @@ def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> 
             assert advice, error
             given |= dict(each.split("=") for each in advice.split())
     raise AssertionError(given)
-
-
-@pytest.mark.parametrize("uses_nccl", [False, True])
-@pytest.mark.parametrize("error", [ValueError("no such thing"), MemoryError("none left")])
-def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
-    error: Exception, uses_nccl: bool, monkeypatch, capsys
-) -> None:
-    """What it was is printed before: nothing runs after the process has ended."""
-    team, said = Team(Ranks(0, 1)), []
-    team.uses_nccl = uses_nccl
-
-    def failing(*_: object) -> int:
-        raise error
-
-    def end(code: int) -> NoReturn:
-        said.append((code, capsys.readouterr().err))
-        raise SystemExit(code)
-
-    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda *_: team)
-    monkeypatch.setattr("accel_rl.training.run._train", failing)
-    monkeypatch.setattr(os, "_exit", end)
-    is_known = isinstance(error, ValueError)
-    ends = SystemExit if uses_nccl else None if is_known else MemoryError
-    with pytest.raises(ends) if ends else nullcontext():
-        assert _run_in_team(["env=catch"], LastingConsole(), team.ranks) == 1
-    if uses_nccl:
-        ((code, text),) = said
-        assert code == 1 and ("error: no such thing" if is_known else "MemoryError: none") in text
 
 
 def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:

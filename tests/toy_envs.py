@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
+import psutil
 
 from accel_rl.envs.base import EnvSpec, StepResult
 
@@ -152,3 +153,11 @@ class FaultyEnv(ToyEnv):
         except FileExistsError:
             return False
         return True
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended, reaped or not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -17,7 +17,7 @@ from typing import NoReturn
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.errors import SamplerError, WorkerError
+from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import CLOSE
 from accel_rl.samplers.stepping import Block
@@ -145,8 +145,7 @@ class AgentPool:
         """
         while self._starting:
             self._poll(_CHECK_SECONDS)
-            if self.is_closed:
-                raise SamplerError("this sampler was closed; make another one")
+            self._workers.check_open()
             self._check()
 
     def retire(self, agents: list[int]) -> None:

@@ -119,7 +119,7 @@ class WorkerPool:
         Raises:
             SamplerError: this was closed.
         """
-        self._check_open()
+        self._workers.check_open()
         self._workers.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
@@ -133,7 +133,7 @@ class WorkerPool:
             WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
             SamplerError: this was closed, perhaps meanwhile.
         """
-        self._check_open()
+        self._workers.check_open()
         if group is None:
             wanted = [g for g in range(len(self.columns)) if self.is_released(g)]
         else:
@@ -188,8 +188,11 @@ class WorkerPool:
 
     def _await_start(self) -> None:
         has_started = self._arrays.has_started
-        deadline = monotonic() + self._config.reset_timeout_seconds
+        num_restarts, deadline = -1, 0.0
         while not has_started.all():
+            if num_restarts != self._num_restarts:  # one more has begun to start
+                num_restarts = self._num_restarts
+                deadline = monotonic() + self._config.reset_timeout_seconds
             self._wait()
             if monotonic() > deadline and not has_started.all():
                 raise self._workers.late_start(int(has_started.argmin()))
@@ -201,7 +204,7 @@ class WorkerPool:
         """
         began = monotonic()
         happened = self._workers.poll(_CHECK_SECONDS)
-        self._check_open()
+        self._workers.check_open()
         was_stopped = monotonic() - began > _CHECK_SECONDS + 1
         for worker, process in self._workers.processes.items():
             if process.pidfd in happened:
@@ -222,10 +225,6 @@ class WorkerPool:
         for worker in self._workers.members[group]:
             if self._workers.owes(worker, group):
                 self._replace(worker, self._workers.hung(worker, group))
-
-    def _check_open(self) -> None:
-        if self._workers.is_closed:
-            raise SamplerError("this sampler was closed; make another one")
 
     def _count_restart(self, error: WorkerError) -> None:
         """Note that a worker is replaced, or end the pool with ``error`` if none may be."""

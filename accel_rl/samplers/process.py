@@ -11,17 +11,14 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import cloudpickle
 
-import accel_rl
 from accel_rl.samplers.errors import WorkerError
-from accel_rl.samplers.shared import Descriptors, Setup
+from accel_rl.samplers.shared import PACKAGE_PARENT, Descriptors, Setup
 from accel_rl.samplers.stepping import EnvStates
 from accel_rl.topology import format_cpus
 
-_PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -158,6 +155,6 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     for name in _THREAD_LIMITS:
         environment.setdefault(name, "1")
-    path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
+    path = [PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
     return environment

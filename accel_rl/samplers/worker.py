@@ -26,6 +26,7 @@ from accel_rl.envs.base import close_all
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
+    PACKAGE_PARENT,
     STEP,
     WAIT_FOR_RESET,
     Descriptors,
@@ -44,8 +45,8 @@ Blocks = list[tuple[int, Any]]
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
     leave_signals_to_server()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
     die_with_server(descriptors.life)
     blocks: Blocks = []
     try:
@@ -64,21 +65,26 @@ def end_after_failure(blocks: Blocks) -> None:
     """Close the environments and write out what they have printed, but end soon, come what may."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends also what is stuck in C
     signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS)
+    flush()
     with suppress(BaseException):
         close_all([block for _, block in blocks])
+    flush()
+    os._exit(1)
+
+
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):
             stream.flush()
-    os._exit(1)
 
 
 def forget_package_path() -> None:
     """Take the server's addition out of PYTHONPATH, which programs started here inherit."""
-    rest = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
-    if rest:
-        os.environ["PYTHONPATH"] = rest
-    else:
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == PACKAGE_PARENT:
         del os.environ["PYTHONPATH"]
+        if rest:
+            os.environ["PYTHONPATH"] = rest
 
 
 def leave_signals_to_server() -> None:
@@ -148,7 +154,9 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
                 if order == done[group]:
                     continue
                 if command[group] == CLOSE:
-                    close_all([each for _, each in blocks])
+                    last = [each for _, each in blocks]
+                    blocks.clear()
+                    close_all(last)
                     return
                 began = perf_counter()
                 if command[group] == STEP:

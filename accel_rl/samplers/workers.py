@@ -115,7 +115,11 @@ class Workers:
 
         The environments of one ``is_replacement`` begin without random steps: their first games are
         the policy's own, and their first observations have no history.
+
+        Raises:
+            SamplerError: this was closed.
         """
+        self.check_open()
         self.arrays.has_started[worker] = False
         columns = self.spec.columns[worker]
         nothing = [range(0)] * len(columns)
@@ -139,9 +143,22 @@ class Workers:
             countdown={g: self.countdown[g] for g, own in enumerate(columns) if own},
             ready={g: self.ready[g] for g, own in enumerate(columns) if own},
         )
-        process = WorkerProcess(setup, self._memory, self._wake[worker], self.started)
-        self._epoll.register(process.pidfd, select.EPOLLIN)
-        self.processes[worker] = process
+        with self._closing:
+            try:
+                process = WorkerProcess(setup, self._memory, self._wake[worker], self.started)
+            except OSError:
+                self.check_open()
+                raise
+            self.processes[worker] = process
+            if self.is_closed:  # meanwhile, by a signal handler
+                self.processes.pop(worker).close(0.0)
+                self.check_open()
+            self._epoll.register(process.pidfd, select.EPOLLIN)
+
+    def check_open(self) -> None:
+        """Raises SamplerError if this is closed."""
+        if self.is_closed:
+            raise SamplerError("this sampler was closed; make another one")
 
     def release(self, group: int, row: int, command: int = STEP) -> None:
         """Release a group: its workers take step ``row``, or do what else ``command`` says."""
@@ -209,8 +226,10 @@ class Workers:
 
     def forget(self, worker: int, timeout_seconds: float = 0.0) -> None:
         """Let go of a process that is gone, or is killed unless it goes within so long."""
-        self.unwatch(worker)
-        self.processes.pop(worker).close(timeout_seconds)
+        with self._closing:
+            self.check_open()
+            self.unwatch(worker)
+            self.processes.pop(worker).close(timeout_seconds)
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds`` or while they start.

@@ -18,7 +18,7 @@ from typing import TypeVar, get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.preset_notes import NOTES
@@ -69,6 +69,8 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     _refuse_foreign(base, given)
     config, texts = override(base, given)
     _refuse_ineffective(config, texts)
+    if "resume" not in given:
+        _refuse_uneven_draws(config)
     return config
 
 
@@ -276,7 +278,10 @@ def _idle_parallel(config: TrainConfig) -> dict[str, str]:
     if config.parallel.sync != "store":
         names = ("num_chunks", "sync_period", "pull_steps")
         reasons = dict.fromkeys(names, f"parallel.sync is {config.parallel.sync}")
-    elif (config.parallel.pull_steps or 0) >= config.sampler.horizon:
+    elif (
+        (config.parallel.pull_steps or 0) >= config.sampler.horizon
+        and not isinstance(config.learner, PPOConfig)  # which takes them over before it learns, too
+    ):
         reasons["pull_steps"] = f"rollouts have sampler.horizon={config.sampler.horizon} steps"
     return {f"parallel.{name}": reason for name, reason in reasons.items()}
 
@@ -294,6 +299,15 @@ def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
 
 def _names(config: TrainConfig) -> set[str]:
     return {name for option in list_options(config) for name in (option.key, option.name)}
+
+
+def _refuse_uneven_draws(config: TrainConfig) -> None:
+    is_prioritized = isinstance(config.learner, DQNConfig) and config.learner.prioritized
+    if is_prioritized and config.sampler.reset_policy == "wait":
+        raise ValueError(
+            "reset_policy=wait leaves steps out, which prioritized=true never draws, so that the "
+            "others are used more often than training_intensity says; use reset_policy=immediate"
+        )
 
 
 def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:

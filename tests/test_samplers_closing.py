@@ -25,10 +25,15 @@ def worker_pids() -> list[int]:
     return sorted(process.pid for process in psutil.Process().children())
 
 
+def num_descriptors() -> int:
+    gc.collect()  # of tests before
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
     sampler = ParallelSampler(ToyEnv, CONFIG)
     sampler.start()
-    before = len(os.listdir("/proc/self/fd"))
+    before = num_descriptors()
     process = list(sampler._pool._workers.processes.values())[1]
     wait, interrupts = process._process.wait, iter([KeyboardInterrupt()])
 
@@ -42,12 +47,12 @@ def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
         sampler.close()
     sampler.close()
     assert not worker_pids()
-    assert len(os.listdir("/proc/self/fd")) < before
+    assert num_descriptors() < before
 
 
 @pytest.mark.parametrize("num_collects", [0, 2])
 def test_dropped_sampler_ends_its_workers(num_collects):
-    before = len(os.listdir("/proc/self/fd"))
+    before = num_descriptors()
     sampler = ParallelSampler(ToyEnv, CONFIG)
     sampler.start()
     for _ in range(num_collects):
@@ -136,7 +141,7 @@ def test_close_from_another_thread_ends_a_rollout():
 
 
 def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
-    before = len(os.listdir("/proc/self/fd"))
+    before = num_descriptors()
     popen, started = subprocess.Popen, []
 
     def interrupted(*arguments, **options):
@@ -152,12 +157,11 @@ def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
     assert started[1].wait(timeout=5) != 0
     assert not worker_pids()
     del sampler
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert num_descriptors() == before
 
 
 def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch):
-    before = len(os.listdir("/proc/self/fd"))
+    before = num_descriptors()
     samplers = [ParallelSampler(ToyEnv, CONFIG)]
     popen, started = subprocess.Popen, []
 
@@ -172,5 +176,4 @@ def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch
         samplers[0].start()
     assert not worker_pids()
     samplers.clear()
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert num_descriptors() == before

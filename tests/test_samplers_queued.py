@@ -131,7 +131,7 @@ def test_every_step_is_in_one_segment_while_agents_come_and_go(numbers, envs_per
                     time.sleep(0.01)
         assert not errors and sampler.num_agents == 1
         segments, steps, generations = take_all(sampler), sampler.steps, sampler.generation + 1
-    assert generations > 2
+    assert generations >= 2  # of four places two were left, and one was new
     num_found = assert_all_as_alone(segments, 4 * envs_per_agent, generations, gamma=1.0)
     assert num_found > max(numbers) * envs_per_agent  # other environments in the same places
     # Those that went left nothing out.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # that the simulators need: on a busy machine that made training ten times slower. A spin of a
     # few microseconds still bridges the gaps between one operation and the next.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
     try:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
         given = sys.argv[1:] if arguments is None else arguments

@@ -38,7 +38,12 @@ class AllReduce(Local):
         super().__init__(parameters, rule, max_gradient_norm, capture)
         self.num_sharing = dist.get_world_size()
         self._seconds = 0.0
-        dist.broadcast(parameters.parameter, 0)
+        try:
+            dist.broadcast(parameters.parameter, 0)
+        except RuntimeError as error:
+            raise TeamError(
+                f"lost touch with learner 0 before training: {first_line(error)}"
+            ) from error
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`; every learner must call it equally often."""

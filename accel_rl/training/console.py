@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from typing import IO, Any
 
 from rich.console import Console
 
 _GONE = (errno.EPIPE, errno.EIO)
 """what writing fails with once a pipe's reader (``| tee``, ``| head``) or a terminal is gone"""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""likewise where the output goes into a file: no reason to end what has a directory of its own"""
 
 
 class LastingConsole(Console):
@@ -23,7 +26,10 @@ class LastingConsole(Console):
         try:
             super().__exit__(exc_type, exc_value, traceback)  # every way of printing comes here
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno in _FULL:
+                with contextlib.suppress(OSError):
+                    print(f"output is cut off here: {error.strerror}", file=sys.stderr)
+            elif error.errno not in _GONE:
                 raise
             self._fall_silent()
 

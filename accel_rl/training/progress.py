@@ -170,9 +170,9 @@ def summary(
     table.add_row("spent", _split(status.split))
     worst = status.bottleneck
     table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
-    table.add_row("files", str(run_dir))
+    table.add_row("files", Text(str(run_dir)))  # a name is no markup
     if stopped_by is not None:
-        table.add_row("go on", f"with resume={run_dir}")
+        table.add_row("go on", Text(f"with resume={run_dir}"))
     return table
 
 

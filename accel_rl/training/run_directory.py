@@ -55,7 +55,9 @@ def _make_new(config: TrainConfig, now: datetime) -> Path:
     for number in itertools.count(1):
         path = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
-            path.mkdir(parents=True)
+            if not os.path.lexists(base.parent):  # a link that leads nowhere is there, too
+                base.parent.mkdir(exist_ok=True)
+            path.mkdir()
         except FileExistsError:  # of a run that began in the same second
             continue
         except OSError as error:

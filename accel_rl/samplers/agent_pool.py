@@ -19,9 +19,9 @@ from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
-from accel_rl.samplers.shared import CLOSE
+from accel_rl.samplers.shared import CLOSE, GRACE_SECONDS
 from accel_rl.samplers.stepping import Block
-from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers
+from accel_rl.samplers.workers import NICENESS, Workers
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang

@@ -21,6 +21,7 @@ from accel_rl.samplers.layout import assign_columns
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import (
     GET_STATE,
+    GRACE_SECONDS,
     RESET_WAITING,
     STEP,
     WAIT_FOR_RESET,
@@ -28,7 +29,7 @@ from accel_rl.samplers.shared import (
     take,
 )
 from accel_rl.samplers.stepping import Block, EnvStates
-from accel_rl.samplers.workers import GRACE_SECONDS, NICENESS, Workers
+from accel_rl.samplers.workers import NICENESS, Workers
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # how often a waiting server looks at the orders themselves

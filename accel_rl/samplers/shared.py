@@ -31,6 +31,9 @@ GET_STATE = 4
 
 WAIT_FOR_RESET = -1
 
+GRACE_SECONDS = 0.5
+"""for environments to close after a failure; more may hang"""
+
 
 class PoolSpec(NamedTuple):
     """All that both sides need to lay out the shared memory, and who steps which columns.

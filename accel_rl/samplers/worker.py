@@ -26,6 +26,7 @@ from accel_rl.envs.base import close_all
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
+    GRACE_SECONDS,
     PACKAGE_PARENT,
     STEP,
     WAIT_FOR_RESET,
@@ -35,9 +36,6 @@ from accel_rl.samplers.shared import (
     count_down,
     map_memory,
 )
-
-CLOSE_SECONDS = 0.5
-"""for environments to close after a failure; more may hang"""
 
 Blocks = list[tuple[int, Any]]
 """a worker's environments of each of its groups, by group"""
@@ -64,7 +62,7 @@ def main() -> None:
 def end_after_failure(blocks: Blocks) -> None:
     """Close the environments and write out what they have printed, but end soon, come what may."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends also what is stuck in C
-    signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
     flush()
     with suppress(BaseException):
         close_all([block for _, block in blocks])

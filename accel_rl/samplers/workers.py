@@ -23,6 +23,7 @@ from accel_rl.samplers.errors import SamplerError, WorkerError
 from accel_rl.samplers.process import WorkerProcess
 from accel_rl.samplers.shared import (
     CLOSE,
+    GRACE_SECONDS,
     STEP,
     PoolSpec,
     Setup,
@@ -34,8 +35,6 @@ from accel_rl.topology import free_memory
 
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
-GRACE_SECONDS = 0.5
-"""for environments to close after a failure; more may hang"""
 _WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each, in this process
 
 

@@ -121,7 +121,10 @@ class WorkerProcess:
                 f"memory, use fewer environments"
             )
         name = signal.strsignal(-status) or "no name"
-        return WorkerError(f"{self.describe()} was ended by signal {-status} ({name})")
+        return WorkerError(
+            f"{self.describe()} was ended by signal {-status} ({name}): its simulator crashed, or "
+            f"somebody ended it"
+        )
 
     def close(self, timeout_seconds: float) -> None:
         """Wait for its end, kill it if that takes too long, and let its descriptors go.

@@ -55,6 +55,13 @@ def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, work
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_rollouts_beyond_the_memory_are_refused(kind):
+    message = r"num_envs=1000000000 x horizon=7 take .* GB, and .* GB are free; use less"
+    with pytest.raises(ValueError, match=message):
+        kind(ToyEnv, SamplerConfig(num_envs=10**9, horizon=7))
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_policy):
     kept = []

@@ -112,6 +112,13 @@ def test_parts_share_a_folder_if_they_are_parts_of_the_same_sweep(tmp_path) -> N
             make_directory(options, given)
 
 
+def test_a_file_in_the_place_of_a_sweep_directory_is_refused(tmp_path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(ValueError, match=rf"sweep_dir={path} cannot be used: File exists; choose"):
+        make_directory(SweepOptions(sweep_dir=str(path)), [])
+
+
 def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
     sizes = []
     monkeypatch.setattr(

@@ -91,6 +91,17 @@ def test_report_of_other_environments_has_raw_scores_of_each(tmp_path) -> None:
     assert panels[1].estimates["a2c"]["iqm"].value == 4.0
 
 
+@pytest.mark.parametrize("text", [None, "", "steps\n100\n"])
+def test_a_run_that_cannot_be_read_fails_and_hides_no_other(text: str | None, tmp_path) -> None:
+    jobs = jobs_of(tmp_path, {"catch-a2c-0": 0.5, "catch-a2c-1": 0.7}, env="catch", seed="0,1")
+    path = jobs[0].run_dir / "metrics.csv"
+    path.unlink() if text is None else path.write_text(text)
+    (panel,) = write_report(tmp_path, jobs)
+    assert panel.estimates["a2c"]["mean"].value == 0.7
+    assert jobs[0].state == "failed" and str(path) in jobs[0].error
+    assert [row["state"] for row in results(tmp_path)] == ["failed", "finished"]
+
+
 def test_score_is_that_of_the_last_evaluation_where_there_is_one(tmp_path) -> None:
     (job,) = jobs_of(tmp_path, {"pong-dqn-0": 3.0}, algo="dqn", env="pong")
     write_table(

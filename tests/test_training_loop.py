@@ -316,6 +316,22 @@ def test_diverged_learning_leaves_no_checkpoint_of_it(tmp_path) -> None:
     assert tape == ["curve 0"]
 
 
+def test_diverged_learning_is_seen_before_a_checkpoint_takes_the_place_of_good_ones(
+    tmp_path,
+) -> None:
+    tape = Tape()
+    learner = FakeLearner(tape)
+
+    def diverge() -> None:
+        learner.loss = math.nan if tape.count("collect") > 3 else 0.5
+
+    learner.on_update = diverge
+    config = make_config(log_interval=100, checkpoint_interval=4, num_checkpoints=1)
+    with pytest.raises(FloatingPointError, match=r"diverged: loss not finite after 16 steps"):
+        run(config, tmp_path, tape, learner=learner)
+    assert [path.stem for path in list_checkpoints(tmp_path)] == ["steps_000000000012"]
+
+
 def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypatch) -> None:
     tape = Tape()
     recorder = make_recorder(make_config(), tmp_path, tape)

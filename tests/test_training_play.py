@@ -199,6 +199,20 @@ def test_rendering_that_gives_no_picture_is_refused(monkeypatch, tmp_path) -> No
     assert not (run_dir / "game.mp4").exists()
 
 
+def test_pictures_that_change_their_size_are_refused(monkeypatch, tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=Drawn-v0")
+    monkeypatch.setattr(Drawn, "render", lambda self: np.zeros((300, 400 + self.t, 3), np.uint8))
+    message = r"shape \(300, 401, 3\) after one of \(300, 400, 3\); a film needs pictures of one"
+    with pytest.raises(EnvError, match=message):
+        play_game(run_dir)
+
+
+@pytest.mark.parametrize("render_fps", [0, None, -1])
+def test_a_speed_of_no_use_is_replaced(render_fps: int | None, monkeypatch) -> None:
+    monkeypatch.setitem(Drawn.metadata, "render_fps", render_fps)
+    assert make_shown_env("Drawn-v0", AtariConfig(), lambda _: None).frames_per_second == 5.0
+
+
 def test_gif_shows_the_game_at_its_speed(pay, tmp_path) -> None:
     path = tmp_path / "game.gif"
     play_game(pay, out=str(path))

@@ -305,8 +305,6 @@ def damage(run_dir: Path, what: str) -> None:
         torch.save([1, 2], last)
     elif what == "no checkpoint":
         shutil.rmtree(run_dir / "checkpoints")
-    elif what == "no metrics":
-        (run_dir / "metrics.csv").write_text("a,b\n1,x\n")
 
 
 @pytest.mark.parametrize(
@@ -338,6 +336,19 @@ def test_run_that_cannot_go_on_says_why_and_stays_as_it_is(
     with pytest.raises(ValueError, match=message):
         run(f"resume={run_dir}", *options)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "steps\nx\n"])
+def test_metrics_of_something_else_are_named_and_the_config_stays(
+    text: str, finished: Path, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "metrics.csv").write_text(text)
+    with pytest.raises(RunError, match=r"metrics\.csv is no table of metrics"):
+        run(f"resume={run_dir}", "total_steps=5000")
+    same = ("config.yaml", "learning_curve.png")
+    assert all((run_dir / name).read_bytes() == (finished / name).read_bytes() for name in same)
 
 
 @pytest.mark.parametrize("sync, is_kept", [("all_reduce", False), ("store", True)])

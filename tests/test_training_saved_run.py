@@ -36,6 +36,11 @@ def test_missing_run_directory_is_refused(tmp_path) -> None:
         read_config(tmp_path / "absent")
 
 
+def test_run_directory_that_cannot_be_looked_at_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="x cannot be read: File name too long"):
+        read_config(tmp_path / ("x" * 300))
+
+
 def test_directory_without_config_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"holds no run: there is no config\.yaml"):
         read_config(tmp_path)

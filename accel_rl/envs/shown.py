@@ -85,6 +85,7 @@ class _ShownGymnasium(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], show: Show) -> None:
         super().__init__(env)
         self._show = show
+        self._size: tuple[int, ...] | None = None
 
     def reset(self, **options: Any) -> Any:
         result = super().reset(**options)
@@ -100,6 +101,12 @@ class _ShownGymnasium(gymnasium.Wrapper[Any, Any, Any, Any]):
         picture = self.env.render()
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
+        self._size = self._size or picture.shape
+        if picture.shape != self._size:
+            raise EnvError(
+                f"rendering gave a picture of shape {picture.shape} after one of {self._size}; a "
+                "film needs pictures of one size"
+            )
         self._show(picture.astype(np.uint8, copy=False)[:, :, :3])
 
 
@@ -107,7 +114,8 @@ def _shown_gymnasium(
     make: Callable[[], gymnasium.Env[Any, Any]], name: str, show: Show
 ) -> ShownEnv:
     env = GymnasiumEnv(lambda: _ShownGymnasium(make(), show), name)
-    return ShownEnv(env, float(env.env.metadata.get("render_fps", STEPS_PER_SECOND)))
+    frames_per_second = env.env.metadata.get("render_fps") or 0.0
+    return ShownEnv(env, frames_per_second if frames_per_second > 0 else STEPS_PER_SECOND)
 
 
 class _ShownObservations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from accel_rl.choices import check_choices
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.topology import free_memory
 
 if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
@@ -57,8 +58,12 @@ class SamplerConfig:
     """likewise for starting, random first steps included, and for resets between rollouts"""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
-        """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""
-        return RolloutSpec(
+        """Shapes and dtypes of this sampler's rollouts of the environment ``env``.
+
+        Raises:
+            ValueError: the free memory does not suffice.
+        """
+        spec = RolloutSpec(
             T=self.horizon,
             B=self.num_envs,
             observation_shape=env.observation_shape,
@@ -66,6 +71,14 @@ class SamplerConfig:
             num_actions=env.num_actions,
             final_observation_slots=self.final_observation_slots or self.horizon,
         )
+        # Slots for final observations take memory when they are used, and few are.
+        needed, free = replace(spec, final_observation_slots=1).nbytes, free_memory()
+        if needed > free:
+            raise ValueError(
+                f"rollouts of num_envs={spec.B} x horizon={spec.T} take {needed / 1e9:.1f} GB, "
+                f"and {free / 1e9:.1f} GB are free; use less"
+            )
+        return spec
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -31,7 +31,6 @@ from accel_rl.samplers.shared import (
     map_memory,
 )
 from accel_rl.samplers.stepping import EnvStates
-from accel_rl.topology import free_memory
 
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
@@ -48,7 +47,7 @@ class Workers:
 
     Raises:
         SamplerError: this is not Linux.
-        ValueError: the free memory, or the number of open files, does not suffice.
+        ValueError: the number of open files does not suffice.
     """
 
     def __init__(
@@ -69,14 +68,6 @@ class Workers:
                 f"(serial=true on the command line, where algo is not ga3c)"
             )
         allow_open_files(len(columns), len(columns[0]))
-        free = free_memory()
-        # Slots for final observations take memory when they are used, and few are.
-        needed = replace(rollout_spec, final_observation_slots=1).nbytes
-        if needed > free:
-            raise ValueError(
-                f"rollouts of num_envs={rollout_spec.B} x horizon={rollout_spec.T} take "
-                f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
-            )
         self._factory = factory
         self._config = config
         self._seed = seed

@@ -86,6 +86,8 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
         full = resolve_key(key, options)
         if full in texts:
             raise ValueError(f"{full} is given twice")
+        if "${" in text or text == "???":  # which OmegaConf would take for something else
+            raise ValueError(f"{key}={text} is not valid; write the value itself")
         texts[full] = text
     tree = OmegaConf.structured(base)
     for key, text in texts.items():

@@ -147,14 +147,14 @@ def _run(
     saved: Mapping[str, Any] | None,
     team: Team,
 ) -> TrainResult:
-    if team.ranks.is_first:
-        write_config(config, run_dir / "config.yaml")
-        for notice in _notices(config, parts, run_dir, saved, team):
-            progress.say(notice)
-            _LOGGER.info("%s", notice)
-    _LOGGER.info("%s", describe_machine(parts.device))
     recorder = _make_recorder(config, parts, run_dir, progress, saved, team)
     try:
+        if team.ranks.is_first:
+            write_config(config, run_dir / "config.yaml")
+            for notice in _notices(config, parts, run_dir, saved, team):
+                progress.say(notice)
+                _LOGGER.info("%s", notice)
+        _LOGGER.info("%s", describe_machine(parts.device))
         parts.start(saved)
         stop.hold()
         recorder.begin(parts.sampler.times)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ class LearnerMetrics:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """The means, and starts anew. The one synchronisation with the device while training."""
+        """The means, and starts anew. A synchronisation with the device."""
         totals: dict[str, float] = {}
         counts: dict[str, int] = {}
         for names, total in self._totals.items():
@@ -55,6 +56,15 @@ class LearnerMetrics:
                 counts[name] = counts.get(name, 0) + self._counts[names]
         self._totals, self._counts = {}, {}
         return {name: total / counts[name] for name, total in totals.items()}
+
+    def not_finite(self) -> list[str]:
+        """Names of the metrics that are not finite so far. Waits for the device."""
+        return [
+            name
+            for names, total in self._totals.items()
+            for name, value in zip(names, total.tolist(), strict=True)
+            if not math.isfinite(value)
+        ]
 
     def get_state(self) -> dict[str, Any]:
         totals = {names: total.cpu() for names, total in self._totals.items()}
@@ -160,9 +170,9 @@ def _read_rows(path: Path, steps: int) -> list[dict[str, float]]:
         try:
             table = csv.DictReader(whole_lines(path))
             rows = [{name: float(text) for name, text in row.items()} for row in table]
-        except (TypeError, ValueError) as error:
+            return [row for row in rows if row["steps"] <= steps]
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
-    return [row for row in rows if row["steps"] <= steps]
 
 
 class EventsWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -213,10 +213,13 @@ class Recorder:
         self.rows.append(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(self.status(before)))
-        diverged = [name for name, value in report.metrics.items() if not math.isfinite(value)]
-        if diverged:
+        self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
+
+    def _refuse(self, diverged: Iterable[str]) -> None:
+        """Raises FloatingPointError if there are metrics that have ``diverged``."""
+        if names := ", ".join(diverged):
             raise FloatingPointError(
-                f"learning has diverged: {', '.join(diverged)} not finite after {self.steps:,} "
+                f"learning has diverged: {names} not finite after {self.steps:,} "
                 "steps; a smaller learner.lr or a tighter gradient clip may help"
             )
 
@@ -249,12 +252,14 @@ class Recorder:
 
         Raises:
             OSError: it could not be written.
+            FloatingPointError: learning has diverged; what was saved before stays.
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part.
         """
         if self.steps == self._saved_steps:
             return
         began = perf_counter()
+        self._refuse(self._learner_metrics.not_finite())
         parts = None if alone else self._others.await_parts(self.steps if due is None else due)
         counts = {
             "steps": self.steps,

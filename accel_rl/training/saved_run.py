@@ -26,10 +26,15 @@ def read_config(run_dir: Path) -> TrainConfig:
             read or is not one that this version of accel_rl understands.
     """
     path = run_dir / "config.yaml"
-    if not run_dir.is_dir():
-        raise ValueError(f"there is no run directory {run_dir}; name one that training has made")
-    if not path.is_file():
-        raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it")
+    try:
+        if not run_dir.is_dir():
+            raise ValueError(
+                f"there is no run directory {run_dir}; name one that training has made"
+            )
+        if not path.is_file():
+            raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it")
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
     try:
         tree = OmegaConf.load(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many

@@ -110,7 +110,12 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
         path = Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
     else:
         path = Path(options.sweep_dir)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"sweep_dir={path} cannot be used: {error.strerror}; choose another"
+        ) from error
     # Another part may be writing its plan, which is the same.
     names = [name for name in os.listdir(path) if not name.startswith(".sweep.yaml.")]
     if "sweep.yaml" in names and options.part_of[1] > 1 and read_plan(path) == runs:

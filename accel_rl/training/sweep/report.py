@@ -20,12 +20,13 @@ from matplotlib.figure import Figure
 
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
-from accel_rl.training.metrics import EPISODE_WINDOW
+from accel_rl.training.metrics import EPISODE_WINDOW, read_rows
 from accel_rl.training.sweep.aggregate import NUM_RESAMPLES, Estimate, aggregate
 from accel_rl.training.sweep.queue import Job
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
+_SCORE = "episode_return_raw_mean"
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,19 @@ class Panel:
 def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
     """Writes ``results.csv``, ``results.md`` and ``results.png``; returns what is in the table.
 
-    Runs that have not finished, or have finished no game, count nowhere and are named as such.
+    Runs that have not finished, or have finished no game, count nowhere and are named as such. A
+    job whose run has finished, but cannot be read, is then one that has failed.
 
     Raises:
         OSError: one could not be written.
     """
-    scores = {job.run.name: read_score(job) for job in jobs if job.state == "finished"}
+    scores = {}
+    for job in jobs:
+        if job.state == "finished":
+            try:
+                scores[job.run.name] = read_score(job)
+            except ValueError as error:
+                job.state, job.error = "failed", str(error)
     scored = [score for score in scores.values() if score is not None]
     panels = make_panels(scored)
     write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode(), shared=True)
@@ -81,26 +89,19 @@ def read_score(job: Job) -> Score | None:
         ValueError: its files cannot be read.
     """
     config = job.run.config
-    last = _last_row(job.run_dir / "metrics.csv")
-    value, source = last["episode_return_raw_mean"], f"last {EPISODE_WINDOW} games"
-    evaluations = job.run_dir / "evaluation.csv"
-    if evaluations.exists() and evaluations.stat().st_size:
-        evaluated = _last_row(evaluations)["episode_return_raw_mean"]
-        if math.isfinite(evaluated):  # else it has finished no game
-            value, source = evaluated, "last evaluation"
+    path = job.run_dir / "metrics.csv"
+    rows = read_rows(path, _SCORE, "steps", "training_seconds")
+    if not rows:
+        raise ValueError(f"{path} cannot be read: there is nothing in it")
+    last = rows[-1]
+    value, source = last[_SCORE], f"last {EPISODE_WINDOW} games"
+    for row in read_rows(job.run_dir / "evaluation.csv", _SCORE)[-1:]:
+        if math.isfinite(row[_SCORE]):  # else it has finished no game
+            value, source = row[_SCORE], "last evaluation"
     if not math.isfinite(value):
         return None
     cost = int(last["steps"]), last["training_seconds"]
     return Score(job.run.label, config.env, config.seed, value, source, *cost)
-
-
-def _last_row(path: Path) -> dict[str, float]:
-    try:
-        with path.open(newline="") as file:
-            *_, row = csv.DictReader(file)
-        return {name: float(text) for name, text in row.items()}
-    except (OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def make_panels(scores: Sequence[Score]) -> list[Panel]:

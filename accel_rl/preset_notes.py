@@ -49,18 +49,23 @@ _DECORRELATED = (
     "Start states are decorrelated by up to 2,000 random steps; there they are not. "
     "sampler.decorrelation_steps=0 gives that."
 )
-_ACTOR_CRITIC = (_COUNTS, _LIMIT, _EXACT)
+_LIVES = (
+    "A life that was won in the game ends the return when it is lost, like any other; there it "
+    "does not."
+)
+_ACTOR_CRITIC = (_COUNTS, _LIMIT, _LIVES, _EXACT)
 _OF_BASELINES = (
     _LIMIT_OF_GYM,
     _DECORRELATED,
     "A game starts with NOOP, FIRE and UP and then 0 to 30 no-ops, and a lost life with the same "
-    "three; there with 1 to 30 no-ops and FIRE.",
+    "three, one frame each; there with 1 to 30 no-ops, then FIRE and the third action for four "
+    "frames each, and a lost life with a no-op of four frames before these.",
 )
 _Q_LEARNING = (
     _COUNTS + " The size of the replay is that of all environments together, too.",
+    _LIVES,
     "Steps whose return would cross the limit of 27,000 steps are not learned from; there the "
     "limit is the game's end.",
-    "Steps are drawn from the replay with replacement; there without.",
     "Updates are counted from steps, so that the training intensity is kept with any batch size; "
     "there the batch must divide.",
     "Epsilon falls from the first step on; there it stays at 1 until learning begins, and then "
@@ -74,7 +79,7 @@ _DUELING = (
 )
 _CATEGORICAL = (
     "Predicted probabilities are not clipped from below before the logarithm; there at 1e-6, which "
-    "takes the gradient of what lies below."
+    "takes the gradient of what lies below and bounds prioritized=true's priorities by 13.8."
 )
 
 
@@ -296,7 +301,7 @@ NOTES: dict[str, Notes] = {
         (
             *_Q_LEARNING,
             _CATEGORICAL,
-            "Draws by priority are stratified; there they are not.",
+            "Draws by priority are stratified and with replacement; there they are neither.",
             "Of Rainbow itself (Hessel et al. 2018, arXiv:1710.02298) noisy layers are left out, "
             "as in the paper.",
         ),

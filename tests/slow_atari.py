@@ -60,7 +60,6 @@ class SlowAtari:
             for code in self.presses:
                 self.ale.act(code)
             self.pressed = NOOP
-            screens[-1] = self.grey()
         self.lives = self.ale.lives()
         self.num_steps += 1
         if lost_life and config.episodic_lives:

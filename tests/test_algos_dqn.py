@@ -313,6 +313,15 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
         make_learner(config, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
 
 
+def test_stack_too_long_for_a_replay_is_refused() -> None:
+    env = replace(ENV, observation_shape=(300, 3), frame_stack=300)
+    config = DQNConfig()
+    agent = make_agent(config, "auto", env, CPU)
+    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    with pytest.raises(ValueError, match="frame_stack is 300; .* stacks of up to 256 frames"):
+        make_learner(config, agent, exchange, env, B, T, seed=0)
+
+
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:
     small = {"min_steps": 200, "replay_size": 400_000}
     part = make(Ranks(0, 4, 0, 1), **small)[0].replay.spec.nbytes

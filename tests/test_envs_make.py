@@ -1,5 +1,6 @@
 """Names of environments: what each makes, that factories travel, and what unknown ones are told."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ def make_broken() -> Catch:
 
 def make_number() -> int:
     return 3
+
+
+@pytest.mark.parametrize("shape", [(3, 10), ()])
+def test_stack_that_is_not_the_first_axis_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"frame_stack is 4, and observation_shape is .* first ax"):
+        dataclasses.replace(Catch.spec, observation_shape=shape, frame_stack=4)
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,15 @@ def test_impossible_settings_are_refused(options, message):
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 @pytest.mark.parametrize(
     "field, value",
-    [("observation_shape", 10), ("observation_dtype", "number"), ("num_actions", 0)],
+    [
+        ("observation_shape", 10),
+        ("observation_dtype", "number"),
+        ("observation_dtype", np.longdouble),
+        ("num_actions", 0),
+        ("frame_skip", 0),
+        ("frame_stack", 0),
+        ("frame_stack", 1.5),
+    ],
 )
 def test_spec_that_cannot_be_is_one_error(kind, field, value):
     def factory():

@@ -9,9 +9,10 @@ goes on; 27,000 steps at most. `AtariConfig` has the other common protocols.
 Decisions, where sources differ or are silent:
 
 - FIRE and UP are pressed where the *minimal* action set has them, also when the full one is played.
-- A lost life is one after which some are left. The presses that follow, like those of a start, are
-  no action of the agent: their reward is discarded, and they are neither repeated by sticky actions
-  nor do they stick.
+- A lost life is one after which some are left, also if it was won on the way; in their code one
+  that was won is not counted, and to lose it again ends nothing.
+- The presses that follow, like those of a start, are no action of the agent: their reward is
+  discarded, and they are neither repeated by sticky actions nor do they stick.
 - Where lives are no episodes the presses after a lost life stay (as in the original), and the stack
   goes on.
 - Game over is looked at once a step, after all its frames. The emulator ignores actions after the
@@ -119,10 +120,10 @@ class AtariEnv:
         else:
             score = act(last)
             screen.hold()
+        screen.push(out)  # before other screens come
         lost_life = False
         if self._get_lives() != self._lives:
             lost_life = self._change_lives()
-        screen.push(out)
         self._num_steps += 1
         terminated = is_over = self._is_over()
         if lost_life and self._config.episodic_lives:

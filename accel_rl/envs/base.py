@@ -44,6 +44,11 @@ class EnvSpec:
                 object.__setattr__(self, name, converted(value))
             except (TypeError, ValueError):
                 raise ValueError(f"EnvSpec: {name} is {value!r}; it must be {required}") from None
+        if self.frame_stack > 1 and self.observation_shape[:1] != (self.frame_stack,):
+            raise ValueError(
+                f"EnvSpec: frame_stack is {self.frame_stack}, and observation_shape is "
+                f"{self.observation_shape}; a stack is the first axis"
+            )
 
 
 def _count(value: Any) -> int:
@@ -58,15 +63,20 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _dtype(value: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(value)  # also of a type, such as np.float32
-    if dtype.kind not in "biuf":
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:  # torch knows none
         raise ValueError
     return dtype
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "observation_shape": (_shape, "a tuple of whole numbers above 0, such as (10,)"),
-    "observation_dtype": (_dtype, "the dtype of numbers or booleans, such as np.float32"),
+    "observation_dtype": (
+        _dtype,
+        "the dtype of numbers or booleans of up to 8 bytes, such as np.float32",
+    ),
     "num_actions": (_count, "a whole number above 0"),
+    "frame_skip": (_count, "a whole number above 0"),
+    "frame_stack": (_count, "a whole number above 0"),
 }
 
 

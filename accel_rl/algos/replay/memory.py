@@ -41,7 +41,7 @@ class ReplaySpec:
     each environment that come at a time.
 
     Raises:
-        ValueError: the ring is too short for that.
+        ValueError: the ring is too short for that, or the stack too long.
     """
 
     size: int
@@ -54,6 +54,10 @@ class ReplaySpec:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
+        if self.frame_stack > 256:  # ``age`` is a byte
+            raise ValueError(
+                f"frame_stack is {self.frame_stack}; a replay rebuilds stacks of up to 256 frames"
+            )
         needed = (self.horizon + self.n_step + self.frame_stack) * self.num_envs
         if self.size < needed:
             raise ValueError(

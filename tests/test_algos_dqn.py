@@ -318,7 +318,7 @@ def test_stack_too_long_for_a_replay_is_refused() -> None:
     config = DQNConfig()
     agent = make_agent(config, "auto", env, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    with pytest.raises(ValueError, match="frame_stack is 300; .* stacks of up to 256 frames"):
+    with pytest.raises(ValueError, match=r"frame_stack is 300; .* stacks of up to 256 frames"):
         make_learner(config, agent, exchange, env, B, T, seed=0)
 
 

@@ -304,10 +304,10 @@ def test_other_parameters_of_one_learner_are_an_error() -> None:
     class InStep:
         num_sharing = 2
 
-    others = Others(Told(Report([], {}, {}, 1, 5)), InStep())  # type: ignore[arg-type]
-    others.merge(Report([], {}, {}, 1, 5), 400)
+    others = Others(Told(Report([], 0, {}, {}, 1, 5)), InStep())  # type: ignore[arg-type]
+    others.merge(Report([], 0, {}, {}, 1, 5), 400)
     with pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps"):
-        others.merge(Report([], {}, {}, 1, 6), 400)
+        others.merge(Report([], 0, {}, {}, 1, 6), 400)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,22 @@
-"""How a learner of several that has failed leaves the others."""
+"""How learners of several leave the others: after a failure, a signal, or several."""
 
 import os
+import signal
+import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import NoReturn
 
+import psutil
 import pytest
+from test_training_learners import ENDLESS, SMALL, launched
 
 from accel_rl.parallel import Ranks, Team
+from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.console import LastingConsole
+from accel_rl.training.launcher import _open_store
 from accel_rl.training.run import _run_in_team
+from accel_rl.training.stopping import STARTER_VARIABLE, StopRequest
 
 
 @pytest.mark.parametrize("uses_nccl", [False, True])
@@ -38,3 +46,56 @@ def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
     if uses_nccl:
         ((code, text),) = said
         assert code == 1 and ("error: no such thing" if is_known else "MemoryError: none") in text
+
+
+@pytest.mark.parametrize("starter", [STARTER_VARIABLE, "TORCHELASTIC_RUN_ID"])
+def test_second_signal_to_a_process_that_another_started_does_not_end_it(
+    starter: str, monkeypatch
+) -> None:
+    monkeypatch.setenv(starter, "1")
+    with StopRequest() as stop:
+        stop.hold()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+    assert stop.received == signal.SIGTERM
+
+
+def test_job_that_is_stopped_whole_is_saved(tmp_path: Path) -> None:
+    """Each learner gets the signal of whoever stops all processes, and that of its launcher."""
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        run.wait_for_rows()
+        learners = psutil.Process(run.process.pid).children()
+        for process in (run.process, *learners):
+            process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+        for process in learners:
+            process.send_signal(signal.SIGTERM)
+        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+    assert list_checkpoints(tmp_path)
+
+
+def test_learner_that_dies_while_all_are_stopped_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with launched(tmp_path, *SMALL[:-1], "sync=store", ENDLESS) as run:
+        run.wait_for_rows()
+        dying = run.learner(1)
+        dying.suspend()
+        run.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        dying.kill()
+        errors = run.ends(128 + signal.SIGTERM, seconds=30)
+    how = "was killed by SIGKILL while it was stopping"
+    assert errors == f"error: learner 1 (pid {dying.pid}) {how}\n"
+    assert list_checkpoints(tmp_path)
+
+
+def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:
+    store = _open_store()
+    listening = [
+        each.laddr.ip
+        for each in psutil.Process().net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == store.port
+    ]
+    assert listening == ["127.0.0.1"]
+    store.set("key", "value")
+    assert store.get("key") == b"value"

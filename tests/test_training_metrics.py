@@ -68,8 +68,8 @@ def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> 
 
 def test_scores_cover_the_last_100_episodes() -> None:
     scores = Scores()
-    scores.add(episode(1_000.0) for _ in range(50))
-    scores.add(episode(float(n), clipped=n / 100, length=2 * n) for n in range(100))
+    scores.add([episode(1_000.0)] * 50)
+    scores.add([episode(float(n), clipped=n / 100, length=2 * n) for n in range(100)])
     found = scores.summary()
     assert scores.num_episodes == 150
     assert found == pytest.approx(

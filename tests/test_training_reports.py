@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
 from accel_rl.training.follower import Follower
+from accel_rl.training.loop import finish
 from accel_rl.training.metrics import Scores
 from accel_rl.training.recorder import Recorder
-from accel_rl.training.reports import SAVED, Others, Report
+from accel_rl.training.reports import SAVED, Others, Report, make_report
+
+NO_EXCHANGE: Any = SimpleNamespace(num_sharing=1, num_updates=0, take_metrics=dict)
 
 
 def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
@@ -27,7 +31,11 @@ def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
 
 
 def report(num_updates: int) -> Report:
-    return Report([], {"loss": 1.0}, {"lag_max": math.nan}, num_updates, None)
+    return Report([], 0, {"loss": 1.0}, {"lag_max": math.nan}, num_updates, None)
+
+
+def episodes(score: float, number: int) -> list[Episode]:
+    return [Episode(0, score, score, 9, False)] * number
 
 
 @pytest.mark.parametrize("num_sharing", [1, 2], ids=["apart", "in step"])
@@ -60,13 +68,51 @@ def test_reports_that_came_behind_the_last_row_count_and_are_saved() -> None:
     recorder: Any = SimpleNamespace(
         _others=others, _team=team, _exchange=exchange, _own_updates=8, _saved_steps=100, steps=100
     )
-    recorder.scores, recorder.updates = Scores(), 8
+    recorder.scores, recorder._unreported, recorder.updates = Scores(), Scores(), 8
     Recorder._count_late_reports(recorder)
     assert (recorder.updates, recorder._saved_steps) == (8, 100)
-    episode = Episode(0, 1.0, 1.0, 9, False)
-    second.post(report(num_updates=5)._replace(episodes=[episode], exchange={}))
+    late = report(num_updates=5)._replace(episodes=episodes(1.0, 1), num_episodes=1, exchange={})
+    second.post(late)
     Recorder._count_late_reports(recorder)
     assert (recorder.updates, recorder._saved_steps, recorder.scores.num_episodes) == (13, -1, 1)
+
+
+@pytest.mark.parametrize("num_messages", [1, 4])
+def test_score_of_several_learners_is_that_of_all(num_messages: int) -> None:
+    others, second = make_others(num_sharing=1)
+    scores, first = Scores(), Scores()
+    first.add(episodes(0.0, 300))  # of which a report has the last 100
+    own = make_report(Team(Ranks()), NO_EXCHANGE, first, {})
+    for _ in range(num_messages):
+        theirs = Scores()
+        theirs.add(episodes(1.0, 300 // num_messages))
+        second.post(make_report(Team(Ranks()), NO_EXCHANGE, theirs, {}))
+    merged = others.merge(own, 100)
+    scores.add(merged.episodes, merged.num_episodes)
+    assert scores.num_episodes == 600
+    assert scores.summary()["episode_return_raw_mean"] == pytest.approx(0.5, abs=0.02)
+    assert first.take() == ([], 0)
+
+
+def test_seconds_of_a_learner_that_reported_twice_add_up() -> None:
+    others, second = make_others(num_sharing=1)
+    own, theirs = (
+        report(1)._replace(exchange={"push_seconds": 5.0, "lag_mean": x}) for x in (2, 4)
+    )
+    second.post(theirs)
+    second.post(theirs)
+    assert others.merge(own, 100).exchange == {"push_seconds": 7.5, "lag_mean": 3.0}
+
+
+def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the_first(
+    tmp_path,
+) -> None:
+    _, second = make_others(num_sharing=1)
+    config = TrainConfig(parallel=ParallelConfig(sync="store"))
+    follower = Follower(config, tmp_path, dict, None, second, NO_EXCHANGE)
+    follower._saved_steps = 0
+    finish(config, NO_EXCHANGE, follower, second)
+    assert second._is_there("reached/end/1")
 
 
 def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:

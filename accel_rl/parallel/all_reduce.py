@@ -42,7 +42,7 @@ class AllReduce(Local):
             dist.broadcast(parameters.parameter, 0)
         except RuntimeError as error:
             raise TeamError(
-                f"lost touch with learner 0 before training: {first_line(error)}"
+                f"lost touch with another learner before training: {first_line(error)}"
             ) from error
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:

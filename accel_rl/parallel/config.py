@@ -31,7 +31,8 @@ class ParallelConfig:
     learner_timeout_seconds: float = 1800.0
     """a learner that keeps the others waiting for so long has failed"""
     on_learner_failure: Literal["stop", "continue"] = "stop"
-    """stop, or continue: with sync=store, a lost learner's peers go on without it"""
+    """stop, or continue: with sync=store, the peers of a learner whose process has ended go on
+    without it"""
 
     def __post_init__(self) -> None:
         check_choices(self)

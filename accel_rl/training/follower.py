@@ -13,7 +13,7 @@ from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import PART, save_part
 from accel_rl.training.interval import Interval
-from accel_rl.training.metrics import LearnerMetrics
+from accel_rl.training.metrics import LearnerMetrics, Scores
 from accel_rl.training.reports import SAVED, make_report
 
 _END = 2**62
@@ -44,7 +44,7 @@ class Follower:
         self._make_state = make_state
         self._team = team
         self._exchange = exchange
-        self._episodes: list[Episode] = []
+        self._unreported = Scores()
         self._learner_metrics = LearnerMetrics()
         self._log = Interval(config.log_interval, self.steps)
         self._checkpoint = Interval(config.checkpoint_interval, self.steps)
@@ -71,7 +71,7 @@ class Follower:
     ) -> None:
         """As `Recorder.after_update`."""
         self.steps, self.updates = steps, num_updates
-        self._episodes += episodes
+        self._unreported.add(episodes)
         self._learner_metrics.add(metrics)
         if self._log.is_due(steps):
             self._report()
@@ -97,9 +97,8 @@ class Follower:
             self._team.reach(SAVED, _END, self._saved_steps)
 
     def _report(self) -> None:
-        episodes, self._episodes = self._episodes, []
         metrics = self._learner_metrics.take()
-        self._team.post(make_report(self._team, self._exchange, episodes, metrics))
+        self._team.post(make_report(self._team, self._exchange, self._unreported, metrics))
         self._reported_steps = self.steps
 
     def _save(self, reached: int) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,14 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
 from accel_rl.training.orphan import LAUNCHER_VARIABLE
-from accel_rl.training.stopping import HANGUP, SIGNALS, STOP_SECONDS, stop_signals
+from accel_rl.training.stopping import (
+    HANGUP,
+    SIGNALS,
+    STARTER_VARIABLE,
+    STOP_SECONDS,
+    is_started,
+    stop_signals,
+)
 
 FAILURE_SECONDS = 60.0
 """for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
@@ -35,7 +43,7 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
     Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
     others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
     """
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = _open_store()
     learners = []
     with _signals() as received:
         try:
@@ -49,6 +57,17 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
                     learner.wait()
 
 
+def _open_store() -> TCPStore:
+    """A store that nobody on another machine reaches: learners unpickle what is in it.
+
+    On its own it would listen on all interfaces, whatever its host.
+    """
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, port = listening.getsockname()
+    descriptor = listening.detach()  # the store's from now on
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+
+
 def _start(
     arguments: Sequence[str], rank: int, num_learners: int, port: int
 ) -> subprocess.Popen[bytes]:
@@ -59,6 +78,7 @@ def _start(
         "LOCAL_WORLD_SIZE": num_learners,
         STORE_VARIABLE: f"127.0.0.1:{port}",
         LAUNCHER_VARIABLE: os.getpid(),
+        STARTER_VARIABLE: "launcher",
     }
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
@@ -100,7 +120,7 @@ class _Watch:
         self._received = received
         self._running = dict(enumerate(learners))
         self._deadline: float | None = None  # set once they were asked to end
-        self._has_failed = False
+        self._has_failed = self._has_killed = False
         self._done_without: list[subprocess.Popen[bytes]] = []
 
     def until_end(self) -> int:
@@ -131,7 +151,8 @@ class _Watch:
         for key, _ in selector.select(timeout):
             if key.fd == self._received:
                 for number in os.read(self._received, 64):
-                    if number != HANGUP or self._deadline is None:  # it may come twice
+                    may_come_twice = number == HANGUP or is_started()
+                    if self._deadline is None or not may_come_twice:
                         self._stop(number)
                 continue
             selector.unregister(key.fd)
@@ -145,12 +166,16 @@ class _Watch:
             self._kill()
 
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
-        if learner.returncode == 0 or self._deadline is not None:
+        if learner.returncode == 0:
             return
-        if learner.returncode in _STOPPED:  # it was asked by itself, and tells the others
-            self._deadline = time.monotonic() + STOP_SECONDS
+        self._store.set(f"{LOST}/{rank}", "1")  # nobody is to wait for it
+        if learner.returncode in _STOPPED:  # if it was asked by itself, it has told the others
+            self._deadline = self._deadline or time.monotonic() + STOP_SECONDS
             return
-        self._store.set(f"{LOST}/{rank}", "1")
+        if self._deadline is not None:
+            if learner.returncode < 0 and not self._has_killed:
+                _say(f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping")
+            return
         what_now = "the others are stopped"
         if self._goes_on and rank != 0:
             self._done_without.append(learner)
@@ -159,10 +184,7 @@ class _Watch:
             self._has_failed = True
             self._stop(signal.SIGTERM, FAILURE_SECONDS)
         if learner.returncode != 1:  # then it has said why itself
-            how = f"ended with exit code {learner.returncode}"
-            if learner.returncode < 0:
-                how = f"was killed by {signal.Signals(-learner.returncode).name}"
-            _say(f"learner {rank} (pid {learner.pid}) {how}; {what_now}")
+            _say(f"learner {rank} (pid {learner.pid}) {_how(learner)}; {what_now}")
 
     def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
         """Asks all to end; asked again, kills them."""
@@ -174,10 +196,18 @@ class _Watch:
             learner.send_signal(number)
 
     def _kill(self) -> None:
+        self._has_killed = True
         for rank, learner in self._running.items():
             _say(f"learner {rank} (pid {learner.pid}) had to be killed")
             learner.kill()
             learner.wait()
+
+
+def _how(learner: subprocess.Popen[bytes]) -> str:
+    """How a learner ended, after "learner N"."""
+    if learner.returncode < 0:
+        return f"was killed by {signal.Signals(-learner.returncode).name}"
+    return f"ended with exit code {learner.returncode}"
 
 
 def _say(message: str) -> None:

@@ -247,9 +247,9 @@ def finish(
         if isinstance(recorder, Follower):  # done before the first one goes on to its own last
             recorder.finish(steps)
             recorder.save()
-        team.meet("end")
-        if isinstance(recorder, Follower):
+            team.reach("end", 1)  # and waits for nobody: the first one may evaluate for long
             return
+        team.meet("end")
         steps = team.add_steps(0)
     recorder.finish(steps)
     recorder.save()

@@ -8,7 +8,7 @@ import io
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,17 @@ class Scores:
         self.num_episodes = 0
         self._last: deque[Episode] = deque(maxlen=EPISODE_WINDOW)
 
-    def add(self, episodes: Iterable[Episode]) -> None:
-        for episode in episodes:
-            self.num_episodes += 1
-            self._last.append(episode)
+    def add(self, episodes: Sequence[Episode], num_episodes: int | None = None) -> None:
+        """``num_episodes``: how many there were, if ``episodes`` are but the last of them."""
+        self.num_episodes += len(episodes) if num_episodes is None else num_episodes
+        self._last.extend(episodes)
+
+    def take(self) -> tuple[list[Episode], int]:
+        """The last episodes, and how many there were in all; and starts anew."""
+        taken = list(self._last), self.num_episodes
+        self._last.clear()
+        self.num_episodes = 0
+        return taken
 
     def get_state(self) -> dict[str, Any]:
         return {"num_episodes": self.num_episodes, "last": [tuple(each) for each in self._last]}

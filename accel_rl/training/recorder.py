@@ -71,6 +71,7 @@ class Recorder:
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores()
+        self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config = config
         self._run_dir = run_dir
         self._progress = progress
@@ -158,7 +159,7 @@ class Recorder:
         self._own_updates = num_updates
         self.updates = num_updates + self._others.num_updates
         self._times = times
-        self.scores.add(episodes)
+        (self.scores if self._team.ranks.size == 1 else self._unreported).add(episodes)
         self._learner_metrics.add(metrics)
         now = perf_counter()
         if now - self._shown >= self._progress.interval_seconds:
@@ -182,9 +183,10 @@ class Recorder:
             FloatingPointError: a metric of the learner is not finite.
             TeamError: another learner is gone, or has other parameters.
         """
-        own = make_report(self._team, self._exchange, [], self._learner_metrics.take())
+        metrics = self._learner_metrics.take()
+        own = make_report(self._team, self._exchange, self._unreported, metrics)
         report = own if alone else self._others.merge(own, self.steps)
-        self.scores.add(report.episodes)
+        self.scores.add(report.episodes, report.num_episodes)
         self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()
         seconds = max(now.clock.wall - before.clock.wall, 1e-9)
@@ -261,6 +263,7 @@ class Recorder:
         began = perf_counter()
         self._refuse(self._learner_metrics.not_finite())
         parts = None if alone else self._others.await_parts(self.steps if due is None else due)
+        self.scores.add(*self._unreported.take())
         counts = {
             "steps": self.steps,
             "frames": self.frames,
@@ -296,10 +299,11 @@ class Recorder:
 
     def _count_late_reports(self) -> None:
         """What others have reported since the last row, behind which no steps were taken."""
-        late = self._others.merge(make_report(self._team, self._exchange, [], {}), self.steps)
+        own = make_report(self._team, self._exchange, self._unreported, {})
+        late = self._others.merge(own, self.steps)
         updates = self._own_updates + self._others.num_updates
         if late.episodes or updates != self.updates:
-            self.scores.add(late.episodes)
+            self.scores.add(late.episodes, late.num_episodes)
             self.updates = updates
             self._saved_steps = -1  # a checkpoint of this step is to be written again
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
 from accel_rl.samplers.base import Episode
+from accel_rl.training.metrics import Scores
 
 SAVED = "saved"
 """what learners call the steps after which they saved their last parts of checkpoints"""
@@ -16,11 +17,13 @@ SAVED = "saved"
 class Report(NamedTuple):
     """Of one learner since its last one; ``num_updates`` since the run began.
 
-    ``exchange``: of `Exchange.take_metrics`. ``fingerprint``: of its parameters, where all learners
-    must have the same; else None.
+    ``episodes``: the last ones of ``num_episodes``, no more than make a score. ``exchange``: of
+    `Exchange.take_metrics`. ``fingerprint``: of its parameters, where all learners must have the
+    same; else None.
     """
 
     episodes: list[Episode]
+    num_episodes: int
     metrics: dict[str, float]
     exchange: dict[str, float]
     num_updates: int
@@ -28,12 +31,12 @@ class Report(NamedTuple):
 
 
 def make_report(
-    team: Team, exchange: Exchange, episodes: list[Episode], metrics: dict[str, float]
+    team: Team, exchange: Exchange, scores: Scores, metrics: dict[str, float]
 ) -> Report:
-    """This learner's, now."""
+    """This learner's, now. ``scores``: what it has not yet reported; nothing is left there."""
     is_same = exchange.num_sharing == team.ranks.size
     mark = fingerprint(exchange.parameters) if is_same and team.ranks.size > 1 else None
-    return Report(episodes, metrics, exchange.take_metrics(), exchange.num_updates, mark)
+    return Report(*scores.take(), metrics, exchange.take_metrics(), exchange.num_updates, mark)
 
 
 class Others:
@@ -70,8 +73,9 @@ class Others:
         in_step = self.are_in_step
         reports = [own]
         for rank, messages in self._team.read(waits=in_step).items():
+            if messages:
+                reports.append(_join(messages))
             for report in messages:
-                reports.append(report)
                 if not in_step:
                     self._num_updates[rank] = report.num_updates
                 if report.fingerprint != own.fingerprint:
@@ -80,7 +84,8 @@ class Others:
                         f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
                     )
         return Report(
-            episodes=[episode for report in reports for episode in report.episodes],
+            episodes=_spread(reports),
+            num_episodes=sum(report.num_episodes for report in reports),
             metrics=mean_numbers([report.metrics for report in reports]),
             exchange=merge_exchanges([report.exchange for report in reports]),
             num_updates=own.num_updates + self.num_updates,
@@ -95,6 +100,27 @@ class Others:
         return self._team.wait_for_all(SAVED, steps)
 
 
+def _join(reports: Sequence[Report]) -> Report:
+    """Those of one learner, oldest first, as one."""
+    return reports[-1]._replace(
+        episodes=[episode for report in reports for episode in report.episodes],
+        num_episodes=sum(report.num_episodes for report in reports),
+        metrics=mean_numbers([report.metrics for report in reports]),
+        exchange=merge_exchanges([report.exchange for report in reports], adds_seconds=True),
+    )
+
+
+def _spread(reports: Sequence[Report]) -> list[Episode]:
+    """The episodes of several learners as if each one's had ended at equal distances of time, so
+    that the last ones are of all learners."""
+    placed = [
+        (1 + behind / report.num_episodes, episode)
+        for report in reports
+        for behind, episode in enumerate(report.episodes, 1 - len(report.episodes))
+    ]
+    return [episode for _, episode in sorted(placed, key=lambda each: each[0])]
+
+
 def mean_numbers(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """By name, the mean of those who have it; NaN where one of these is."""
     names = dict.fromkeys(name for numbers in each for name in numbers)
@@ -102,10 +128,13 @@ def mean_numbers(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in having.items()}
 
 
-def merge_exchanges(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def merge_exchanges(
+    each: Sequence[Mapping[str, float]], *, adds_seconds: bool = False
+) -> dict[str, float]:
     """By name: the least of ``*_min``, the largest of ``*_max``, the mean of others.
 
-    NaN, of a learner without any push, counts for nothing.
+    ``adds_seconds``: they are of one learner, whose ``*_seconds`` add up. NaN, of a learner without
+    any push, counts for nothing.
     """
     merged = {}
     for name in each[0]:
@@ -116,6 +145,8 @@ def merge_exchanges(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
             merged[name] = min(values)
         elif name.endswith("_max"):
             merged[name] = max(values)
+        elif adds_seconds and name.endswith("_seconds"):
+            merged[name] = sum(values)
         else:
             merged[name] = sum(values) / len(values)
     return merged

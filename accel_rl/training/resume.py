@@ -86,7 +86,12 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
-    part = load_checkpoint(own_part, mapped=True)
+    try:
+        part = load_checkpoint(own_part, mapped=True)
+    except OSError as error:
+        raise ValueError(f"{own_part} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it, and this learner begins anew") from error
     return {**saved, **{name: part[name] for name in PART}}
 
 

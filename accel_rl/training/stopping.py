@@ -21,6 +21,19 @@ def stop_signals() -> list[signal.Signals]:
     return [x for x in SIGNALS if x != HANGUP or signal.getsignal(x) is not signal.SIG_IGN]
 
 
+STARTER_VARIABLE = "ACCEL_RL_STARTER"
+"""environment variable of processes that a launcher or a sweep has started"""
+
+
+def is_started() -> bool:
+    """Whether a launcher, a sweep or torchrun started this process, and kills it if need be.
+
+    Who stops a whole job at once (Slurm, systemd) signals them and this process, and they pass the
+    signal on: a second one does not mean that somebody has lost patience.
+    """
+    return STARTER_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+
+
 class Interrupted(BaseException):
     """A signal came where nothing is worth saving yet; not an `Exception`, like Ctrl-C itself."""
 
@@ -35,7 +48,8 @@ class StopRequest:
     Until `hold` is called a signal raises `Interrupted` wherever the program is: while simulators
     start there is nothing to save. Workers need no word of it; they end when this process does.
     ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
-    never the second one: the shell and the kernel may both send it.
+    never the second one, since the shell and the kernel may both send it; where `is_started`, no
+    signal is.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
@@ -67,7 +81,7 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            if number == HANGUP:  # of the shell, and then of the kernel
+            if number == HANGUP or is_started():
                 return
             self._before_abort()
             # Dies of the signal, so that a shell sees it; the kernel takes the workers along.

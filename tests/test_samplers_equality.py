@@ -55,6 +55,29 @@ def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, work
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("observation_shape", 10),
+        ("observation_dtype", "number"),
+        ("observation_dtype", np.longdouble),
+        ("num_actions", 0),
+        ("frame_skip", 0),
+        ("frame_stack", 0),
+        ("frame_stack", 1.5),
+    ],
+)
+def test_spec_that_cannot_be_is_one_error(kind, field, value):
+    def factory():
+        env = ToyEnv()
+        env.spec = dataclasses.replace(ToyEnv.spec, **{field: value})
+        return env
+
+    with pytest.raises(ValueError, match=f"EnvSpec: {field} is {value!r}; it must be"):
+        kind(factory, config())
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_rollouts_beyond_the_memory_are_refused(kind):
     message = r"num_envs=1000000000 x horizon=7 take .* GB, and .* GB are free; use less"
     with pytest.raises(ValueError, match=message):

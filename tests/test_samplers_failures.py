@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -310,29 +309,6 @@ def test_sampler_used_out_of_turn_is_an_error(kind):
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
-
-
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("observation_shape", 10),
-        ("observation_dtype", "number"),
-        ("observation_dtype", np.longdouble),
-        ("num_actions", 0),
-        ("frame_skip", 0),
-        ("frame_stack", 0),
-        ("frame_stack", 1.5),
-    ],
-)
-def test_spec_that_cannot_be_is_one_error(kind, field, value):
-    def factory():
-        env = ToyEnv()
-        env.spec = replace(ToyEnv.spec, **{field: value})
-        return env
-
-    with pytest.raises(ValueError, match=f"EnvSpec: {field} is {value!r}; it must be"):
-        kind(factory, config())
 
 
 def test_more_workers_than_environments_of_a_group_are_refused():

@@ -230,7 +230,8 @@ class TrainConfig:
     def planned_steps(self) -> int:
         """``total_steps`` rounded up to whole rollouts: exactly what an undisturbed run takes.
 
-        Of GA3C's, which has none, ``total_steps``; what is on its way then counts as well.
+        Of GA3C's, which has none, ``total_steps``; its threads look ten times a second whether they
+        are reached, so there are somewhat more.
         """
         if isinstance(self.learner, GA3CConfig):
             return self.total_steps

@@ -32,6 +32,7 @@ from options import parse
 from report import Row, write_json
 from rich.console import Console
 
+from accel_rl.envs import make_env_factory
 from accel_rl.topology import available_cpus, physical_cores
 
 PARTS = ("pps", "tps", "tuner", "split", "batch")
@@ -124,7 +125,16 @@ def main() -> None:
         if part not in options.parts:
             continue
         machine = describe_machine(cores)
-        rows = measure(machine, best)
+        try:
+            rows = measure(machine, best)
+        except ValueError as error:  # of settings that do not go together
+            print(f"{part}: {error}", file=sys.stderr)
+            is_failed = True
+            continue
+        if all(row.get("error") for row in rows):
+            is_failed = True
+            print(f"{part}: nothing was measured: {rows[0]['error']}", file=sys.stderr)
+            continue
         if part == "tps":
             from ga3c_counts import find_best
 
@@ -146,6 +156,23 @@ def check(options: Options) -> str | None:
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown or not options.parts:
         return f"parts is {list(options.parts)}; it must be some of {', '.join(PARTS)}"
+    for name in ("rounds", "learners", "batch_steps", "batch_envs", "split_log_interval"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            return f"{name} is {value}; it must be at least 1"
+    for name in ("seconds", "tuner_seconds", "tuner_interval_seconds", "split_seconds", "batch_lr"):
+        if not getattr(options, name) > 0:
+            return f"{name} is {getattr(options, name)}; it must be above 0"
+    for name in ("grid_agents", "grid_predictors", "grid_trainers", "split_envs"):
+        if min(getattr(options, name), default=0) < 1:
+            return f"{name} is {list(getattr(options, name))}; it must be numbers of at least 1"
+    for name in ("engines", "networks", "split_networks", "batches", "seeds"):
+        if not getattr(options, name):
+            return f"{name} is empty; give at least one"
+    try:
+        make_env_factory(options.game)
+    except ValueError as error:
+        return str(error)
     if options.best is not None and (len(options.best) != 3 or min(options.best) < 1):
         return f"best is {list(options.best)}; it must be three numbers of at least 1"
     if "tuner" in options.parts and "tps" not in options.parts and options.best is None:

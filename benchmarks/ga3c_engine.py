@@ -22,6 +22,7 @@ START_TIMEOUT_SECONDS = 300.0
 SETTLE_SECONDS = 0.5  # of a look at whether trainers keep up
 SETTLE_TIMEOUT_SECONDS = 60.0
 SETTLED_SHARE = 0.9
+ROOM_LOOKS = 10  # at a training queue with room: a predictor may be on its way there
 
 Counts = tuple[int, int, int]
 """of predictors, trainers and agents"""
@@ -111,9 +112,18 @@ class Engine:
         return self.sampler.queue_times.predictions - self._before.predictions
 
     def pause(self) -> Reading:
-        """All stand still; what was done since `resume`."""
+        """All stand still; what was done since `resume`.
+
+        First trainers make room in their queue, since predictors would not wait there for ever.
+        """
         done = self._read().minus(self._before)
         self._gate.enter_context(self.sampler.paused())
+        deadline = time.monotonic() + SETTLE_TIMEOUT_SECONDS
+        num_looks = 0
+        while num_looks < ROOM_LOOKS and time.monotonic() < deadline:
+            num_looks = 0 if self.sampler.training_queue.is_full else num_looks + 1
+            self.threads.woken.wait(LOOK_SECONDS)
+            self.threads.check()
         self.threads.set_counts(self._num_threads[0], 0)
         self.is_running = False
         return done

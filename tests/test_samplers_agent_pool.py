@@ -304,6 +304,29 @@ def test_agents_are_taken_in_the_order_in_which_they_became_ready():
         assert pool.take(3, 1) == [2, 0, 3] and pool.take(3, 1) == [1]
 
 
+def test_agents_beyond_the_memory_are_refused(monkeypatch):
+    make_sampler(LONG, 1, most_agents=4).close()
+    monkeypatch.setattr("accel_rl.samplers.base.free_memory", lambda: 100_000)
+    with pytest.raises(ValueError, match=r"of 400 environments .*max_agents.* 0\.0 GB are free"):
+        make_sampler(LONG, 1, most_agents=400)
+
+
+def test_agents_beyond_the_open_files_are_refused_before_lists_of_their_square(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4000))
+    with pytest.raises(ValueError, match="1000000 workers in 1000000 groups need"):
+        make_sampler(ToyEnv, 1, most_agents=1_000_000)
+
+
+def test_an_agent_hangs_at_its_start_if_it_is_late_twice_in_a_row():
+    """Once, this process may have been stopped, by Ctrl-Z, say."""
+    with make_sampler(LONG, 1, most_agents=2) as sampler:
+        pool = sampler._pool
+        pool._starting[0], pool.arrays.has_started[0] = 0.0, False
+        pool._check()
+        with pytest.raises(WorkerError, match="has not started its environments within"):
+            pool._check()
+
+
 def test_open_files_are_allowed_or_the_number_of_agents_is_refused():
     """As many as 300 agents need; they are not started."""
     script = """

@@ -257,7 +257,8 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency():
     assert times.predictions == sum(sizes) and times.batches == len(sizes)
     assert max(sizes) == 4
     assert times.predictions == steps + 6  # each environment's first has no step before it
-    assert times.waiting + times.transfer + times.inference == pytest.approx(latencies, rel=0.02)
+    latency = times.waiting + times.transfer + times.handling + times.inference
+    assert latency == pytest.approx(latencies, rel=0.02)
     assert times.inference >= 0.002 * times.predictions
     assert times.transfer >= 0.001 * times.predictions
     assert times.predictor_waiting + times.predictor_busy <= elapsed

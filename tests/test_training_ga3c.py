@@ -27,6 +27,7 @@ from accel_rl.training.loop import RunError, TrainResult, train
 from accel_rl.training.parts import build
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
+PARTS = ("waiting", "transfer", "inference", "handling")
 LEARNER = GA3CConfig(
     lr=3e-3,
     reduction="mean",
@@ -90,8 +91,9 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
     assert last["steps"] == result.status.steps
     assert 50 < last["updates"] <= result.updates  # some may end behind the last step
     for row in rows:
-        shares = [row[f"latency_{part}_share"] for part in ("waiting", "transfer", "inference")]
+        shares = [row[f"latency_{part}_share"] for part in PARTS]
         assert sum(shares) == pytest.approx(1)
+        assert row["latency_transfer_share"] < 0.05  # on the CPU nothing is copied
         assert all(0 <= share <= 1 for share in shares)
         # As many predictions as steps, but for those on their way (E79: each is counted once).
         assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)

@@ -66,6 +66,30 @@ def test_update_between_two_readings_leaves_the_sum_of_shares_as_it_is() -> None
     assert (times.waiting, recorder.learning_seconds) == pytest.approx((1.0, 2.0))
 
 
+def test_learning_while_the_clock_stood_still_is_left_out_of_the_shares() -> None:
+    sampler, threads, recorder = make_fakes()
+    shares = Shares(sampler, threads, recorder)
+    threads.trainings.seconds = 5.0  # in an evaluation
+    shares.leave_out(5.0)
+    recorder.seconds, threads.trainings.seconds = 10.0, 11.0
+    times = shares.read()
+    assert (recorder.learning_seconds, times.waiting) == pytest.approx((3.0, 7.0))
+
+
+def test_evaluations_within_an_interval_do_not_keep_the_tuner_from_ending_it(
+    tmp_path: Path,
+) -> None:
+    sampler, threads, recorder = make_fakes()
+    tuning = Tuning(make_config(), sampler, threads, recorder, tmp_path)
+    for second in range(22):
+        recorder.seconds = float(second)
+        tuning.look()
+        threads.trainings.count += 5 + 100  # the latter in an evaluation
+        tuning.leave_out(100)
+    with (tmp_path / "tuner.csv").open(newline="") as file:
+        assert [row["trainings_per_second"] for row in csv.DictReader(file)] == ["5", "5"]
+
+
 def make_config() -> TrainConfig:
     learner = GA3CConfig(tuner_interval_seconds=10.0)
     return dataclasses.replace(PRESETS["ga3c"](num_envs=2), learner=learner)

@@ -57,6 +57,20 @@ def test_tuner_climbs_a_noisy_surface_to_within_a_twentieth_of_the_best(
     assert min(reached) > 0.85
 
 
+@pytest.mark.parametrize("slowdown", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("surface", [saturating, ridge])
+def test_slower_counts_are_not_kept_when_all_becomes_slower(
+    surface: Callable[[Counts], float], slowdown: float
+) -> None:
+    """Windows remembered from before would speak for what runs less often than what is kept."""
+    for seed in range(15):
+        tuner = climb(surface, 0.0, seed, windows=80)
+        for _ in range(120):
+            before = tuner.kept
+            tuner.after_window(slowdown * surface(tuner.counts))
+            assert surface(tuner.kept) >= surface(before)
+
+
 def peak(counts: Counts) -> float:
     """Best in the middle of a line, and falling to both sides."""
     return 10.0 - abs(counts[0] - 5)

@@ -67,7 +67,8 @@ class GA3CConfig(LearnerConfig):
     max_prediction_batch: int = 128
     """environments for which a predictor acts in one go, at most"""
     min_training_batch: int = 20
-    """samples of an update at least: whole segments, until there are so many"""
+    """samples of an update at least: whole segments, until there are so many; fewer where a full
+    training queue holds no more"""
     training_queue_size: int = 100
     """segments in the training queue at most; with the number of environments it bounds how old
     they get"""

@@ -21,7 +21,7 @@ from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import CLOSE, GRACE_SECONDS
 from accel_rl.samplers.stepping import Block
-from accel_rl.samplers.workers import NICENESS, Workers
+from accel_rl.samplers.workers import NICENESS, Workers, allow_open_files
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang
@@ -60,6 +60,7 @@ class AgentPool:
         yields: bool,
     ) -> None:
         most_agents = rollout_spec.B // envs_per_agent
+        allow_open_files(most_agents, most_agents)  # before lists of their square
         self._config = config
         agents, cores = range(most_agents), plan.worker_cpus
         own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in agents]
@@ -246,13 +247,15 @@ class AgentPool:
         """
         self._checked = now = monotonic()
         workers = self._workers
+        late = set()
         for agent, deadline in self._starting.items():
             if now > deadline and not self.arrays.has_started[agent]:
-                self._fail(workers.late_start(agent))
+                if agent in self._late:
+                    self._fail(workers.late_start(agent))
+                late.add(agent)
         for agent, deadline in list(self._leaving.items()):
             if now > deadline:
                 workers.processes[agent].kill()
-        late = set()
         for agent in set(workers.processes) - set(self._leaving):
             if self._owes(agent) and now > (workers.deadlines[agent] or now):
                 if agent in self._late:

@@ -58,12 +58,8 @@ class SamplerConfig:
     """likewise for starting, random first steps included, and for resets between rollouts"""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
-        """Shapes and dtypes of this sampler's rollouts of the environment ``env``.
-
-        Raises:
-            ValueError: the free memory does not suffice.
-        """
-        spec = RolloutSpec(
+        """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""
+        return RolloutSpec(
             T=self.horizon,
             B=self.num_envs,
             observation_shape=env.observation_shape,
@@ -71,14 +67,6 @@ class SamplerConfig:
             num_actions=env.num_actions,
             final_observation_slots=self.final_observation_slots or self.horizon,
         )
-        # Slots for final observations take memory when they are used, and few are.
-        needed, free = replace(spec, final_observation_slots=1).nbytes, free_memory()
-        if needed > free:
-            raise ValueError(
-                f"rollouts of num_envs={spec.B} x horizon={spec.T} take {needed / 1e9:.1f} GB, "
-                f"and {free / 1e9:.1f} GB are free; use less"
-            )
-        return spec
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -106,6 +94,17 @@ class SamplerConfig:
                 f"workers_per_core is {self.workers_per_core}; it must be 1 (each worker holds a "
                 f"slice of every group) or num_groups={self.num_groups} (a slice of one group)"
             )
+
+
+def check_memory(spec: RolloutSpec) -> None:
+    """Raises ValueError where the free memory does not suffice for rollouts."""
+    # Slots for final observations take memory when they are used, and few are.
+    needed, free = replace(spec, final_observation_slots=1).nbytes, free_memory()
+    if needed > free:
+        raise ValueError(
+            f"rollouts of {spec.B} environments (num_envs, with GA3C for max_agents) x horizon="
+            f"{spec.T} take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
+        )
 
 
 class PolicyInput(NamedTuple):

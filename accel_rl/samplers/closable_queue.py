@@ -36,6 +36,11 @@ class ClosableQueue(Generic[Item]):
         """Items in it."""
         return len(self._items)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever puts something has to wait."""
+        return len(self._items) >= self._capacity
+
     def put(self, items: Sequence[Item], timeout_seconds: float) -> None:
         """Append ``items`` in their order, each as soon as there is room.
 

@@ -62,7 +62,8 @@ class QueueTimes(NamedTuple):
     """Sums over all predictions (one for each environment and step) since the start.
 
     Seconds are those of each prediction, from the agent's being ready to its release; ``batches``:
-    in how many calls of the policy; ``queued``: agents left in the prediction queue at each take;
+    in how many calls of the policy; ``transfer``: starting copies to a device; ``handling``: all
+    else that is done here; ``queued``: agents left in the prediction queue at each take;
     ``predictor_waiting``: seconds of predictors without any agent; ``predictor_blocked``: before a
     full training queue.
     """
@@ -72,6 +73,7 @@ class QueueTimes(NamedTuple):
     queued: int = 0
     waiting: float = 0.0
     transfer: float = 0.0
+    handling: float = 0.0
     inference: float = 0.0
     predictor_waiting: float = 0.0
     predictor_busy: float = 0.0
@@ -263,15 +265,16 @@ class QueuedSampler:
         rows = self._segments.act(taken, action, prediction.version)
         self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
         released = self._clock()
-        inference = answered - called - prediction.transfer_seconds
+        transfer = prediction.transfer_seconds
         self._count(
             QueueTimes(
                 predictions=n,
                 batches=1,
                 queued=num_queued,
                 waiting=float(waited),
-                transfer=n * (released - taken_at - inference),
-                inference=n * inference,
+                transfer=n * transfer,
+                handling=n * (released - answered + called - taken_at),
+                inference=n * (answered - called - transfer),
                 predictor_waiting=taken_at - began,
                 predictor_busy=released - taken_at,
             ),

@@ -10,7 +10,14 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
+from accel_rl.samplers.base import (
+    Episode,
+    Policy,
+    PolicyInput,
+    SamplerConfig,
+    SamplerTimes,
+    check_memory,
+)
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.policy_output import write_actions
@@ -25,13 +32,14 @@ class SerialSampler:
     worker, no shared memory and no Linux. Groups, workers and affinity are ignored.
 
     Raises:
-        ValueError: the environment cannot be made.
+        ValueError: the environment cannot be made, or the free memory does not suffice.
     """
 
     def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
         self.config = config
         self.env_spec = probe_spec(factory)
         self.rollout_spec = config.rollout_spec(self.env_spec)
+        check_memory(self.rollout_spec)
         self.rollout = Rollout.allocate(self.rollout_spec)
         self._factory = factory
         self._seed = seed

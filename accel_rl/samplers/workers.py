@@ -18,7 +18,7 @@ from typing import Any
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
-from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.base import SamplerConfig, check_memory
 from accel_rl.samplers.errors import SamplerError, WorkerError
 from accel_rl.samplers.process import WorkerProcess
 from accel_rl.samplers.shared import (
@@ -47,7 +47,7 @@ class Workers:
 
     Raises:
         SamplerError: this is not Linux.
-        ValueError: the number of open files does not suffice.
+        ValueError: the free memory, or the number of open files, does not suffice.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Workers:
                 f"(serial=true on the command line, where algo is not ga3c)"
             )
         allow_open_files(len(columns), len(columns[0]))
+        check_memory(rollout_spec)
         self._factory = factory
         self._config = config
         self._seed = seed

@@ -35,7 +35,8 @@ class QueueMeter:
         samples = done.samples - self._trainings.samples
         queued = done.queued - self._trainings.queued
         self._trainings = done
-        latency = max(spent.waiting + spent.transfer + spent.inference, 1e-9)
+        latency = spent.waiting + spent.transfer + spent.handling + spent.inference
+        latency = max(latency, 1e-9)
         batches = max(1, spent.batches)
         return {
             "predictions_per_second": spent.predictions / seconds,
@@ -45,6 +46,7 @@ class QueueMeter:
             "latency_waiting_share": spent.waiting / latency,
             "latency_transfer_share": spent.transfer / latency,
             "latency_inference_share": spent.inference / latency,
+            "latency_handling_share": spent.handling / latency,
             "training_batch_mean": samples / trainings,
             "training_queue_mean": queued / trainings,
             "lag_updates_min": float(min(lags, default=0)),

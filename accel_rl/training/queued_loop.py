@@ -86,9 +86,9 @@ class Tuning:
         self._sampler.set_num_agents(num_agents)
         self._opened = None
 
-    def begin_anew(self) -> None:
-        """Measure from now on: trainers worked on while the recorder's clock stood still."""
-        self._opened = None
+    def leave_out(self, trainings: int) -> None:
+        """Made while the recorder's clock stood still."""
+        self._counts = self._counts[0] + trainings, self._counts[1]
 
     def draw(self) -> None:
         """``tuner.png``, where an interval has ended."""
@@ -132,10 +132,13 @@ def iterate_queued(
     def evaluate_if_due() -> None:
         if evaluator is not None and evaluator.is_due(recorder.steps):
             with sampler.paused():
+                before = threads.read_trainings()
                 exchange.pull()
                 recorder.evaluate(evaluator, stop)
+                after = threads.read_trainings()
+            shares.leave_out(after.seconds - before.seconds)
             if tuning is not None:
-                tuning.begin_anew()
+                tuning.leave_out(after.count - before.count)
 
     try:
         evaluate_if_due()  # a stop may have cut off the last one
@@ -174,6 +177,11 @@ class Shares:
         self._waiting, self._policy, self._simulating = sampler.times
         self._rest = self._waiting
         self._before = self._read()
+
+    def leave_out(self, learning_seconds: float) -> None:
+        """Of trainers, while the recorder's clock stood still."""
+        wall, policy, learning, busy = self._before
+        self._before = wall, policy, learning + learning_seconds, busy
 
     def read(self) -> SamplerTimes:
         """The sampler's clocks; adds to the recorder's ``learning_seconds``."""

@@ -30,8 +30,9 @@ class Tuner:
     A change is one more or one fewer in one place, or one more everywhere, which alone pays where
     each place waits for another; of many, a quarter more or fewer, since one would be lost in the
     noise. All are tried in turn, in an order drawn from ``rng``; one that pays is made again at
-    once, twice as large; one that does not (or undoes one that did) comes last. Rates are means
-    over the windows remembered of the same counts, so that noise settles with time.
+    once, twice as large; one that does not (or undoes one that did) comes last. One pays that was
+    faster than the window before it, whatever the speed of the machine had been earlier, and than
+    what is kept in the means over the windows remembered, so that noise settles with time.
 
     ``start``, ``least``, ``most``: ``[D]``, where to begin and the limits that no count leaves.
 
@@ -58,6 +59,7 @@ class Tuner:
         if len(start) > 1:
             self._moves.append((1,) * len(start))
         self._move, self._size = self._moves[0], 1
+        self._rate = 0.0
         self._windows: deque[tuple[tuple[int, ...], float]] = deque(maxlen=WINDOWS_REMEMBERED)
 
     def after_window(self, rate: float) -> bool:
@@ -66,9 +68,10 @@ class Tuner:
         Sets ``counts`` for the next window. All windows must be equally long, and the counts have
         run through the whole of this one.
         """
+        rate_before, self._rate = self._rate, rate
         self._windows.append((self.counts, rate))
         if self.counts != self.kept:
-            if self._mean(self.counts) <= self._mean(self.kept):
+            if rate <= rate_before or self._mean(self.counts) <= self._mean(self.kept):
                 self._put_last(self._move)
                 self.counts = self.kept
                 return False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -113,16 +115,15 @@ def iterate_queued(
     assert isinstance(learner, GA3CConfig) and isinstance(exchange, VersionExchange)
     earlier = recorder.steps
     threads.progress = lambda: config.progress(earlier + sampler.steps)
-    tuning = Tuning(config, sampler, threads, recorder, run_dir) if learner.tuner else None
     shares = Shares(sampler, threads, recorder)
+    tuning = Tuning(config, sampler, threads, recorder, run_dir) if learner.tuner else None
     exchange.take_metrics = QueueMeter(sampler, threads, lambda: recorder.seconds).take
 
     def record() -> None:
         for metrics in threads.take_metrics():
             recorder.add_metrics(metrics)
-        steps = earlier + sampler.steps
-        times = shares.read()
-        recorder.after_update(steps, exchange.num_updates, {}, sampler.take_episodes(), times)
+        steps, episodes = earlier + sampler.steps, sampler.take_episodes()
+        recorder.after_update(steps, exchange.num_updates, {}, episodes, shares.read())
 
     def report() -> None:
         if tuning is not None:
@@ -132,13 +133,11 @@ def iterate_queued(
     def evaluate_if_due() -> None:
         if evaluator is not None and evaluator.is_due(recorder.steps):
             with sampler.paused():
-                before = threads.read_trainings()
                 exchange.pull()
-                recorder.evaluate(evaluator, stop)
-                after = threads.read_trainings()
-            shares.leave_out(after.seconds - before.seconds)
+                count, seconds = _meanwhile(threads, partial(recorder.evaluate, evaluator, stop))
+            shares.leave_out(seconds)
             if tuning is not None:
-                tuning.leave_out(after.count - before.count)
+                tuning.leave_out(count)
 
     try:
         evaluate_if_due()  # a stop may have cut off the last one
@@ -161,6 +160,14 @@ def iterate_queued(
     began = perf_counter()
     report()
     recorder.pause(perf_counter() - began)
+
+
+def _meanwhile(threads: QueueThreads, action: Callable[[], None]) -> tuple[int, float]:
+    """Does that; what trainers have done meanwhile, in number and in seconds."""
+    before = threads.read_trainings()
+    action()
+    after = threads.read_trainings()
+    return after.count - before.count, after.seconds - before.seconds
 
 
 class Shares:

@@ -95,11 +95,6 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if 0 < self.evaluation_interval and self.evaluation_steps < self.evaluation_envs:
-            raise ValueError(
-                f"evaluation_envs={self.evaluation_envs} is more than evaluation_steps="
-                f"{self.evaluation_steps}, which they take together; use fewer"
-            )
         for name in ("seed", "evaluation_interval"):
             if not 0 <= getattr(self, name) < 2**63:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 2**63 - 1")

@@ -317,12 +317,14 @@ def test_agents_beyond_the_open_files_are_refused_before_lists_of_their_square(m
         make_sampler(ToyEnv, 1, most_agents=1_000_000)
 
 
-def test_an_agent_hangs_at_its_start_if_it_is_late_twice_in_a_row():
-    """Once, this process may have been stopped, by Ctrl-Z, say."""
+def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
     with make_sampler(LONG, 1, most_agents=2) as sampler:
-        pool = sampler._pool
-        pool._starting[0], pool.arrays.has_started[0] = 0.0, False
+        pool, now = sampler._pool, time.monotonic()
+        pool._starting[0], pool.arrays.has_started[0] = now - 20, False
+        pool._checked = now - 100  # by Ctrl-Z, say
         pool._check()
+        assert pool._starting[0] == pytest.approx(now + 80, abs=5)
+        pool._starting[0] = now - 20
         with pytest.raises(WorkerError, match="has not started its environments within"):
             pool._check()
 

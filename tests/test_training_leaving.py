@@ -89,6 +89,14 @@ def test_learner_that_dies_while_all_are_stopped_keeps_nobody_waiting(tmp_path: 
     assert list_checkpoints(tmp_path)
 
 
+def test_learners_that_are_stopped_before_they_listen_are_no_failure(tmp_path: Path) -> None:
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        while len(psutil.Process(run.process.pid).children()) < 2:
+            time.sleep(0.02)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+
+
 def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:
     store = _open_store()
     listening = [

@@ -332,6 +332,16 @@ def test_diverged_learning_is_seen_before_a_checkpoint_takes_the_place_of_good_o
     assert [path.stem for path in list_checkpoints(tmp_path)] == ["steps_000000000012"]
 
 
+def test_diverged_learning_is_seen_in_the_row_after_another_failure(tmp_path) -> None:
+    tape = Tape()
+    recorder = make_recorder(make_config(), tmp_path, tape)
+    recorder.steps = 12
+    recorder.add_metrics({"loss": torch.tensor(math.nan)})
+    _save_what_can_be(recorder, RuntimeError("a worker died"))
+    recorder.close()
+    assert tape == ["row 12", "curve 12"]
+
+
 def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypatch) -> None:
     tape = Tape()
     recorder = make_recorder(make_config(), tmp_path, tape)

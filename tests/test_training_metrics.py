@@ -66,6 +66,13 @@ def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> 
     assert reads == ["tolist"]
 
 
+def test_metrics_that_are_not_finite_are_named_once() -> None:
+    metrics = LearnerMetrics()
+    metrics.add({"loss": torch.tensor(math.nan), "norm": torch.tensor(1.0)})
+    metrics.add({"loss": torch.tensor(math.inf), "cosine": torch.tensor(math.nan)})
+    assert metrics.not_finite() == ["loss", "cosine"]
+
+
 def test_scores_cover_the_last_100_episodes() -> None:
     scores = Scores()
     scores.add([episode(1_000.0)] * 50)

@@ -41,6 +41,13 @@ def test_run_directory_that_cannot_be_looked_at_is_refused(tmp_path) -> None:
         read_config(tmp_path / ("x" * 300))
 
 
+def test_run_with_fewer_steps_than_environments_of_an_evaluation_is_read(tmp_path) -> None:
+    """New ones are refused; those that there are go on."""
+    lines = "algo: dqn\nenv: catch\nevaluation_interval: 100\nevaluation_steps: 10\n"
+    (tmp_path / "config.yaml").write_text(lines)
+    assert read_config(tmp_path).evaluation_steps == 10
+
+
 def test_directory_without_config_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"holds no run: there is no config\.yaml"):
         read_config(tmp_path)

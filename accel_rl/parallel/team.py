@@ -254,7 +254,7 @@ class Team:
         pause = 0.0005
         while not self._is_there(key, count):
             if self.is_lost(rank):
-                return False
+                return self._is_there(key, count)  # it may have come so far before its end
             if time.monotonic() > deadline:
                 raise TeamError(
                     f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was "

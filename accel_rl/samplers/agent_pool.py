@@ -25,6 +25,7 @@ from accel_rl.samplers.workers import NICENESS, Workers, allow_open_files
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang
+_STOPPED_SECONDS = 5.0  # between two looks: nobody looked meanwhile, or nothing ran
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -243,19 +244,19 @@ class AgentPool:
         """Look for agents that are late.
 
         One hangs that is late twice in a row: if this process was stopped (by Ctrl-Z, say), they
-        were, too.
+        were, too. Those that start, which takes longer, get the time back.
         """
-        self._checked = now = monotonic()
-        workers = self._workers
-        late = set()
+        before, self._checked = self._checked, monotonic()
+        now, workers = self._checked, self._workers
         for agent, deadline in self._starting.items():
-            if now > deadline and not self.arrays.has_started[agent]:
-                if agent in self._late:
-                    self._fail(workers.late_start(agent))
-                late.add(agent)
+            if now - before > _STOPPED_SECONDS:
+                self._starting[agent] = deadline + now - before
+            elif now > deadline and not self.arrays.has_started[agent]:
+                self._fail(workers.late_start(agent))
         for agent, deadline in list(self._leaving.items()):
             if now > deadline:
                 workers.processes[agent].kill()
+        late = set()
         for agent in set(workers.processes) - set(self._leaving):
             if self._owes(agent) and now > (workers.deadlines[agent] or now):
                 if agent in self._late:

@@ -62,11 +62,6 @@ class Workers:
         niceness: int,
         make_block: Callable[..., Any],
     ) -> None:
-        if sys.platform != "linux":
-            raise SamplerError(
-                f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
-                f"(serial=true on the command line, where algo is not ga3c)"
-            )
         allow_open_files(len(columns), len(columns[0]))
         check_memory(rollout_spec)
         self._factory = factory
@@ -263,8 +258,14 @@ def allow_open_files(num_workers: int, num_groups: int) -> None:
     """Raise this process' limit of open files as far as so many workers and groups need it.
 
     Raises:
+        SamplerError: this is not Linux.
         ValueError: it cannot be raised so far.
     """
+    if sys.platform != "linux":
+        raise SamplerError(
+            f"parallel samplers need Linux, and this is {sys.platform}; use SerialSampler "
+            f"(serial=true on the command line, where algo is not ga3c)"
+        )
     import resource  # not on every system
 
     own = num_workers * _WORKER_DESCRIPTORS + num_groups * _GROUP_DESCRIPTORS

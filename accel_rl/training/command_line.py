@@ -70,7 +70,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     config, texts = override(base, given)
     _refuse_ineffective(config, texts)
     if "resume" not in given:
-        _refuse_uneven_draws(config)
+        _refuse_what_older_runs_may_have(config)
     return config
 
 
@@ -303,7 +303,12 @@ def _names(config: TrainConfig) -> set[str]:
     return {name for option in list_options(config) for name in (option.key, option.name)}
 
 
-def _refuse_uneven_draws(config: TrainConfig) -> None:
+def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
+    if 0 < config.evaluation_interval and config.evaluation_steps < config.evaluation_envs:
+        raise ValueError(
+            f"evaluation_envs={config.evaluation_envs} is more than evaluation_steps="
+            f"{config.evaluation_steps}, which they take together; use fewer"
+        )
     is_prioritized = isinstance(config.learner, DQNConfig) and config.learner.prioritized
     if is_prioritized and config.sampler.reset_policy == "wait":
         raise ValueError(

@@ -65,7 +65,14 @@ def _open_store() -> TCPStore:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = listening.getsockname()
     descriptor = listening.detach()  # the store's from now on
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+        use_libuv=False,  # which takes no descriptor in older versions of torch
+    )
 
 
 def _start(
@@ -173,7 +180,7 @@ class _Watch:
             self._deadline = self._deadline or time.monotonic() + STOP_SECONDS
             return
         if self._deadline is not None:
-            if learner.returncode < 0 and not self._has_killed:
+            if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):
                 _say(f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping")
             return
         what_now = "the others are stopped"

@@ -284,18 +284,22 @@ def _notices(
 
 def _save_what_can_be(recorder: Recorder, error: Exception) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
-    writers: list[Callable[[], object]] = [
-        partial(recorder.write_last_row, alone=True),
-        recorder.draw_curve,
-    ]
+    errors = [error, _attempt(partial(recorder.write_last_row, alone=True))]
+    _attempt(recorder.draw_curve)
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
-    if not isinstance(error, FloatingPointError) and not recorder.is_learning:
-        writers.append(partial(recorder.save, alone=True))
-    for write in writers:
-        try:
-            write()
-        except Exception:
-            _LOGGER.info("not saved after the failure\n%s", traceback.format_exc())
+    has_diverged = any(isinstance(each, FloatingPointError) for each in errors)
+    if not has_diverged and not recorder.is_learning:
+        _attempt(partial(recorder.save, alone=True))
+
+
+def _attempt(write: Callable[[], object]) -> Exception | None:
+    """Writes something; what that failed with, if it did, is for the log."""
+    try:
+        write()
+    except Exception as error:
+        _LOGGER.info("not saved after the failure\n%s", traceback.format_exc())
+        return error
+    return None
 
 
 def _blame(team: Team) -> str:

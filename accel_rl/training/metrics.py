@@ -59,12 +59,13 @@ class LearnerMetrics:
 
     def not_finite(self) -> list[str]:
         """Names of the metrics that are not finite so far. Waits for the device."""
-        return [
+        names = (
             name
             for names, total in self._totals.items()
             for name, value in zip(names, total.tolist(), strict=True)
             if not math.isfinite(value)
-        ]
+        )
+        return list(dict.fromkeys(names))
 
     def get_state(self) -> dict[str, Any]:
         totals = {names: total.cpu() for names, total in self._totals.items()}

@@ -91,7 +91,9 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{own_part} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{error}; delete it, and this learner begins anew") from error
+        if "broken" not in str(error):
+            raise
+        raise ValueError(f"{error}; delete it, and environments start new episodes") from error
     return {**saved, **{name: part[name] for name in PART}}
 
 

@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first asks a run to stop cleanly, the second ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks a run to stop cleanly, the second ends it at once,
+where nobody else has started the run."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def read_score(job: Job) -> Score | None:
     path = job.run_dir / "metrics.csv"
     rows = read_rows(path, _SCORE, "steps", "training_seconds")
     if not rows:
-        raise ValueError(f"{path} cannot be read: there is nothing in it")
+        raise ValueError(f"{path} is empty or not there")
     last = rows[-1]
     value, source = last[_SCORE], f"last {EPISODE_WINDOW} games"
     for row in read_rows(job.run_dir / "evaluation.csv", _SCORE)[-1:]:

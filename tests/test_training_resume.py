@@ -22,7 +22,7 @@ from accel_rl.envs import Catch
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training import loop
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, TrainResult, train
 from accel_rl.training.resume import _refuse_changes, load_last
@@ -364,6 +364,9 @@ def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
     first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))
     assert (first["sampler"] is not None) == is_kept
     assert second["sampler"] is None
+    part_path(run_dir, 4000, 1).write_bytes(b"cut off")
+    with pytest.raises(ValueError, match=r"broken one.* delete it, and environments start new"):
+        load_last(config, Ranks(1, 2, 1, 2))
 
 
 def test_directory_that_is_no_run_is_refused(tmp_path) -> None:

@@ -59,14 +59,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     run_dir = Path(config.resume)
     _refuse_changes(read_config(run_dir), config)
     path = latest_checkpoint(run_dir)
-    try:
-        saved = load_checkpoint(path, mapped=True)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        if "broken" not in str(error):
-            raise
-        raise ValueError(f"{error}; delete it, and the run goes on from the one before") from error
+    saved = _load(path, "the run goes on from the one before")
     steps = int(saved["counts"]["steps"])
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
@@ -86,15 +79,19 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
+    part = _load(own_part, "environments start new episodes")
+    return {**saved, **{name: part[name] for name in PART}}
+
+
+def _load(path: Path, without_it: str) -> dict[str, Any]:
     try:
-        part = load_checkpoint(own_part, mapped=True)
+        return load_checkpoint(path, mapped=True)
     except OSError as error:
-        raise ValueError(f"{own_part} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         if "broken" not in str(error):
             raise
-        raise ValueError(f"{error}; delete it, and environments start new episodes") from error
-    return {**saved, **{name: part[name] for name in PART}}
+        raise ValueError(f"{error}; delete it, and {without_it}") from error
 
 
 def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:

@@ -19,7 +19,7 @@ from accel_rl.samplers.closable_queue import QueueClosed
 from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.queued import QueuedSampler
 
-LONG = partial(ScriptedEnv, "." * 999 + "t")  # games that do not end here
+LONG = partial(ScriptedEnv, "." * 99_999 + "t")  # games that do not end here
 
 
 def pid_of(sampler: QueuedSampler, agent: int) -> int:
@@ -324,7 +324,7 @@ def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
         pool._checked = now - 100  # by Ctrl-Z, say
         pool._check()
         assert pool._starting[0] == pytest.approx(now + 80, abs=5)
-        pool._starting[0] = now - 20
+        pool._starting[0], pool._checked = now - 20, now - 100
         with pytest.raises(WorkerError, match="has not started its environments within"):
             pool._check()
 

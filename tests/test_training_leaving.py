@@ -16,7 +16,7 @@ from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.launcher import _open_store
 from accel_rl.training.run import _run_in_team
-from accel_rl.training.stopping import STARTER_VARIABLE, StopRequest
+from accel_rl.training.stopping import LAUNCHER_VARIABLE, StopRequest
 
 
 @pytest.mark.parametrize("uses_nccl", [False, True])
@@ -48,7 +48,7 @@ def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
         assert code == 1 and ("error: no such thing" if is_known else "MemoryError: none") in text
 
 
-@pytest.mark.parametrize("starter", [STARTER_VARIABLE, "TORCHELASTIC_RUN_ID"])
+@pytest.mark.parametrize("starter", [LAUNCHER_VARIABLE, "TORCHELASTIC_RUN_ID"])
 def test_second_signal_to_a_process_that_another_started_does_not_end_it(
     starter: str, monkeypatch
 ) -> None:

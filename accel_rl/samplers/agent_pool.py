@@ -88,6 +88,7 @@ class AgentPool:
         self._leaving: dict[int, float] = {}  # likewise; inf: not told yet
         self._dead: dict[int, WorkerError] = {}
         self._late: set[int] = set()
+        self._given_back: set[int] = set()
         self._done = self.arrays.done.diagonal()
         self._noted = [0] * most_agents  # the last order that was seen to be done
         self._used: set[int] = set()
@@ -244,15 +245,17 @@ class AgentPool:
         """Look for agents that are late.
 
         One hangs that is late twice in a row: if this process was stopped (by Ctrl-Z, say), they
-        were, too. Those that start, which takes longer, get the time back.
+        were, too. Those that start, which takes longer, get the time back, once.
         """
         before, self._checked = self._checked, monotonic()
         now, workers = self._checked, self._workers
         for agent, deadline in self._starting.items():
-            if now - before > _STOPPED_SECONDS:
+            if now - before > _STOPPED_SECONDS and agent not in self._given_back:
+                self._given_back.add(agent)  # once: looks may always be so far apart
                 self._starting[agent] = deadline + now - before
             elif now > deadline and not self.arrays.has_started[agent]:
                 self._fail(workers.late_start(agent))
+        self._given_back &= self._starting.keys()
         for agent, deadline in list(self._leaving.items()):
             if now > deadline:
                 workers.processes[agent].kill()

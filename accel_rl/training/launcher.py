@@ -20,11 +20,10 @@ from collections.abc import Iterator, Sequence
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
-from accel_rl.training.orphan import LAUNCHER_VARIABLE
 from accel_rl.training.stopping import (
     HANGUP,
+    LAUNCHER_VARIABLE,
     SIGNALS,
-    STARTER_VARIABLE,
     STOP_SECONDS,
     is_started,
     stop_signals,
@@ -85,7 +84,6 @@ def _start(
         "LOCAL_WORLD_SIZE": num_learners,
         STORE_VARIABLE: f"127.0.0.1:{port}",
         LAUNCHER_VARIABLE: os.getpid(),
-        STARTER_VARIABLE: "launcher",
     }
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces

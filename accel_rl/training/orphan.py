@@ -9,10 +9,7 @@ import sys
 import threading
 import time
 
-from accel_rl.training.stopping import STOP_SECONDS
-
-LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
-"""environment variable in which our own launcher says its process id"""
+from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS
 
 
 def end_with_parent() -> None:

@@ -22,8 +22,8 @@ def stop_signals() -> list[signal.Signals]:
     return [x for x in SIGNALS if x != HANGUP or signal.getsignal(x) is not signal.SIG_IGN]
 
 
-STARTER_VARIABLE = "ACCEL_RL_STARTER"
-"""environment variable of processes that a launcher or a sweep has started"""
+LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
+"""environment variable in which our own launcher, or a sweep, says its process id"""
 
 
 def is_started() -> bool:
@@ -32,7 +32,7 @@ def is_started() -> bool:
     Who stops a whole job at once (Slurm, systemd) signals them and this process, and they pass the
     signal on: a second one does not mean that somebody has lost patience.
     """
-    return STARTER_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    return LAUNCHER_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
 
 
 class Interrupted(BaseException):

@@ -17,7 +17,7 @@ from typing import Literal
 import accel_rl
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.run_directory import hold
-from accel_rl.training.stopping import STARTER_VARIABLE, STOP_SECONDS, StopRequest
+from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.training.sweep.plan import PlannedRun, is_finished
 from accel_rl.training.sweep.slots import Slot
 
@@ -128,7 +128,7 @@ class _Process:
         environment = dict(os.environ)
         path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)
-        environment[STARTER_VARIABLE] = "sweep"
+        environment[LAUNCHER_VARIABLE] = str(os.getpid())
         if slot.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         cpus = ",".join(map(str, slot.cpus))

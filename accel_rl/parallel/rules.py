@@ -29,8 +29,11 @@ def rmsprop_(
     ``eps`` is that of Lasagne and TensorFlow, and not that of `torch.optim.RMSprop`.
     """
     mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
-    root = torch.add(mean_square, eps).sqrt_()
-    _descend_(parameter, lr, gradient, root)
+    scale = torch.add(mean_square, eps).rsqrt_()  # on a CPU much faster than a root
+    if isinstance(lr, Tensor):  # which ``value`` may not be; compiled, this is no pass more
+        parameter.addcmul_(gradient * lr, scale, value=-1)
+    else:
+        parameter.addcmul_(gradient, scale, value=-lr)
 
 
 @torch.no_grad()
@@ -56,7 +59,8 @@ def adam_(
     if isinstance(rate, Tensor):
         mean.lerp_(gradient, 1 - beta1)
         mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        _descend_(parameter, rate, mean, mean_square.sqrt().add_(eps))
+        root = mean_square.sqrt().add_(eps)
+        parameter.addcdiv_(mean * rate, root, value=-1)  # compiled, one pass
         return
     torch._fused_adam_(  # one pass over memory instead of ten
         [parameter],
@@ -83,14 +87,6 @@ def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
 @functools.cache
 def _after_all_steps(device: torch.device) -> Tensor:
     return torch.full((), math.inf, dtype=torch.float32, device=device)
-
-
-def _descend_(parameter: Tensor, rate: float | Tensor, direction: Tensor, root: Tensor) -> None:
-    """``parameter <- parameter - rate * direction / root``."""
-    if isinstance(rate, Tensor):  # which ``value`` may not be; compiled, this is no pass more
-        parameter.addcdiv_(direction * rate, root, value=-1)
-    else:
-        parameter.addcdiv_(direction, root, value=-rate)
 
 
 class Rule(Protocol):

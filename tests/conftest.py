@@ -13,6 +13,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+import torch
 
 # Ignored under nohup, it would be so in all processes that tests start and send it to.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -28,6 +29,15 @@ def nothing_left_behind() -> Iterator[None]:
     assert not _resources() - before
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that are not for a GPU find none, nor do processes that they start."""
+    if request.node.get_closest_marker("gpu") is None and torch.cuda.is_available():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module of ``benchmarks``, as the scripts there do."""
@@ -39,7 +49,12 @@ def _resources() -> set[str]:
     """Child processes by pid, threads by name."""
     tasks = Path("/proc/self/task")
     children = [pid for task in tasks.iterdir() for pid in _read(task / "children").split()]
-    threads = [f"thread {thread.name}" for thread in threading.enumerate()]
+    threads = [
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        # Of CUDA's own, once it has run Python code: Python never hears of its end.
+        if not isinstance(thread, threading._DummyThread)
+    ]
     return {*(f"process {pid}" for pid in children), *threads}
 
 

@@ -179,7 +179,13 @@ def test_slots_share_cores_and_gpus_in_order(options: dict, gpus: str, expected:
 
 @pytest.mark.parametrize(
     ("visible", "device", "expected"),
-    [(None, "auto", ["0", "1"]), ("3,5", "auto", ["3", "5"]), ("3,5", "cpu", [])],
+    [
+        (None, "auto", ["0", "1"]),
+        ("3,5", "auto", ["3", "5"]),
+        ("3,5", "cpu", []),
+        ("0,1,-1,7", "auto", ["0", "1"]),
+        ("MIG-a,MIG-b,MIG-c", "auto", ["MIG-a", "MIG-b", "MIG-c"]),  # of which CUDA shows one
+    ],
 )
 def test_gpus_are_those_that_this_process_may_use_if_a_run_wants_one(
     visible: str | None, device: str, expected: list[str], monkeypatch

@@ -6,7 +6,7 @@ import torch
 
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Ranks
+from accel_rl.parallel import Ranks, Team
 from accel_rl.topology import gpu_numa_node
 
 
@@ -53,6 +53,23 @@ def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:
     """
     is_slow = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
     return is_slow and config.learner.precision == "bfloat16"
+
+
+def check_same_processors(config: TrainConfig, team: Team) -> None:
+    """Raises ValueError where this learner's GPU, or CPU, is not of the first learner's kind.
+
+    In step each applies the rule to its own copy of the parameters. They stay equal to the bit
+    where the gradient's norm is rounded alike; how a GPU divides a sum depends on its model.
+    """
+    device, kind = learner_device(config, team.ranks), torch.backends.cpu.get_cpu_capability()
+    if device.type == "cuda":
+        kind = torch.cuda.get_device_name(device)
+    first = team.share("processor", kind)
+    if kind != first:
+        raise ValueError(
+            f"this learner computes on {kind}, and the first one on {first}: in step their "
+            f"parameters would drift apart; use sync=store, or GPUs (CPUs) of one kind"
+        )
 
 
 def has_own_gpu(config: TrainConfig, ranks: Ranks) -> bool:

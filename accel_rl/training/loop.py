@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
@@ -95,9 +96,14 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             _check_is_shared(Path(config.resume), team)
             saved = load_last(config, team.ranks)
         cpus = available_cpus()
-        parts = build(config, saved, team)
+        parts = _build(config, saved, team)
         stack.callback(lambda: parts.sampler.close())  # of the parts that there are then
-        stack.callback(lambda: parts.server.close())
+
+        def close_server(_: object, error: BaseException | None, __: object) -> None:
+            if not _is_stuck(error, team):
+                parts.server.close()
+
+        stack.push(close_server)
         if saved is not None:
             if is_first and is_apart(config, team):
                 team.add_steps(int(saved["counts"]["steps"]))
@@ -126,6 +132,16 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
         except Exception as error:
             who = _blame(team) if isinstance(error, TeamError) else ""
             raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
+
+
+def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Parts:
+    try:
+        return build(config, saved, team)
+    except RuntimeError as error:
+        if isinstance(error, SamplerError | TeamError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise
+        # Of the GPU: its memory does not suffice, it is taken, or its driver has failed.
+        raise RunError(_explain(error).partition("\n")[0]) from error
 
 
 def _check_is_shared(run_dir: Path, team: Team) -> None:
@@ -164,7 +180,7 @@ def _run(
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
             if stop.received is None or not isinstance(error, SamplerError):
-                if isinstance(recorder, Recorder):
+                if isinstance(recorder, Recorder) and not _is_stuck(error, team):
                     _save_what_can_be(recorder, error)
                 raise
             recorder.finish(recorder.steps, alone=True)
@@ -280,6 +296,15 @@ def _notices(
             "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
         )
     return notices
+
+
+def _is_stuck(error: BaseException | None, team: Team) -> bool:
+    """Whether the device may wait for ever, in an all-reduce with a learner that is gone.
+
+    Whoever then asks it for anything waits with it, and nobody could tell what has happened.
+    """
+    causes = (error, error.__cause__ if error is not None else None)
+    return team.uses_nccl and any(isinstance(each, TeamError) for each in causes)
 
 
 def _save_what_can_be(recorder: Recorder, error: Exception) -> None:

@@ -2,8 +2,8 @@
 
 The policy that acts has a network of its own, whose parameters are taken over from the learner
 between two rollouts, when no update is being made. So a rollout is learned from with parameters
-that are one iteration newer than those that acted in it, always, and a run can be repeated to the
-bit. Only the first rollout, and each that comes after a checkpoint, is not behind.
+that are one iteration newer than those that acted in it, always, and a run can be repeated, on
+the CPU to the bit. Only the first rollout, and each that comes after a checkpoint, is not behind.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32"),  # which inductor recommends
+    pytest.mark.filterwarnings("ignore:Please use the new API settings"),  # of torch 2.9, for TF32
 ]
 CUDA = torch.device("cuda")
 
@@ -41,7 +42,8 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
     """Long enough that CUDA graphs are recorded, after two runs of each region, and replayed."""
     captured, eager = Run(name, Capture(CUDA), CUDA), Run(name, EAGER, CUDA)
-    assert_equal(captured, eager, tolerance=0.25 if "bfloat16" in name else 1e-3)
+    tolerance = {"a2c-bfloat16": 0.25, "ppo": 1e-2}.get(name, 1e-3)  # as without a GPU
+    assert_equal(captured, eager, tolerance=tolerance)
     counters = torch._dynamo.utils.counters
     assert counters["stats"]["unique_graphs"] == 3
     assert not counters["inductor"]["cudagraph_skips"]

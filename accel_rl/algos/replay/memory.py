@@ -311,7 +311,10 @@ def check_free_memory(
 
 
 def _free(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    """Bytes that a replay may take: of a GPU all but a tenth, which the networks need."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] * 9 // 10
+    return free_memory()
 
 
 def _too_large(
@@ -324,6 +327,6 @@ def _too_large(
         what = f"each of {num_learners} learners' parts of the replay"
     shared = f" for {num_local} of them" if num_local > 1 else ""
     return ValueError(
-        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
+        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
         f"{shared}; use replay_size={fits} or less, or another replay device"
     )

@@ -59,7 +59,9 @@ def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Sl
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = [str(number) for number in range(found)]
         if visible:
-            gpus = visible.split(",")[:found]
+            gpus = visible.split(",")
+            # Of parts of a GPU (MIG) CUDA shows a process the first one alone.
+            gpus = gpus if gpus[0].startswith("MIG-") else gpus[:found]
     slots = make_slots(options, gpus, read_machine(), max(1, most))
     asked = max(config.gpus or 0 for config in configs)
     fewest = min(len(slot.gpus) for slot in slots)

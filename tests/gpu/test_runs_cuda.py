@@ -1,0 +1,60 @@
+"""Whole runs on a GPU: resumed there and on the CPU; learners with a GPU each."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.timeout(400),
+]
+RAINBOW = ["algo=rainbow", "model=mlp", "replay_size=4000", "min_steps=1000", "batch_size=32"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "accel_rl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+
+def last_row(run_dir: Path) -> dict[str, str]:
+    with (run_dir / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))[-1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["algo=ppo", "num_envs=8"],
+        ["algo=a2c", "overlap=true"],
+        [*RAINBOW, "replay_device=cuda", "save_replay=true"],
+        [*RAINBOW, "replay_device=cpu", "save_replay=true"],
+    ],
+    ids=["ppo", "overlap", "replay on the GPU", "replay on the host"],
+)
+def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    begins = [*options, "env=catch", "device=cuda", "log_interval=1000", f"run_dir={run_dir}"]
+    goes_on = [f"resume={run_dir}", "device=cuda"]
+    on_cpu = [f"resume={run_dir}", "device=cpu"]
+    if "replay_device=cuda" in options:
+        on_cpu.append("replay_device=cpu")
+    for arguments, steps in ((begins, 3000), (goes_on, 6000), (on_cpu, 9000)):
+        done = run(*arguments, f"total_steps={steps}")
+        assert done.returncode == 0, done.stderr
+        row = last_row(run_dir)
+        assert int(row["steps"]) >= steps and float(row["gradient_norm"]) > 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("options", [["algo=a2c"], RAINBOW, ["algo=appo", "horizon=128"]])
+def test_two_learners_with_a_gpu_each(options: list[str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    arguments = [*options, "env=catch", "gpus=2", "total_steps=6000", "log_interval=1000"]
+    done = run(*arguments, f"run_dir={run_dir}")
+    assert done.returncode == 0, done.stderr
+    assert int(last_row(run_dir)["steps"]) >= 6000

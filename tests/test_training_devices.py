@@ -1,0 +1,66 @@
+"""What a run does where its GPU, or another learner's, is not as it should be; without a GPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.samplers import ActionServer
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.devices import check_same_processors
+from accel_rl.training.loop import RunError, train
+
+
+def make_config(tmp_path: Path) -> TrainConfig:
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    return parse_arguments(["env=catch", "serial=true", "total_steps=1000", "num_envs=4", run_dir])
+
+
+def lose_another(*_: object) -> None:
+    raise TeamError("lost touch with another learner")
+
+
+@pytest.mark.parametrize("uses_nccl", [False, True])
+def test_a_device_that_may_wait_for_a_lost_learner_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, uses_nccl: bool
+) -> None:
+    closed: list[ActionServer] = []
+    monkeypatch.setattr("accel_rl.training.loop.iterate", lose_another)
+    monkeypatch.setattr(ActionServer, "close", lambda server: closed.append(server))
+    team = Team(Ranks())
+    team.uses_nccl = uses_nccl
+    with pytest.raises(RunError, match="lost touch with another learner"):
+        train(make_config(tmp_path), team=team)
+    assert len(closed) == (0 if uses_nccl else 1)
+    checkpoints = list((tmp_path / "run" / "checkpoints").glob("*.pt"))
+    assert len(checkpoints) == (0 if uses_nccl else 1)
+
+
+def test_a_gpu_that_fails_before_the_run_has_a_directory_gives_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried 20 GiB.\nSee the documentation")
+
+    monkeypatch.setattr("accel_rl.training.loop.build", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(make_config(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(RunError, match=r"^OutOfMemoryError: CUDA out of memory. Tried 20 GiB.$"):
+        train(make_config(tmp_path))
+
+
+def test_learners_in_step_need_processors_of_one_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, config = HashStore(), make_config(tmp_path)
+    first, second, third = (Team(Ranks(rank, 3), store, 0.2) for rank in range(3))
+    check_same_processors(config, first)
+    check_same_processors(config, second)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "VSX")
+    with pytest.raises(ValueError, match=r"this learner computes on VSX, .* use sync=store"):
+        check_same_processors(config, third)

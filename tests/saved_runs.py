@@ -14,6 +14,8 @@ from accel_rl.training.loop import train
 
 SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 
+SMALL_DQN = ["algo=dqn", "horizon=4", "min_steps=20", "replay_size=200", "batch_size=8"]
+
 
 def quiet() -> Console:
     return Console(file=io.StringIO())
@@ -28,14 +30,17 @@ def trained(run_dir: Path, *arguments: str) -> Path:
     return run_dir
 
 
-def prefer_action(run_dir: Path, action: int) -> None:
-    """Changes the last checkpoint of ``run_dir`` so that its policy takes ``action`` always."""
+def prefer_action(run_dir: Path, action: int, logit: float = 1000.0) -> None:
+    """Changes the last checkpoint of ``run_dir`` so that its policy takes ``action`` always.
+
+    Or, with a small ``logit``, more often than the others, whose logits are 0.
+    """
     path = list_checkpoints(run_dir)[-1]
     state = load_checkpoint(path)
     bias = state["learner"]["parameters"]["policy.4.bias"]
     state["learner"]["parameters"]["policy.4.weight"].zero_()
     bias.zero_()
-    bias[action] = 1000.0
+    bias[action] = logit
     del state["format"]
     save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
 

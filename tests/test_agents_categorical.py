@@ -39,6 +39,15 @@ def test_uniform_zero_never_gives_an_impossible_action() -> None:
     assert sample_categorical(logits, torch.zeros(1, dtype=torch.float64)).item() == 1
 
 
+def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> None:
+    torch.manual_seed(0)
+    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=5))
+    observation, uniform = torch.randn(64, 3), torch.rand(64, dtype=torch.float64)
+    best = agent.evaluate(observation).logits.argmax(1)
+    assert torch.equal(agent.greedy().act(observation, uniform, slice(0, 64)), best)
+    assert not torch.equal(agent.act(observation, uniform, slice(0, 64)), best)
+
+
 def test_act_depends_on_each_row_alone() -> None:
     torch.manual_seed(0)
     agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=5))

@@ -141,6 +141,15 @@ def test_epsilon_falls_with_the_steps_and_evaluations_have_their_own() -> None:
     assert other.epsilon.item() == pytest.approx(0.07) and agent.epsilon.item() != 0.07
 
 
+def test_greedy_agent_takes_the_action_of_the_largest_value_whatever_the_uniform() -> None:
+    _, agent, _ = make()  # its epsilon is 1
+    observation = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    uniform = torch.linspace(0, 0.99, 64, dtype=torch.float64)
+    best = agent.q_values(agent.model(observation)).argmax(1)
+    assert torch.equal(agent.greedy().act(observation, uniform, slice(0, 64)), best)
+    assert agent.epsilon.item() == 1.0
+
+
 def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     learner, agent, _ = make(epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4)
     learner.update(next(batches()), progress=0.0)

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from saved_runs import prefer_action, quiet, trained
+from saved_runs import SMALL_DQN, prefer_action, quiet, trained
 
 from accel_rl.envs.atari_games import atari_games
 from accel_rl.samplers import Evaluation, SerialSampler
@@ -104,6 +104,24 @@ def test_saved_parameters_are_what_acts_and_the_raw_score_counts(action: int, tm
     run_dir = trained(tmp_path / "run", "env=saved_runs:Pay")
     prefer_action(run_dir, action)
     assert set(evaluate(run_dir, num_steps=30).scores) == {3.0 * action}
+
+
+def test_greedy_evaluation_takes_the_most_probable_action_and_says_so(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=saved_runs:Pay")
+    prefer_action(run_dir, 1, logit=0.5)
+    drawn, greedy = (evaluate(run_dir, greedy=greedy) for greedy in (False, True))
+    assert len(set(drawn.scores)) > 1
+    assert set(greedy.scores) == {3.0}
+    assert (drawn.greedy, greedy.greedy) == (False, True)
+    assert "greedy" not in shown(drawn) and "after 40 steps, greedy" in shown(greedy)
+
+
+def test_greedy_evaluation_of_q_learning_is_without_epsilon(tmp_path) -> None:
+    options = (*SMALL_DQN, "env=saved_runs:Pay", "epsilon_evaluation=1")
+    run_dir = trained(tmp_path / "run", *options)
+    drawn, greedy = (evaluate(run_dir, greedy=greedy) for greedy in (False, True))
+    assert len(set(drawn.scores)) > 1
+    assert len(set(greedy.scores)) == 1  # nothing else in this task is random
 
 
 def test_checkpoint_that_is_named_is_the_one_that_plays(tmp_path) -> None:
@@ -228,7 +246,9 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
 def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
     config = parse_arguments(["algo=ga3c", "env=counting", "model=mlp", "num_envs=2"])
     monkeypatch.setattr("accel_rl.training.evaluate_run.read_config", lambda run_dir: config)
-    monkeypatch.setattr("accel_rl.training.evaluate_run.load_agent", lambda *args: (None, 0))
+    monkeypatch.setattr(
+        "accel_rl.training.evaluate_run.load_agent", lambda *args, **options: (None, 0)
+    )
     samplers = []
     monkeypatch.setattr(
         "accel_rl.training.evaluate_run.play_games",

@@ -101,6 +101,17 @@ def test_observation_is_filmed_where_there_is_nothing_else(pay) -> None:
     assert abs(int(pictures[3][200, 200, 0]) - 102) < 8
 
 
+def test_greedy_game_takes_the_most_probable_action(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=saved_runs:Pay")
+    prefer_action(run_dir, 2, logit=0.1)
+    drawn, greedy = (
+        {play_game(run_dir, greedy=greedy, seed=seed).score for seed in range(4)}
+        for greedy in (False, True)
+    )
+    assert len(drawn) > 1
+    assert greedy == {6.0}
+
+
 class Stacked(Pay):
     """Its observation is a stack of two frames, the newest last, as in Atari."""
 

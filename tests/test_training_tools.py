@@ -40,6 +40,11 @@ def test_play_prints_the_score_and_says_where_the_film_is(run_dir, capsys) -> No
     assert f"written: {run_dir}/game.mp4" in printed
 
 
+def test_play_says_that_the_policy_was_greedy(run_dir, capsys) -> None:
+    assert main(["play", str(run_dir), "greedy=true", "overwrite=true"]) == 0
+    assert "after 9 steps, game over, greedy\n" in capsys.readouterr().out
+
+
 def test_plot_prints_a_table_and_says_where_the_picture_is(
     run_dir, tmp_path, capsys, monkeypatch
 ) -> None:

@@ -12,22 +12,29 @@ from accel_rl.models import PolicyValue, PolicyValueModel
 class CategoricalAgent:
     """Draws actions from the softmax of ``model``'s logits.
 
-    ``capture``: of acting, and for its learner.
+    ``capture``: of acting, and for its learner. ``is_greedy``: it takes the most probable action
+    instead, the first of several.
     """
 
-    def __init__(self, model: PolicyValueModel, capture: Capture = EAGER) -> None:
+    def __init__(
+        self, model: PolicyValueModel, capture: Capture = EAGER, *, is_greedy: bool = False
+    ) -> None:
         self.model = model
         self.capture = capture
-        self._choose = capture(_choose)
+        self._choose = capture(_most_probable if is_greedy else _choose)
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
         """Actions ``[N]`` int64, with the parameters as they are now.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
-        ``columns`` changes nothing.
+        Greedy, ``uniform`` changes nothing, and ``columns`` never does.
         """
         return self._choose(self.model, observation, uniform)
+
+    def greedy(self) -> CategoricalAgent:
+        """One of the same network that takes the most probable action."""
+        return CategoricalAgent(self.model, self.capture, is_greedy=True)
 
     def evaluate(self, observation: Tensor) -> PolicyValue:
         """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient."""
@@ -36,6 +43,10 @@ class CategoricalAgent:
 
 def _choose(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
     return sample_categorical(model(observation).logits, uniform)
+
+
+def _most_probable(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
+    return model(observation).logits.argmax(1)
 
 
 def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:

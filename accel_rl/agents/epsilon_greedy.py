@@ -51,6 +51,10 @@ class EpsilonGreedyAgent:
         given = torch.full_like(self.epsilon[:1], epsilon)
         return EpsilonGreedyAgent(self.model, self.support, given, self.capture)
 
+    def greedy(self) -> EpsilonGreedyAgent:
+        """The same with epsilon 0: it takes the action of the largest value."""
+        return self.evaluating(0.0)
+
 
 def _choose(
     agent: EpsilonGreedyAgent, observation: Tensor, uniform: Tensor, epsilon: Tensor

@@ -46,6 +46,9 @@ class EvaluateOptions:
     """environments"""
     seed: int = 0
     """of the games and the actions, beside the run's own"""
+    greedy: bool = False
+    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
+    training, in Q-learning with epsilon_evaluation, as the papers do"""
     max_episode_steps: int | None = None
     """Atari: steps after which a game is cut off and counts as it stands; none: 27,000"""
     max_noops: int | None = None
@@ -74,8 +77,8 @@ class EvaluationReport:
     Statistics are None where no game was finished; ``std`` divides by the number of games.
     ``num_steps``: of the games that count. ``num_unfinished``: games of environments without a
     limit that did not end; ``num_lost``: games cut off because a worker was lost; they count
-    nowhere. ``seed`` is the evaluation's. ``scores`` and ``lengths`` (in steps) are those of each
-    game, in order of their ends.
+    nowhere. ``seed`` and ``greedy`` are the evaluation's. ``scores`` and ``lengths`` (in steps) are
+    those of each game, in order of their ends.
     """
 
     run: str
@@ -86,6 +89,7 @@ class EvaluationReport:
     num_steps: int
     num_envs: int
     seed: int
+    greedy: bool
     max_episode_steps: int | None
     max_noops: int | None
     num_games: int
@@ -125,7 +129,9 @@ def evaluate_run(
         config, options.num_envs, seeds, device, serial=options.serial
     )
     with sampling_threads(), closing(sampler):
-        agent, steps = load_agent(checkpoint, config, sampler.env_spec, device)
+        agent, steps = load_agent(
+            checkpoint, config, sampler.env_spec, device, greedy=options.greedy
+        )
         with show_progress(console or LastingConsole(), "steps", options.num_steps) as show:
             result = play_games(config, sampler, agent, device, options.num_steps, show)
     is_atari = is_atari_game(config.env)
@@ -140,6 +146,7 @@ def evaluate_run(
         num_steps=result.num_steps,
         num_envs=options.num_envs,
         seed=options.seed,
+        greedy=options.greedy,
         max_episode_steps=config.atari.max_episode_steps if is_atari else None,
         max_noops=config.atari.max_noops if is_atari else None,
         num_games=len(scores),
@@ -167,7 +174,7 @@ def report_table(report: EvaluationReport) -> RenderableType:
     table.add_row(
         "policy",
         f"{report.env}, {report.algo}, seed {report.training_seed}, "
-        f"after {report.checkpoint_steps:,} steps",
+        f"after {report.checkpoint_steps:,} steps{', greedy' if report.greedy else ''}",
     )
     table.add_row("played", f"{report.num_steps:,} steps in {report.num_envs} environments")
     games = f"{report.num_games:,}"

@@ -41,6 +41,9 @@ class PlayOptions:
     """steps after which the film ends, be the game over or not"""
     seed: int = 0
     """of the game and the actions, beside the run's own; another seed is another game"""
+    greedy: bool = False
+    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
+    training, in Q-learning with epsilon_evaluation"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network runs; auto: the GPU if there is one"""
     out: str | None = None
@@ -94,7 +97,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
         show_progress(console or LastingConsole(), "steps", options.max_steps) as show,
     ):
         device = pick_device(options.device)
-        agent, _ = load_agent(checkpoint, config, spec, device)
+        agent, _ = load_agent(checkpoint, config, spec, device, greedy=options.greedy)
         env.seed(env_seed)
         env.reset(observation[0])
         while True:

@@ -82,9 +82,17 @@ def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
 
 
 def load_agent(
-    checkpoint: Path, config: TrainConfig, spec: EnvSpec, device: torch.device
+    checkpoint: Path,
+    config: TrainConfig,
+    spec: EnvSpec,
+    device: torch.device,
+    *,
+    greedy: bool = False,
 ) -> tuple[AnyAgent, int]:
     """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
+
+    It acts as in evaluations, or, ``greedy``, takes the most probable action, or that of the
+    largest value.
 
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
@@ -96,7 +104,7 @@ def load_agent(
         flat.from_named_(flat.parameter, state["learner"]["parameters"])
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from error
-    return agent, state["counts"]["steps"]
+    return agent.greedy() if greedy else agent, state["counts"]["steps"]
 
 
 def _first_line(error: Exception) -> str:

@@ -70,7 +70,8 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         play_options, _ = override(PlayOptions(), given)
         game = play(runs[0], play_options, console)
         end = "game over" if game.is_over else "not over"
-        _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}")
+        how = ", greedy" if play_options.greedy else ""
+        _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}{how}")
         _tell(console, f"written: {game.path}")
         return
     options, _ = override(EvaluateOptions(), given)

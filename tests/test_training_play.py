@@ -112,6 +112,38 @@ def test_greedy_game_takes_the_most_probable_action(tmp_path) -> None:
     assert greedy == {6.0}
 
 
+class Cut(Pay):
+    """Its time limit is two steps; it is over after three."""
+
+    def step(self, action: int, out: Any) -> StepResult:
+        result = super().step(action, out)
+        return result._replace(truncated=self.t == 2, episode_ended=self.t >= 2)
+
+
+class OverAtTheLimit(Pay):
+    """It is over in the step of its time limit."""
+
+    def step(self, action: int, out: Any) -> StepResult:
+        result = super().step(action, out)
+        return result._replace(terminated=self.t == 3, truncated=self.t == 3)
+
+
+@pytest.mark.parametrize(
+    ("env", "max_steps", "expected"),
+    [
+        ("saved_runs:Pay", 3, (3, True, False)),
+        ("saved_runs:Pay", 2, (2, False, False)),
+        ("test_training_play:Cut", 3, (2, False, True)),
+        ("test_training_play:OverAtTheLimit", 3, (3, True, False)),
+    ],
+)
+def test_end_of_a_game_is_told_from_its_time_limit_and_the_end_of_the_film(
+    env: str, max_steps: int, expected: tuple[int, bool, bool], tmp_path
+) -> None:
+    game = play_game(trained(tmp_path / "run", f"env={env}"), max_steps=max_steps)
+    assert (game.num_steps, game.is_over, game.is_truncated) == expected
+
+
 class Stacked(Pay):
     """Its observation is a stack of two frames, the newest last, as in Atari."""
 
@@ -285,6 +317,7 @@ def test_film_that_opencv_could_not_write_is_an_error(tmp_path, monkeypatch) -> 
 def test_game_that_takes_too_long_is_cut_off(breakout) -> None:
     game = play_game(breakout, max_steps=5)
     assert (game.num_steps, game.is_over, game.num_frames) == (5, False, 20)
+    assert not game.is_truncated  # by the game's own limit
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,20 @@ def test_play_prints_the_score_and_says_where_the_film_is(run_dir, capsys) -> No
     assert f"written: {run_dir}/game.mp4" in printed
 
 
+@pytest.mark.parametrize(
+    ("env", "max_steps", "words"),
+    [
+        ("test_training_play:Cut", 3, "after 2 steps, cut off by the time limit\n"),
+        ("saved_runs:Pay", 2, "after 2 steps, not over\n"),
+    ],
+    ids=["time limit", "end of the film"],
+)
+def test_play_says_how_the_game_ended(env, max_steps, words, tmp_path, capsys) -> None:
+    run_dir = trained(tmp_path / "run", f"env={env}")
+    assert main(["play", str(run_dir), f"max_steps={max_steps}"]) == 0
+    assert words in capsys.readouterr().out
+
+
 def test_play_says_that_the_policy_was_greedy(run_dir, capsys) -> None:
     assert main(["play", str(run_dir), "greedy=true", "overwrite=true"]) == 0
     assert "after 9 steps, game over, greedy\n" in capsys.readouterr().out

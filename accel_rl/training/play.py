@@ -60,12 +60,16 @@ class PlayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """One game: its raw score, its length, and the film of it."""
+    """One game: its raw score, its length, how it ended, and the film of it.
+
+    ``is_truncated``: the environment cut it off. Neither over nor truncated: the film ended before.
+    """
 
     path: Path
     score: float
     num_steps: int
     is_over: bool
+    is_truncated: bool
     num_frames: int
     frames_per_second: float
 
@@ -83,10 +87,11 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
     out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
     pictures: list[NDArray[np.uint8]] = []
-    atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps)
+    # No limit but the film's own.
+    atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps + 1)
     env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
     spec = env.spec
-    score, num_steps, has_ended, is_over, num_frames = 0.0, 0, False, False, 0
+    score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
     observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
@@ -113,13 +118,14 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
             score += result.raw_reward
             num_steps += 1
             has_ended = result.episode_ended
-            is_over = has_ended and not result.truncated
+            is_truncated = result.truncated and not result.terminated
             show(num_steps)
     return Game(
         path=out,
         score=score,
         num_steps=num_steps,
-        is_over=is_over,
+        is_over=has_ended and not is_truncated,
+        is_truncated=is_truncated,
         num_frames=num_frames,
         frames_per_second=frames_per_second,
     )

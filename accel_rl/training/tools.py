@@ -69,7 +69,8 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     if name == "play":
         play_options, _ = override(PlayOptions(), given)
         game = play(runs[0], play_options, console)
-        end = "game over" if game.is_over else "not over"
+        end = "cut off by the time limit" if game.is_truncated else "not over"
+        end = "game over" if game.is_over else end
         how = ", greedy" if play_options.greedy else ""
         _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}{how}")
         _tell(console, f"written: {game.path}")

@@ -1,14 +1,20 @@
 """Reading a run back from its directory."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from saved_runs import SMALL_DQN, Pay, prefer_action, trained
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler, VectorEnv
 from accel_rl.training.checkpoint import save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.run_directory import write_config
-from accel_rl.training.saved_run import latest_checkpoint, read_config
+from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
 
 
 def saved(config: TrainConfig, run_dir: Path) -> Path:
@@ -107,3 +113,102 @@ def test_checkpoint_that_is_not_there_is_refused_with_those_that_are(tmp_path) -
         save_checkpoint(tmp_path, steps, {}, num_kept=3)
     with pytest.raises(ValueError, match=r"no checkpoint of step 80; there are 0, 1200$"):
         latest_checkpoint(tmp_path, 80)
+
+
+# ---- the policy in one's own programs ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose policy takes action 1 more often than the others."""
+    run_dir = trained(tmp_path_factory.mktemp("pay") / "run", "env=saved_runs:Pay")
+    prefer_action(run_dir, 1, logit=0.5)
+    return run_dir
+
+
+def observations(n: int) -> np.ndarray:
+    return np.full((n, *Pay.spec.observation_shape), 100, np.uint8)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_greedy_policy_takes_the_most_probable_action(kind: Any, pay) -> None:
+    actions = load_policy(kind(pay), greedy=True)(observations(50))
+    assert (actions.dtype, actions.tolist()) == (np.int64, [1] * 50)
+
+
+def test_policy_draws_its_actions_by_its_seed(pay) -> None:
+    a, b, c = (load_policy(pay, seed=seed) for seed in (0, 0, 1))
+    drawn = a(observations(300))
+    assert np.array_equal(drawn, b(observations(300)))
+    assert not np.array_equal(drawn, c(observations(300)))
+    assert not np.array_equal(drawn, a(observations(300)))
+    counts = np.bincount(drawn, minlength=3)  # probabilities 0.27, 0.45, 0.27
+    assert counts.min() > 50 and counts.argmax() == 1
+
+
+@pytest.mark.parametrize("algo", [["algo=a2c"], SMALL_DQN], ids=["a2c", "dqn"])
+def test_policy_in_a_sampler_gives_the_rollout_of_the_agent(algo: list[str], tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", *algo, "env=catch")
+    config = SamplerConfig(num_envs=4, horizon=20, num_groups=2)
+    factory = make_env_factory("catch")
+    actions = []
+    policy = load_policy(run_dir)
+    for kind in (SerialSampler, ParallelSampler):
+        with kind(factory, config, seed=3) as sampler:
+            actions.append(sampler.collect(policy).action.copy())
+    cpu = torch.device("cpu")
+    path = latest_checkpoint(run_dir)
+    with SerialSampler(factory, config, seed=3) as sampler:
+        agent, _ = load_agent(path, read_config(run_dir), sampler.env_spec, cpu)
+        with ActionServer(agent, sampler, cpu) as server:
+            actions.append(sampler.collect(server).action.copy())
+    assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
+
+
+def test_policy_acts_in_a_vector_environment(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=catch")
+    prefer_action(run_dir, 0)
+    policy = load_policy(run_dir)
+    envs = VectorEnv("catch", 2)
+    observation, _ = envs.reset(seed=0)
+    observation, *_ = envs.step(policy(observation))
+    envs.close()
+    assert observation[:, -1].tolist() == [[0, 1, 0, 0, 0]] * 2  # the paddle went left
+
+
+def test_policy_takes_arrays_that_torch_does_not(pay, recwarn) -> None:
+    policy = load_policy(pay, greedy=True)
+    fixed = observations(3)
+    fixed.flags.writeable = False
+    assert policy(fixed).tolist() == policy(fixed[::-1, :, ::-1]).tolist() == [1, 1, 1]
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (observations(1)[0], r"shape \[4, 6, 3\] and dtype uint8; .* shape \[n, 4, 6, 3\]"),
+        (np.uint8(3), r"shape \[\] and dtype uint8; the policy of pay takes a batch"),
+        (observations(2).astype(float), r"\[2, 4, 6, 3\] and dtype float64; .* and dtype uint8"),
+    ],
+    ids=["one alone", "number", "dtype"],
+)
+def test_observations_of_another_kind_are_refused(given: Any, message: str, pay) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_policy(pay)(given)
+
+
+def test_policy_of_what_cannot_be_had_is_refused_in_one_message(pay, tmp_path, monkeypatch) -> None:
+    with pytest.raises(ValueError, match=r"no run directory .*absent; name one"):
+        load_policy(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"no checkpoint of step 7; there are 40"):
+        load_policy(pay, 7)
+    (tmp_path / "config.yaml").write_text("algo: a2c\nenv: pong\n")
+    with pytest.raises(ValueError, match="has no checkpoint yet"):
+        load_policy(tmp_path)
+    (tmp_path / "config.yaml").write_text("algo: magic\nenv: pong\n")
+    with pytest.raises(ValueError, match="algo=magic is unknown to this version"):
+        load_policy(str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match="device=cuda, but torch finds no GPU here"):
+        load_policy(pay, device="cuda")

@@ -3,17 +3,96 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from accel_rl.agents import Agent
 from accel_rl.algos import AnyAgent, make_agent
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvSpec
+from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.presets import PRESETS
+from accel_rl.samplers import PolicyInput
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from accel_rl.training.devices import pick_device
+
+
+class SavedPolicy:
+    """What a saved run has learned, as a function; see `load_policy`.
+
+    ``env_spec``: of the environment it was trained in.
+    """
+
+    def __init__(
+        self, agent: Agent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
+    ) -> None:
+        self.env_spec = env_spec
+        self._agent = agent
+        self._device = device
+        self._rng = rng
+
+    def __call__(self, step: NDArray[Any] | PolicyInput) -> NDArray[np.int64]:
+        """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
+
+        The randomness in them comes from the policy's own generator, or from the sampler's.
+
+        Raises:
+            ValueError: observations of another shape or dtype than the environment's.
+        """
+        given = step.observation if isinstance(step, PolicyInput) else step
+        # Copied, since torch takes no negative strides, and warns of arrays that are read-only.
+        observation = np.array(given, order="C")
+        self._check(observation)
+        n = len(observation)
+        uniform = step.uniform if isinstance(step, PolicyInput) else self._rng.random(n)
+        action = self._agent.act(
+            torch.from_numpy(observation).to(self._device),
+            torch.from_numpy(uniform).to(self._device),
+            slice(0, n),
+        )
+        actions: NDArray[np.int64] = action.cpu().numpy()
+        return actions
+
+    def _check(self, observation: NDArray[Any]) -> None:
+        shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype
+        is_batch = observation.ndim > 0 and observation.shape[1:] == shape
+        if not is_batch or observation.dtype != dtype:
+            raise ValueError(
+                f"got observations of shape {list(observation.shape)} and dtype "
+                f"{observation.dtype}; the policy of {self.env_spec.name} takes a batch of shape "
+                f"[{', '.join(['n', *map(str, shape)])}] and dtype {dtype}"
+            )
+
+
+def load_policy(
+    run_dir: str | Path,
+    checkpoint: int | None = None,
+    *,
+    greedy: bool = False,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+) -> SavedPolicy:
+    """What the run in ``run_dir`` has learned, for use in one's own programs.
+
+    ``checkpoint``: steps after which it was saved; None: the last one. ``greedy``: it takes the
+    most probable action, in Q-learning that of the largest value; otherwise it acts as in
+    evaluations. ``seed``: of the actions for arrays of observations.
+
+    Raises:
+        ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
+            made here, or there is no such device.
+    """
+    config = read_config(Path(run_dir))
+    path = latest_checkpoint(Path(run_dir), checkpoint)
+    where = pick_device(device)
+    spec = probe_spec(make_env_factory(config.env, config.atari))
+    agent, _ = load_agent(path, config, spec, where, greedy=greedy)
+    return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 
 
 def read_config(run_dir: Path) -> TrainConfig:

@@ -135,9 +135,11 @@ def test_factory_that_raises_is_named() -> None:
         probe_spec(make_broken)
 
 
-def test_factory_of_bare_gymnasium_environment_is_told_to_wrap_it() -> None:
-    with pytest.raises(EnvError, match=r"make_cart_pole is a TimeLimit.*wrap .* in GymnasiumEnv"):
+def test_a_bare_function_of_gymnasium_s_is_told_what_makes_a_factory_of_it() -> None:
+    with pytest.raises(EnvError, match=r"make_cart_pole is a TimeLimit.*make_env_factory\(func"):
         probe_spec(make_cart_pole)  # type: ignore[arg-type]
+    spec = probe_spec(make_env_factory(make_cart_pole))
+    assert spec.name == "make_cart_pole" and spec.observation_shape == (4,)
 
 
 def test_continuous_action_space_is_refused() -> None:

@@ -317,9 +317,7 @@ def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(mon
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "zeros", full)
-    with pytest.raises(
-        ValueError, match=r"replay_size=\d+ takes .* GB free for it; use replay_size="
-    ):
+    with pytest.raises(ValueError, match=r"replay_size=\d+ takes .* GB free for it; use replay"):
         make(stack=3, n=1, slots=20)
 
 

@@ -1,10 +1,12 @@
 """What happens when a worker, an environment or a policy fails, and what is left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +74,8 @@ def test_worker_traceback_is_kept():
     with pytest.raises(WorkerError) as caught:
         sampler.collect(zeros)
     assert "toy_envs.py" in caught.value.worker_traceback
+    printed = "".join(traceback.format_exception(caught.value))
+    assert re.search(r"In the worker:\n.*toy_envs\.py", printed, re.DOTALL)
 
 
 def test_long_message_in_any_script_does_not_block_the_worker():

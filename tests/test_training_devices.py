@@ -1,5 +1,6 @@
 """What a run does where its GPU, or another learner's, is not as it should be; without a GPU."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ def test_a_gpu_that_fails_before_the_run_has_a_directory_gives_one_line(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(RunError, match=r"^OutOfMemoryError: CUDA out of memory. Tried 20 GiB.$"):
         train(make_config(tmp_path))
+
+
+def test_training_from_python_does_not_take_two_learners_for_one(tmp_path: Path) -> None:
+    config = dataclasses.replace(make_config(tmp_path), learners=2)
+    with pytest.raises(ValueError, match="2 learners are asked for, and this process is one of 1"):
+        train(config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_learners_in_step_need_processors_of_one_kind(

@@ -75,6 +75,11 @@ class GymnasiumEnv:
     def spec(self) -> EnvSpec:
         return self._spec
 
+    @property
+    def unwrapped(self) -> object:
+        """The environment within all wrappers."""
+        return self.env.unwrapped
+
     def seed(self, seed: np.random.SeedSequence) -> None:
         if isinstance(seed.entropy, int) and not seed.spawn_key:
             self._seed = seed.entropy

@@ -22,19 +22,24 @@ _MAIN = "__main__:"
 """what is in that module goes to workers by value: they have another main module"""
 
 
-def make_env_factory(env: str, atari: AtariConfig = AtariConfig()) -> EnvFactory:  # noqa: B008
+def make_env_factory(
+    env: str | Callable[[], Any],
+    atari: AtariConfig = AtariConfig(),  # noqa: B008
+) -> EnvFactory:
     """A picklable factory of the environment that ``env`` names.
 
     Args:
         env: an Atari game (``breakout``, ``ms_pacman``), ``catch``, ``counting``, a Gymnasium id
             (``CartPole-v1``, ``ALE/Pong-v5``; ``module:Id-v0`` for one that a module registers),
             or ``module:function`` with a function that takes no arguments and returns a
-            ``gymnasium.Env`` or an `Environment`.
+            ``gymnasium.Env`` or an `Environment`; or such a function itself.
         atari: how Atari games are played; the others ignore it.
 
     Raises:
         ValueError: there is no such environment; the message offers close names.
     """
+    if not isinstance(env, str):
+        return make_from_callable(env)
     if env in _OWN:
         return _OWN[env]
     if is_atari_game(env):
@@ -92,8 +97,8 @@ def probe_env(factory: EnvFactory) -> Environment:
     if not isinstance(env, Environment):
         raise EnvError(
             f"environment {_name(factory)} is a {type(env).__name__}, which lacks methods of "
-            f"accel_rl.envs.Environment; wrap a gymnasium.Env in GymnasiumEnv, from "
-            f"accel_rl.envs.gymnasium_env"
+            f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a factory "
+            f"by accel_rl.envs.make_env_factory(function)"
         )
     return env
 

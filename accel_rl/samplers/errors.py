@@ -8,9 +8,26 @@ class SamplerError(RuntimeError):
 class WorkerError(SamplerError):
     """A simulator process died, hung or raised; the message names it and its environments.
 
-    ``worker_traceback`` is the traceback inside the worker, empty where there was none.
+    ``worker_traceback`` is the traceback inside the worker, empty where there was none; Python
+    prints it below the error's own.
     """
 
     def __init__(self, message: str, worker_traceback: str = "") -> None:
         super().__init__(message)
         self.worker_traceback = worker_traceback
+        if worker_traceback:
+            self.add_note(f"In the worker:\n{worker_traceback.rstrip()}")
+
+
+def not_running(ended_by: str) -> SamplerError:
+    """That of a sampler asked to collect; ``ended_by``: the error that ended an earlier one."""
+    if not ended_by:
+        return SamplerError("this sampler is not running; call start() or use it in `with`")
+    return SamplerError(
+        f"this sampler was closed by an error in an earlier collect ({ended_by}); make another one"
+    )
+
+
+def name_error(error: BaseException) -> str:
+    """Its kind and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")

@@ -15,7 +15,7 @@ from accel_rl.envs.make import probe_spec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.errors import SamplerError, name_error, not_running
 from accel_rl.samplers.layout import ALONE, plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
@@ -60,6 +60,7 @@ class ParallelSampler:
         self._noise = action_noise(seed)
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
         self.is_running = False
+        self._ended_by = ""
         self._waiting = self._in_policy = 0.0
 
     def start(self, state: SamplerState | None = None) -> None:
@@ -87,11 +88,12 @@ class ParallelSampler:
             WorkerError: a worker died or hung and is not to be replaced.
         """
         if not self.is_running:
-            raise SamplerError("this sampler is not running; call start() or use it in `with`")
+            raise not_running(self._ended_by)
         try:
             with rotation(self._cores) as move_on:
                 self._collect(policy, move_on)
-        except BaseException:
+        except BaseException as error:
+            self._ended_by = name_error(error)
             self.close()
             raise
         return self.rollout

@@ -19,7 +19,7 @@ from accel_rl.samplers.base import (
     check_memory,
 )
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.errors import SamplerError, name_error, not_running
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
 from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise
@@ -51,6 +51,7 @@ class SerialSampler:
         self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
         self._block: Block | None = None
         self._is_closed = False
+        self._ended_by = ""
         self._generation = 0
         self._simulating = self._in_policy = 0.0
 
@@ -92,10 +93,11 @@ class SerialSampler:
             ValueError: the policy returned something else than valid actions.
         """
         if self._block is None:
-            raise SamplerError("this sampler is not running; call start() or use it in `with`")
+            raise not_running(self._ended_by)
         try:
             return self._collect(policy, self._block)
-        except BaseException:
+        except BaseException as error:
+            self._ended_by = name_error(error)
             self.close()
             raise
 

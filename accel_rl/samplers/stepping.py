@@ -6,6 +6,7 @@ worker has one for each group, so that both give the same rollout by constructio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +35,16 @@ def environment_seed(seed: int, env_index: int, restart: int = 0) -> np.random.S
 def action_noise(seed: int) -> np.random.Generator:
     """The generator of a sampler's blocks of uniforms ``[T, B]``, one block a rollout."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(NOISE_STREAM,)))
+
+
+def check_is_new(envs: Sequence[Environment]) -> None:
+    """Raises SamplerError where the last of ``envs`` is one of those before it, in wrappers too."""
+    inner = [getattr(env, "unwrapped", env) for env in envs]
+    if any(inner[-1] is other for other in inner[:-1]):
+        raise SamplerError(
+            f"the factory of {envs[-1].spec.name} has returned the same environment twice; it must "
+            f"make a new one in each call"
+        )
 
 
 class Carry:
@@ -86,6 +97,7 @@ class Block:
             for env_seed in self._seeds:
                 env = factory()
                 self._envs.append(env)
+                check_is_new(self._envs)
                 env.seed(env_seed.spawn(1)[0])
         except BaseException:
             with suppress(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory, Environment, close_all
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed
+from accel_rl.samplers.stepping import Carry, EnvStates, check_is_new, environment_seed
 from accel_rl.samplers.steps import Steps, env_failure
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
@@ -57,6 +57,7 @@ class VectorBlock:
         try:
             for _ in self._indices:
                 self._envs.append(factory())
+                check_is_new(self._envs)
         except BaseException:
             with suppress(Exception):
                 self.close()

@@ -135,6 +135,11 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
 
 
 def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Parts:
+    if config.num_learners != team.ranks.size:
+        raise ValueError(
+            f"{config.num_learners} learners are asked for, and this process is one of "
+            f"{team.ranks.size}: start them with `python -m accel_rl`, or give none"
+        )
     try:
         return build(config, saved, team)
     except RuntimeError as error:
@@ -280,8 +285,10 @@ def _notices(
 ) -> list[str]:
     notices = [f"run directory: {run_dir}", parts.describe()]
     if team.ranks.size > 1:
-        how = "one update together" if config.parallel.sync == "all_reduce" else "to one store"
-        notices.append(f"the first of {team.ranks.size} learners, which make updates {how}")
+        how = "make each update together"
+        if config.parallel.sync == "store":
+            how = "update one store of parameters"
+        notices.append(f"the first of {team.ranks.size} learners, which {how}")
     if saved is not None:
         notices.append(describe_resumed(saved, team.ranks.size))
         if idleness := describe_idleness(saved, config):
@@ -290,6 +297,11 @@ def _notices(
         notices.append(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "
             f"whole rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}"
+        )
+    if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
+        notices.append(
+            f"simulators begin with up to {config.sampler.decorrelation_steps:,} random steps each "
+            f"(decorrelation_steps)"
         )
     if computes_bfloat16_slowly(config, parts.device):
         notices.append(

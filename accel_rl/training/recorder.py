@@ -237,6 +237,12 @@ class Recorder:
     def write_evaluation(self, row: Mapping[str, float]) -> None:
         """A row of ``evaluation.csv``, the counts put before it."""
         self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
+        text = (
+            f"evaluation after {self.steps:,} steps: score {row['episode_return_raw_mean']:.4g}, "
+            f"{row['episodes']:,.0f} games"
+        )
+        self._progress.say(text)
+        _LOGGER.info("%s", text)
 
     def draw_curve(self) -> None:
         # Matplotlib takes half a second to load: not before it is needed, nor in every learner.

@@ -89,4 +89,4 @@ def _hint(name: str, is_serial: bool, on_gpu: bool) -> str:
         return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
     if name == "learning":
         return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
-    return "a larger log_interval"
+    return "a larger log_interval, or a longer run"

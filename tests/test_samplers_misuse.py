@@ -1,0 +1,46 @@
+"""Samplers that are used in a way that cannot work say what to do instead."""
+
+import gymnasium
+import numpy as np
+import pytest
+from toy_envs import ToyEnv
+
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import (
+    ParallelSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    VectorEnv,
+)
+
+CONFIG = SamplerConfig(num_envs=4, horizon=5)
+ONE_WORKER = SamplerConfig(num_envs=4, horizon=5, num_workers=1)
+
+
+def zeros(step) -> np.ndarray:
+    return np.zeros(len(step.observation), np.int64)
+
+
+@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
+def test_a_sampler_that_an_error_of_the_policy_closed_says_so(kind):
+    sampler = kind(ToyEnv, CONFIG)
+    with pytest.raises(SamplerError, match="not running; call start"):
+        sampler.collect(zeros)
+    sampler.start()
+    with pytest.raises(ZeroDivisionError):
+        sampler.collect(lambda step: 1 // 0)
+    message = r"closed by an error in an earlier collect \(ZeroDivisionError: .*make another one"
+    with pytest.raises(SamplerError, match=message):
+        sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])
+def test_a_factory_that_returns_one_environment_again_is_refused(kind):
+    env = gymnasium.make("CartPole-v1")
+    factory = make_env_factory(lambda: gymnasium.wrappers.FlattenObservation(env))
+    with pytest.raises(SamplerError, match="has returned the same environment twice"):
+        if kind is VectorEnv:
+            VectorEnv(lambda: env, 4, num_workers=1).reset()
+        else:
+            kind(factory, ONE_WORKER if kind is ParallelSampler else CONFIG).start()

@@ -1,6 +1,7 @@
 """Learning curves of several saved runs."""
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,27 @@ def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     np.testing.assert_allclose(group.half_width, group.x / 10_000 * 2.4843, atol=1e-4)
 
 
+def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
+    runs = [
+        saved(tmp_path / name, {0: 0.0, 10: end}, f"seed={seed}")
+        for name, end, seed in (("a", 1.0, 0), ("b", 2.0, 0), ("c", 3.0, 0), ("d", 4.0, 1))
+    ]
+    for run_dir, seconds in zip(runs, (10, 30, 20, 10), strict=True):
+        os.utime(run_dir / "config.yaml", (seconds, seconds))
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert group.seeds == (0, 1)
+    np.testing.assert_array_equal(group.scores[:, -1], [2.0, 4.0])
+    assert group.left_out == (runs[0], runs[2])
+
+
+def test_runs_copied_in_one_moment_are_told_apart_by_the_time_in_their_names(tmp_path) -> None:
+    runs = [saved(tmp_path / f"catch-a2c-0-2026010{day}", {0: 0.0, 10: day}) for day in (2, 1)]
+    for run_dir in runs:
+        os.utime(run_dir / "config.yaml", (10, 10))
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert group.left_out == (runs[1],)
+
+
 def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> None:
     runs = three_seeds(tmp_path, "learner.lr=1e-3", "run_dir=one", name="a")
     runs += three_seeds(tmp_path, "num_envs=32", "run_dir=two", name="b")
@@ -152,7 +174,11 @@ def test_group_without_a_stretch_in_common_is_refused(tmp_path) -> None:
         saved(tmp_path / "a", {1: 0.0, 2: 8.0}, "seed=0"),
         saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
     ]
-    with pytest.raises(ValueError, match=rf"{runs[0]} ends before another run of its group has"):
+    message = (
+        f"{runs[0]} ends after 2,000 steps, before {runs[1]} of the same group has its first "
+        "score, after 3,000; let the first train on"
+    )
+    with pytest.raises(ValueError, match=message):
         plot(runs, PlotOptions(out=str(tmp_path / "out.png")))
 
 

@@ -55,11 +55,12 @@ class SavedCurve:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed.
+    """Runs that differ in nothing but the seed, one for each seed.
 
     ``x``: ``[200]``, where all of them have a score. ``scores``: ``[runs, 200]``. ``mean`` and
     ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
-    ``mean - half_width`` to ``mean + half_width``, NaN for one run.
+    ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``left_out``: older runs of
+    these seeds.
     """
 
     label: str
@@ -69,6 +70,7 @@ class Group:
     scores: Values
     mean: Values
     half_width: Values
+    left_out: tuple[Path, ...]
 
 
 def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
@@ -123,7 +125,9 @@ def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
 def make_groups(curves: Sequence[SavedCurve], axis: Axis) -> list[Group]:
     """Groups of runs with equal options but for the seed, labelled by what tells them apart.
 
-    Over steps and frames also options count as equal that change nothing but the speed.
+    Over steps and frames also options count as equal that change nothing but the speed. Of runs
+    with the same seed the one that began (or went on) last stands for all, since they are no
+    independent samples.
 
     Raises:
         ValueError: the curves of a group have no stretch in common.
@@ -134,16 +138,22 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis) -> list[Group]:
     same = _SAME if is_apart else _SAME + _SPEED
     for curve, label in zip(curves, label_runs(configs, same), strict=True):
         members.setdefault(label, []).append(curve)
-    return [_make_group(label, group) for label, group in members.items()]
+    return [_make_group(label, group, axis) for label, group in members.items()]
 
 
-def _make_group(label: str, curves: list[SavedCurve]) -> Group:
+def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
+    newest: dict[int, SavedCurve] = {}
+    for curve in sorted(members, key=_began):
+        newest[curve.config.seed] = curve
+    curves = [curve for curve in members if curve is newest[curve.config.seed]]
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     if first > last:
         early = min(curves, key=lambda curve: curve.x[-1])
+        late = max(curves, key=lambda curve: curve.x[0])
         raise ValueError(
-            f"{early.run_dir} ends before another run of its group has its first score; "
-            "let it train on, or leave it out"
+            f"{early.run_dir} ends after {format_x(last, axis)} {axis}, before {late.run_dir} of "
+            f"the same group has its first score, after {format_x(first, axis)}; "
+            "let the first train on, or leave one out"
         )
     x = np.linspace(first, last, NUM_POINTS)
     scores = np.array([np.interp(x, curve.x, curve.score) for curve in curves])
@@ -155,7 +165,20 @@ def _make_group(label: str, curves: list[SavedCurve]) -> Group:
         scores=scores,
         mean=scores.mean(0),
         half_width=interval_half_width(scores),
+        left_out=tuple(
+            curve.run_dir for curve in members if curve is not newest[curve.config.seed]
+        ),
     )
+
+
+def _began(curve: SavedCurve) -> tuple[int, str]:
+    """When, for sorting: it wrote its config then; its name tells where that was copied."""
+    return (curve.run_dir / "config.yaml").stat().st_mtime_ns, curve.run_dir.name
+
+
+def format_x(x: float, axis: Axis) -> str:
+    """A place on ``axis`` as text."""
+    return f"{x:,.1f}" if axis == "minutes" else f"{x:,.0f}"
 
 
 def interval_half_width(scores: Values) -> Values:

@@ -17,7 +17,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from accel_rl.training.compare import Axis, Group, make_groups, read_curve
+from accel_rl.training.compare import Axis, Group, format_x, make_groups, read_curve
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW
 from accel_rl.training.output import check_output
@@ -59,6 +59,7 @@ class PlotOptions:
 def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
     """Draws the mean learning curve of each group of runs that differ in the seed alone.
 
+    Of runs that do not differ in that either, the newest counts; ``left_out`` has the others.
     Thin lines are single runs, the band the 95 % interval of the mean (Student's t over the runs),
     drawn from three runs on. Each environment has a panel of its own.
 
@@ -100,7 +101,7 @@ def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
         table.add_row(
             group.label,
             ", ".join(map(str, group.seeds)),
-            f"{group.x[-1]:,.1f}" if axis == "minutes" else f"{group.x[-1]:,.0f}",
+            format_x(group.x[-1], axis),
             f"{mean:,.2f}",
             "needs 2 runs" if np.isnan(half) else f"{mean - half:,.2f} to {mean + half:,.2f}",
             f"{last.min():,.2f} to {last.max():,.2f}",

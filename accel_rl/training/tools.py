@@ -57,7 +57,14 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     if name == "plot":
         plot_options, _ = override(PlotOptions(), given)
         if plot_options.what == "scores":
-            console.print(scores_table(plot(runs, plot_options), plot_options.x))
+            groups = plot(runs, plot_options)
+            console.print(scores_table(groups, plot_options.x))
+            if left_out := sum(len(group.left_out) for group in groups):
+                print(
+                    f"{left_out} of {len(runs)} runs left out: newer ones have the same options "
+                    "and seed",
+                    file=sys.stderr,
+                )
         else:
             plot_measurements(runs, plot_options)
         _tell(console, f"written: {plot_options.path}")

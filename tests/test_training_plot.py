@@ -14,6 +14,7 @@ from rich.console import Console
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.compare import interval_half_width, make_groups, read_curve
 from accel_rl.training.plot import PlotOptions, plot, scores_table, style_axes
+from accel_rl.training.plot_measurements import plot_measurements
 from accel_rl.training.run_directory import write_config
 
 NAN = float("nan")
@@ -195,6 +196,10 @@ def test_picture_has_a_panel_for_each_environment(tmp_path) -> None:
     assert widths == [960, 1920]
 
 
+BGR = ([139, 111, 31], [231, 226, 210])
+"""the first group's line, and its band: the same colour at 20 % over white"""
+
+
 def test_band_is_drawn_from_three_runs_on(tmp_path) -> None:
     runs = three_seeds(tmp_path)
     shares = []
@@ -202,10 +207,21 @@ def test_band_is_drawn_from_three_runs_on(tmp_path) -> None:
         out = tmp_path / f"{number}.png"
         plot(runs[:number], PlotOptions(out=str(out)))
         picture = cv2.imread(str(out)).astype(int)
-        # The band is the line's colour at 20 % over white.
-        band = np.abs(picture - [231, 226, 210]).max(2) < 4  # BGR
+        band = np.abs(picture - BGR[1]).max(2) < 4
         shares.append(band.mean())
     assert shares[0] < 0.01 < 0.1 < shares[1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_runs_with_one_row_are_drawn(number: int, tmp_path) -> None:
+    """As points, and from three on with their interval."""
+    runs = [saved(tmp_path / f"run{i}", {5: float(i)}, f"seed={i}") for i in range(number)]
+    out = tmp_path / "out.png"
+    plot(runs, PlotOptions(out=str(out)))
+    panel = cv2.imread(str(out)).astype(int)[:480, 150:]  # without the legend and names of axes
+    line, band = ((np.abs(panel - bgr).max(2) < 8).sum() for bgr in BGR)
+    assert line > 20
+    assert (band > 500) == (number == 3)
 
 
 def shown(groups: Any, axis: Any) -> str:
@@ -280,4 +296,18 @@ def test_picture_that_exists_is_refused(tmp_path) -> None:
 
 def test_picture_of_another_kind_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"out=a\.pdf must end in \.png"):
-        plot([], PlotOptions(out="a.pdf"))
+        plot([saved(tmp_path / "run", {1: 2.0})], PlotOptions(out="a.pdf"))
+
+
+@pytest.mark.parametrize("draw", [plot, plot_measurements])
+@pytest.mark.parametrize(
+    ("names", "message"), [([], "no run is named"), (["absent"], "there is no run directory")]
+)
+def test_runs_are_looked_for_before_the_picture_is_in_the_way(
+    draw: Any, names: list[str], message: str, tmp_path
+) -> None:
+    out = tmp_path / "out.png"
+    out.touch()
+    what = "scores" if draw is plot else "norms"
+    with pytest.raises(ValueError, match=message):
+        draw([tmp_path / name for name in names], PlotOptions(what=what, out=str(out)))

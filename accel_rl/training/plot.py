@@ -68,15 +68,15 @@ def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
             in the way.
         OSError: ``out`` could not be written.
     """
-    check_plot(run_dirs, options)
+    check_named(run_dirs)
     groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs], options.x)
+    check_output(options.path, (".png",), overwrite=options.overwrite)
     write_whole(options.path, _draw(groups, options.x))
     return groups
 
 
-def check_plot(run_dirs: Sequence[Path], options: PlotOptions) -> None:
-    """Raises ValueError where no run is named, or one twice, or the file is in the way."""
-    check_output(options.path, (".png",), overwrite=options.overwrite)
+def check_named(run_dirs: Sequence[Path]) -> None:
+    """Raises ValueError where no run is named, or one twice."""
     if not run_dirs:
         raise ValueError("no run is named; name run directories, as in runs/pong-a2c-*")
     resolved = [run_dir.resolve() for run_dir in run_dirs]
@@ -152,12 +152,17 @@ def to_png(figure: Figure) -> memoryview:
 
 def _draw_group(axes: Any, group: Group, colour: str) -> None:
     runs = len(group.seeds)
+    is_point = group.x[0] == group.x[-1]  # of which lines and bands show nothing
     if runs > 1:
-        axes.plot(group.x, group.scores.T, color=colour, linewidth=0.6, alpha=0.5)
+        marker = "." if is_point else None
+        axes.plot(group.x, group.scores.T, marker=marker, color=colour, linewidth=0.6, alpha=0.5)
     if runs >= _FEWEST_FOR_BAND:
         low, high = group.mean - group.half_width, group.mean + group.half_width
-        axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(group.x, group.mean, color=colour, linewidth=1.8, label=_label(group))
+        width = 6 if is_point else 0
+        axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=width)
+    marker = "o" if is_point else None
+    label = _label(group)
+    axes.plot(group.x, group.mean, marker=marker, color=colour, linewidth=1.8, label=label)
 
 
 def _label(group: Group) -> str:
@@ -166,4 +171,4 @@ def _label(group: Group) -> str:
     label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
     if runs >= _FEWEST_FOR_BAND:
         label += ", 95 % interval of the mean"
-    return fill(label, width=110)
+    return fill(label, width=110, break_on_hyphens=False)

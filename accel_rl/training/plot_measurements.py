@@ -22,7 +22,8 @@ from accel_rl.algos.two_learners import PREFIX
 from accel_rl.training.compare import COLUMNS, SCORE, Values, label_runs
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import read_rows
-from accel_rl.training.plot import COLOURS, PlotOptions, check_plot, style_axes, to_png
+from accel_rl.training.output import check_output
+from accel_rl.training.plot import COLOURS, PlotOptions, check_named, style_axes, to_png
 from accel_rl.training.saved_run import read_config
 
 _NEEDED = {
@@ -52,8 +53,9 @@ def plot_measurements(run_dirs: Sequence[Path], options: PlotOptions) -> None:
             is in the way.
         OSError: ``out`` could not be written.
     """
-    check_plot(run_dirs, options)
+    check_named(run_dirs)
     runs = _read(run_dirs, options)
+    check_output(options.path, (".png",), overwrite=options.overwrite)
     draw = {"norms": _draw_norms, "cosine": _draw_cosine, "learners": _draw_learners}
     write_whole(options.path, to_png(draw[options.what](runs, options)))
 

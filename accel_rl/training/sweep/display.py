@@ -87,9 +87,11 @@ class SweepDisplay:
             self._live.update(table(self._jobs, running, left), refresh=True)
             return
         for job, each in running:
+            speed = each.steps_per_second
             self.say(
                 f"{job.run.name}: {each.steps / job.run.config.planned_steps:.0%}, "
-                f"{each.steps:,.0f} steps, {_number(each.steps_per_second, 0)} steps/s, "
+                f"{each.steps:,.0f} steps, "
+                f"{f'{speed:,.0f} steps/s' if math.isfinite(speed) else 'speed none yet'}, "
                 f"score {_number(each.score)}, sweep left {clock_or_unknown(left)}"
             )
 

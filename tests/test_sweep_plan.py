@@ -39,7 +39,7 @@ def test_runs_are_the_product_of_the_lists_in_order() -> None:
 def test_other_options_that_vary_are_part_of_name_and_label() -> None:
     runs = plan_runs({"env": "catch", "learner.lr": "1e-3,3e-3", "total_steps": "1e6"})
     assert [run.name for run in runs] == ["catch-a2c-0-lr-1e-3", "catch-a2c-0-lr-3e-3"]
-    assert [run.label for run in runs] == ["a2c, lr=1e-3", "a2c, lr=3e-3"]
+    assert [run.label for run in runs] == ["lr=1e-3", "lr=3e-3"]
 
 
 def test_names_can_be_those_of_folders() -> None:

@@ -111,8 +111,8 @@ def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> 
     runs += three_seeds(tmp_path, "num_envs=32", "run_dir=two", name="b")
     groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert [group.label for group in groups] == [
-        "sampler.num_envs=16, learner.lr=0.001",
-        "sampler.num_envs=32, learner.lr=none",
+        "num_envs=16, lr=0.001",
+        "num_envs=32, lr=none",
     ]
     assert [group.seeds for group in groups] == [(0, 1, 2), (0, 1, 2)]
 
@@ -123,7 +123,7 @@ def test_runs_of_two_algorithms_are_not_labelled_by_what_their_presets_say(tmp_p
     groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs[:2]], "steps")
     assert [group.label for group in groups] == ["algo=a2c", "algo=ppo"]
     groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
-    expected = [f"algo={algo}, learner.lr={lr}" for algo, lr in RATES]
+    expected = [f"algo={algo}, lr={lr}" for algo, lr in RATES]
     assert [group.label for group in groups] == expected
 
 
@@ -134,14 +134,14 @@ RATES = (("a2c", "none"), ("ppo", "0.001"), ("ppo", "0.1"))
     ("options", "axis", "labels"),
     [
         ([], "steps", ["pong, a2c"]),
-        ([], "minutes", ["sampler.num_workers=1", "sampler.num_workers=2"]),
-        (["algo=ga3c"], "steps", ["sampler.num_groups=4", "sampler.num_groups=8"]),
+        ([], "minutes", ["num_workers=1", "num_workers=2"]),
+        (["algo=ga3c"], "steps", ["num_groups=4", "num_groups=8"]),
     ],
 )
 def test_what_changes_the_speed_alone_tells_groups_apart_over_minutes(
     options: list[str], axis: Any, labels: list[str], tmp_path
 ) -> None:
-    name = labels[-1].partition("=")[0] if len(labels) > 1 else "sampler.num_workers"
+    name = labels[-1].partition("=")[0] if len(labels) > 1 else "num_workers"
     values = (4, 8) if options else (1, 2)
     runs = [
         saved(tmp_path / f"{value}", {0: 0.0, 10: 1.0}, f"{name}={value}", *options)
@@ -227,14 +227,14 @@ def test_runs_with_one_row_are_drawn(number: int, tmp_path) -> None:
 def shown(groups: Any, axis: Any) -> str:
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(scores_table(groups, axis))
+        console.print(scores_table(groups, axis, 120))
     return capture.get()
 
 
 def test_table_tells_final_scores(tmp_path) -> None:
     runs = three_seeds(tmp_path)
     text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))), "steps")
-    assert "0, 1, 2   10,000    2.00   -0.48 to 4.48   1.00 to 3.00" in text
+    assert "0, 1, 2  10,000   2.00  -0.48 to 4.48  1.00 to 3.00" in text
     assert "95 %, Student's t over the runs" in text
 
 
@@ -242,7 +242,7 @@ def test_table_of_one_run_has_no_interval(tmp_path) -> None:
     runs = three_seeds(tmp_path)[:1]
     options = PlotOptions(out=str(tmp_path / "out.png"), x="minutes")
     text = shown(plot(runs, options), "minutes")
-    assert "5.0    1.00   needs 2 runs" in text
+    assert "5.0   1.00  needs 2 runs" in text
 
 
 def test_no_run_is_refused(tmp_path) -> None:

@@ -92,7 +92,8 @@ def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
 def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:
     """For each config the options in which they differ, but for those named ``same``.
 
-    Where algorithms differ, what a preset brings with it is left out.
+    Where algorithms differ, what a preset brings with it is left out. Keys are shortened to their
+    last part where it names one option, as on the command line.
     """
     options = [_values(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
@@ -106,8 +107,12 @@ def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]
         own = all(found == {presets[algo].get(key)} for algo, found in by_algo.items())
         if key == "algo" or not own:
             told.append(key)
+    names = [key.rpartition(".")[2] for key in keys]
+    short = {
+        key: name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)
+    }
     return [
-        ", ".join(f"{key}={values[key]}" for key in told if key in values)
+        ", ".join(f"{short[key]}={values[key]}" for key in told if key in values)
         or f"{config.env}, {config.algo}"
         for config, values in zip(configs, options, strict=True)
     ]

@@ -13,14 +13,13 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 
 from accel_rl.training.compare import Axis, Group, format_x, make_groups, read_curve
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW
 from accel_rl.training.output import check_output
+from accel_rl.training.tables import make_table
 
 COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
 _GRID = "#e3e3e3"
@@ -85,27 +84,30 @@ def check_named(run_dirs: Sequence[Path]) -> None:
             raise ValueError(f"{run_dir} is named twice")
 
 
-def scores_table(groups: Sequence[Group], axis: Axis) -> RenderableType:
-    """Final scores: those at the end of each curve, the last point that all its runs have."""
-    table = Table(
-        box=box.SIMPLE,
-        caption=f"score: raw, mean of the last {EPISODE_WINDOW} games, then mean over the runs; "
-        "interval: 95 %, Student's t over the runs",
-    )
-    table.add_column("runs", overflow="fold")
-    for name in ("seeds", axis, "score", "interval", "range"):
-        table.add_column(name, justify="right")
+def scores_table(groups: Sequence[Group], axis: Axis, width: int) -> RenderableType:
+    """Final scores: those at the end of each curve, the last point that all its runs have.
+
+    ``width``: columns of the terminal.
+    """
+    rows = []
     for group in groups:
         last = group.scores[:, -1]
         mean, half = group.mean[-1], group.half_width[-1]
-        table.add_row(
-            group.label,
-            ", ".join(map(str, group.seeds)),
-            format_x(group.x[-1], axis),
-            f"{mean:,.2f}",
-            "needs 2 runs" if np.isnan(half) else f"{mean - half:,.2f} to {mean + half:,.2f}",
-            f"{last.min():,.2f} to {last.max():,.2f}",
+        rows.append(
+            (
+                group.label,
+                ", ".join(map(str, group.seeds)),
+                format_x(group.x[-1], axis),
+                f"{mean:,.2f}",
+                "needs 2 runs" if np.isnan(half) else f"{mean - half:,.2f} to {mean + half:,.2f}",
+                f"{last.min():,.2f} to {last.max():,.2f}",
+            )
         )
+    table = make_table(("runs", "seeds", axis, "score", "interval", "range"), rows, width)
+    table.caption = (
+        f"score: raw, mean of the last {EPISODE_WINDOW} games, then mean over the runs; "
+        "interval: 95 %, Student's t over the runs"
+    )
     return table
 
 

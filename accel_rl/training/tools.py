@@ -58,7 +58,7 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         plot_options, _ = override(PlotOptions(), given)
         if plot_options.what == "scores":
             groups = plot(runs, plot_options)
-            console.print(scores_table(groups, plot_options.x))
+            console.print(scores_table(groups, plot_options.x, console.width))
             if left_out := sum(len(group.left_out) for group in groups):
                 print(
                     f"{left_out} of {len(runs)} runs left out: newer ones have the same options "

@@ -9,9 +9,7 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
@@ -33,6 +31,7 @@ from accel_rl.training.sweep.plan import (
 from accel_rl.training.sweep.queue import Job, make_jobs, work_off
 from accel_rl.training.sweep.report import NAMES, Panel, format_estimate, write_report
 from accel_rl.training.sweep.slots import slots_here
+from accel_rl.training.tables import make_table
 
 USAGE = """\
 python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
@@ -132,7 +131,7 @@ def _conclude(
     sweep_dir: Path, jobs: list[Job], panels: list[Panel], console: Console, stop: StopRequest
 ) -> int:
     for panel in panels:
-        console.print(_table(panel))
+        console.print(results_table(panel, console.width))
     print(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * bool(panels))
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
@@ -145,15 +144,15 @@ def _conclude(
     return 1 if failed else 0
 
 
-def _table(panel: Panel) -> RenderableType:
-    table = Table(box=box.SIMPLE, title=panel.title, title_justify="left")
-    table.add_column("configuration", overflow="fold")
-    for name in ("games", "runs", *NAMES.values()):
-        table.add_column(name, justify="right", no_wrap=True)
+def results_table(panel: Panel, width: int) -> RenderableType:
+    """The aggregates of ``panel``, for a terminal ``width`` columns wide."""
+    rows = []
     for label, estimates in panel.estimates.items():
         # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
         values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
-        table.add_row(label, *map(str, panel.counts[label]), *values)
+        rows.append((label, *map(str, panel.counts[label]), *values))
+    table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)
+    table.title, table.title_justify = panel.title, "left"
     return table
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from accel_rl.training.progress import LINE_SECONDS, PANEL_SECONDS, clock, count
 from accel_rl.training.sweep.queue import Job
+from accel_rl.training.tables import make_table
 
 _TAIL_BYTES = 1 << 14
 
@@ -84,7 +84,7 @@ class SweepDisplay:
         running = [(job, read_standing(job.run_dir)) for job in self._jobs if _runs(job)]
         left = seconds_left(self._jobs, dict((job.run.name, each) for job, each in running))
         if self._live is not None:
-            self._live.update(table(self._jobs, running, left), refresh=True)
+            self._live.update(table(self._jobs, running, left, self._console.width), refresh=True)
             return
         for job, each in running:
             speed = each.steps_per_second
@@ -117,9 +117,12 @@ def seconds_left(jobs: Sequence[Job], running: dict[str, Standing]) -> float:
 
 
 def table(
-    jobs: Sequence[Job], running: Sequence[tuple[Job, Standing]], left: float
+    jobs: Sequence[Job], running: Sequence[tuple[Job, Standing]], left: float, width: int
 ) -> RenderableType:
-    """All jobs in a bar, and those that run, if any, in a row each."""
+    """All jobs in a bar, and those that run, if any, in a row each.
+
+    ``left``: seconds, NaN where unknown. ``width``: columns of the terminal.
+    """
     states = [job.state for job in jobs]
     numbers = [f"{states.count('finished')} of {len(jobs)} runs finished"]
     for state in ("failed", "stopped", "stopping", "running", "waiting"):
@@ -134,21 +137,21 @@ def table(
     )
     if not running:
         return head
-    rows = Table(box=box.SIMPLE)
-    rows.add_column("run", overflow="fold")
-    for name in ("steps", "of", "steps/s", "score", "left"):
-        rows.add_column(name, justify="right")
+    rows = []
     for job, each in running:
         planned = job.run.config.planned_steps
-        rows.add_row(
-            job.run.name,
-            count(each.steps),
-            count(planned),
-            _number(each.steps_per_second, 0),
-            _number(each.score),
-            clock_or_unknown((planned - each.steps) / (each.steps_per_second or math.nan)),
+        rows.append(
+            (
+                job.run.name,
+                count(each.steps),
+                count(planned),
+                _number(each.steps_per_second, 0),
+                _number(each.score),
+                clock_or_unknown((planned - each.steps) / (each.steps_per_second or math.nan)),
+            )
         )
-    return Group(head, rows)
+    columns = ("run", "steps", "of", "steps/s", "score", "left")
+    return Group(head, make_table(columns, rows, width))
 
 
 def clock_or_unknown(seconds: float) -> str:

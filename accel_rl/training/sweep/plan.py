@@ -59,7 +59,7 @@ class SweepOptions:
 @dataclass(frozen=True)
 class PlannedRun:
     """One run: ``name`` is unique in the sweep, ``label`` the same for runs that differ in
-    environment and seed alone.
+    environment and seed alone, and without what is the same for all.
     """
 
     name: str
@@ -131,7 +131,9 @@ def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
                 f"runs {' '.join(runs[name].arguments)} and {' '.join(arguments)} "
                 f"would both be called {name}; write their options in another way"
             )
-        label = ", ".join([config.algo, *(f"{key}={value}" for key, value in varied.items())])
+        pairs = [f"{key}={value}" for key, value in varied.items()]
+        has_algo = not pairs or len(lists.get("algo", ())) > 1
+        label = ", ".join([config.algo] * has_algo + pairs)
         runs[name] = PlannedRun(name, label, arguments, config)
     return list(runs.values())
 

@@ -13,10 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
@@ -26,6 +28,8 @@ from accel_rl.training.sweep.queue import Job
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
+_MOST_INTERVALS = 3
+"""between ticks of scores, for whose labels a panel has little room"""
 _SCORE = "episode_return_raw_mean"
 
 
@@ -223,7 +227,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _draw(panels: Sequence[Panel]) -> memoryview:
     """A row for each panel: each configuration's statistics as points with their intervals."""
     most = max(len(panel.estimates) for panel in panels)
-    size = (10.0, len(panels) * (1.2 + 0.4 * most))
+    labels = [[_in_lines(label) for label in panel.estimates] for panel in panels]
+    num_lines = max(label.count("\n") + 1 for each in labels for label in each)
+    size = (10.0, len(panels) * (1.2 + (0.26 + 0.14 * num_lines) * most))
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     for row, panel in enumerate(panels):
@@ -244,8 +250,10 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
                     [each.value], [place], "|", color=_COLOUR, markersize=14, markeredgewidth=2.5
                 )
             axes.set_yticks(range(len(panel.estimates)))
-            axes.set_yticklabels(list(panel.estimates) if column == 0 else [])
+            axes.set_yticklabels(labels[row] if column == 0 else [])
+            axes.tick_params(labelsize=8)
             axes.set_ylim(len(panel.estimates) - 0.5, -0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(_MOST_INTERVALS))
             axes.set_title(name)
             axes.grid(axis="x", color=_GRID, linewidth=0.8)
             axes.set_axisbelow(True)
@@ -254,3 +262,8 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getbuffer()
+
+
+def _in_lines(label: str) -> str:
+    """``label`` broken between its options, so that it leaves room beside it."""
+    return fill(label, width=30, break_long_words=False, break_on_hyphens=False)

@@ -124,7 +124,7 @@ def resolve_key(key: str, options: Mapping[str, Option]) -> str:
     groups = {option.group for option in options.values()} - {""}
     if key in groups:
         raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
-    names = [*options, *(option.name for option in options.values())]
+    names = list(dict.fromkeys([*options, *(option.name for option in options.values())]))
     raise ValueError(f"unknown option {key}; {_suggest(key, names)}")
 
 

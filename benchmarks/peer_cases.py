@@ -84,7 +84,11 @@ PEERS = {
         "script_training.py", "torch, tyro, gym, envpool", ("ppo",), (NATURE,), "cleanrl"
     ),
     "leanrl": Peer(
-        "script_training.py", "torch, tyro, gym, envpool, tensordict", ("ppo",), (NATURE,), "leanrl"
+        "script_training.py",
+        "torch, tyro, gym, envpool, tensordict, torchrl",
+        ("ppo",),
+        (NATURE,),
+        "leanrl",
     ),
     "plain": Peer("plain_ppo.py", "envpool, torch", ("ppo",), (NATURE,)),
 }

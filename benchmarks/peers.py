@@ -104,7 +104,8 @@ def summarise(
     rows, measured = make_rows(results)
     for row in rows:
         if row["error"]:
-            row["error"] = row["error"].strip().splitlines()[-1]
+            lines = row["error"].strip().splitlines()  # the reason, and what the peer said last
+            row["error"] = lines[0] if "no answer" in lines[0] else lines[-1]
         same = find(measured, part="accel_rl", algo=row["algo"], network=row["network"])
         if row["part"] != "accel_rl" and row in measured and same:
             for preset in find(same, variant=""):

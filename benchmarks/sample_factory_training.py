@@ -7,6 +7,7 @@ which rest between measurements. Steps are those that were learned from.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -37,7 +38,11 @@ def main() -> None:
 
     def signal_all(number: signal.Signals) -> None:
         for process in psutil.Process().children(recursive=True):
-            process.send_signal(number)
+            # Not torch's manager of shared memory: it has a process group of its own, in which
+            # nobody would end it, and ends with those that it serves, unless it is stopped.
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getpgid(process.pid) == os.getpgrp():
+                    process.send_signal(number)
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = make_arguments(spec)

@@ -76,6 +76,8 @@ def _stand_in_for_tensorboard(reached: Callable[[int], None]) -> None:
 
 
 def _stand_in_for_tqdm_and_wandb(reached: Callable[[int], None], steps: int | None) -> None:
+    import torch.hub  # noqa: F401  # torch.compile shows its progress with the tqdm found here
+
     class Bar:
         """Of `tqdm`: an iteration each time that it goes on."""
 

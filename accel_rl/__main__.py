@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from accel_rl import __version__
+
 TOOLS = ("evaluate", "play", "plot")
 COMMANDS = (*TOOLS, "sweep")
 
@@ -31,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
         given = sys.argv[1:] if arguments is None else arguments
+        if list(given) == ["--version"]:
+            print(__version__)
+            return 0
         if given and given[0] in TOOLS:
             from accel_rl.training.tools import run_tool
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from saved_runs import trained
 
+import accel_rl
 from accel_rl.__main__ import TOOLS, main
 from accel_rl.training.output import check_output, show_progress
 
@@ -190,3 +191,8 @@ def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
     with console.capture() as capture, show_progress(console, "steps", 8000) as show:
         show(4000)
     assert capture.get() == "steps: 4,000 of 8,000\n"
+
+
+def test_version_is_told(capfd) -> None:
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"{accel_rl.__version__}\n"

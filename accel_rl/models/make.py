@@ -79,7 +79,8 @@ def _choose(
             raise ValueError(
                 f"observations of shape {list(image_shape)} look like images with their channels "
                 "last; networks for images take [channels, height, width]: transpose them in the "
-                "environment, or give model=mlp"
+                "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
+                "have fitting ones)"
             )
         spec = _IMAGE_SPECS[automatic]
         is_large = image_shape and min(spec.feature_shape(*image_shape[1:])) >= 1

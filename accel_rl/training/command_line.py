@@ -229,7 +229,9 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
 def _suggest(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
-        return f"did you mean {' or '.join(dict.fromkeys(close))}?"
+        # Of an option found by both its names the shorter is enough.
+        shown = [each for each in close if "." not in each or each.rpartition(".")[2] not in close]
+        return f"did you mean {' or '.join(shown)}?"
     return f"there are {', '.join(known)}" if len(known) < 20 else "--help lists all"
 
 

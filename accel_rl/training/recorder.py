@@ -222,7 +222,8 @@ class Recorder:
         if names := ", ".join(diverged):
             raise FloatingPointError(
                 f"learning has diverged: {names} not finite after {self.steps:,} "
-                "steps; a smaller learner.lr or a tighter gradient clip may help"
+                "steps; a smaller learner.lr or a tighter gradient clip may help, if no "
+                "observation is NaN or infinite"
             )
 
     def evaluate(self, evaluator: Evaluator, stop: StopRequest) -> None:

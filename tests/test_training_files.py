@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import logging
 import os
+import tracemalloc
 from datetime import datetime
 from pathlib import Path
 
@@ -89,6 +90,19 @@ def test_checkpoint_that_fails_in_the_middle_is_absent_and_the_old_ones_stay(
         save_checkpoint(tmp_path, 6, state_of(6), num_kept=1)
     assert names(tmp_path / "checkpoints") == ["steps_000000000005.pt"]
     assert load_checkpoint(list_checkpoints(tmp_path)[-1])["counts"] == {"steps": 5}
+
+
+def test_checkpoint_is_not_copied_in_memory(tmp_path) -> None:
+    """A saved replay may take half of it."""
+    state = {"frames": torch.ones(50_000_000, dtype=torch.uint8)}
+    tracemalloc.start()
+    try:
+        save_checkpoint(tmp_path, 5, state, num_kept=1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000
+    assert torch.equal(load_checkpoint(list_checkpoints(tmp_path)[-1])["frames"], state["frames"])
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])

@@ -17,8 +17,9 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -72,10 +73,33 @@ def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_k
 
 def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
-    # Through memory, because torch reports a full disk as an internal failure of its file format.
-    buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **state}, buffer)
-    write_whole(path, buffer.getbuffer(), durable=True)
+    write_whole(path, partial(_save, {"format": FORMAT, **state}), durable=True)
+
+
+def _save(state: dict[str, Any], file: BinaryIO) -> None:
+    """Straight into the file: a saved replay may be as large as half of the memory."""
+    writer = _Writer(file)
+    try:
+        torch.save(state, cast(BinaryIO, writer))
+    except RuntimeError:
+        if writer.error is None:
+            raise
+        raise writer.error from None  # of which torch makes a failure of its own file format
+
+
+class _Writer(io.RawIOBase):
+    """Writes to ``file``, and keeps the ``error`` with which that failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 @contextmanager
@@ -20,13 +21,18 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_whole(
-    path: Path, data: bytes | memoryview, *, durable: bool = False, shared: bool = False
+    path: Path,
+    data: bytes | memoryview | Callable[[BinaryIO], object],
+    *,
+    durable: bool = False,
+    shared: bool = False,
 ) -> None:
     """Writes ``data`` to ``path`` so that a reader sees all of it or what was there before.
 
-    It goes to a temporary name beside ``path``, which is then moved. ``durable``: it is on the
-    disk before the move, so that this holds over a power cut too. ``shared``: several processes,
-    also of several machines, may do so at once.
+    ``data`` may be a function that writes it to a file. It goes to a temporary name beside
+    ``path``, which is then moved. ``durable``: it is on the disk before the move, so that this
+    holds over a power cut too. ``shared``: several processes, also of several machines, may do so
+    at once.
 
     Raises:
         OSError: it could not be written; ``path`` is as it was and nothing is left behind.
@@ -36,7 +42,10 @@ def write_whole(
     with naming(path):
         try:
             with temporary.open("wb") as file:
-                file.write(data)
+                if callable(data):
+                    data(file)
+                else:
+                    file.write(data)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())

@@ -29,13 +29,15 @@ def nothing_left_behind() -> Iterator[None]:
     assert not _resources() - before
 
 
-@pytest.fixture(autouse=True)
-def no_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that are not for a GPU find none, nor do processes that they start."""
-    if request.node.get_closest_marker("gpu") is None and torch.cuda.is_available():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+@pytest.fixture(autouse=True, scope="module")
+def no_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Modules of tests that are not for a GPU find none, nor do processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("gpu") is None and torch.cuda.is_available():
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+            patch.setattr(torch.cuda, "device_count", lambda: 0)
+        yield
 
 
 @pytest.fixture

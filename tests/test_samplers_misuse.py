@@ -15,7 +15,7 @@ from accel_rl.samplers import (
 )
 
 CONFIG = SamplerConfig(num_envs=4, horizon=5)
-ONE_WORKER = SamplerConfig(num_envs=4, horizon=5, num_workers=1)
+ONE_WORKER = SamplerConfig(num_envs=2, horizon=5, num_workers=1, num_groups=2)
 
 
 def zeros(step) -> np.ndarray:
@@ -41,6 +41,6 @@ def test_a_factory_that_returns_one_environment_again_is_refused(kind):
     factory = make_env_factory(lambda: gymnasium.wrappers.FlattenObservation(env))
     with pytest.raises(SamplerError, match="has returned the same environment twice"):
         if kind is VectorEnv:
-            VectorEnv(lambda: env, 4, num_workers=1).reset()
+            VectorEnv(lambda: env, 2, num_workers=1, num_groups=2).reset()
         else:
             kind(factory, ONE_WORKER if kind is ParallelSampler else CONFIG).start()

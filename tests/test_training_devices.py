@@ -1,6 +1,7 @@
 """What a run does where its GPU, or another learner's, is not as it should be; without a GPU."""
 
 import dataclasses
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_a_gpu_that_fails_before_the_run_has_a_directory_gives_one_line(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried 20 GiB.\nSee the documentation")
 
     monkeypatch.setattr("accel_rl.training.loop.build", fail)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     with pytest.raises(torch.OutOfMemoryError):
         train(make_config(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -67,8 +69,16 @@ def test_learners_in_step_need_processors_of_one_kind(
 ) -> None:
     store, config = HashStore(), make_config(tmp_path)
     first, second, third = (Team(Ranks(rank, 3), store, 0.2) for rank in range(3))
+    kind = zlib.crc32(torch.backends.cpu.get_cpu_capability().encode())
+    for team in (second, third):
+        team.reach("processor", 1, kind)
     check_same_processors(config, first)
     check_same_processors(config, second)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "VSX")
-    with pytest.raises(ValueError, match=r"this learner computes on VSX, .* use sync=store"):
+    with pytest.raises(ValueError, match=r"learner 2 computes on VSX, .* use sync=store"):
         check_same_processors(config, third)
+    monkeypatch.undo()
+    with pytest.raises(
+        ValueError, match=r"learner 0 computes on .*, and learner 2 on another kind"
+    ):
+        check_same_processors(config, first)

@@ -83,7 +83,8 @@ def test_second_learner_is_evaluated_by_its_own_network(tmp_path, monkeypatch) -
 
     def play(self, agent, stop):  # type: ignore[no-untyped-def]
         played.append((agent.model, agent.epsilon.item()))
-        return {"score": float(len(played))}
+        score = float(len(played))
+        return {"score": score, "episodes": 1, "episode_return_raw_mean": score}
 
     monkeypatch.setattr("accel_rl.training.evaluation.Evaluator._play", play)
     options = [*RUNS["dqn"], "total_steps=400", "epsilon_evaluation=0.07"]

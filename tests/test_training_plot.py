@@ -98,10 +98,15 @@ def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
     assert group.left_out == (runs[0], runs[2])
 
 
-def test_runs_copied_in_one_moment_are_told_apart_by_the_time_in_their_names(tmp_path) -> None:
+def test_copied_runs_are_told_apart_by_the_times_in_names(tmp_path) -> None:
     runs = [saved(tmp_path / f"catch-a2c-0-2026010{day}", {0: 0.0, 10: day}) for day in (2, 1)]
     for run_dir in runs:
         os.utime(run_dir / "config.yaml", (10, 10))
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert group.left_out == (runs[1],)
+    for run_dir, seconds in zip(runs, (1_800_000_002, 1_800_000_001), strict=True):
+        (run_dir / f"events.out.tfevents.{seconds}.host").touch()
+    os.utime(runs[1] / "config.yaml", (20, 20))  # copied later
     (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert group.left_out == (runs[1],)
 

@@ -76,8 +76,8 @@ class GymnasiumEnv:
         return self._spec
 
     @property
-    def unwrapped(self) -> object:
-        """The environment within all wrappers."""
+    def innermost(self) -> object:
+        """Gymnasium's environment within all wrappers."""
         return self.env.unwrapped
 
     def seed(self, seed: np.random.SeedSequence) -> None:

@@ -22,7 +22,7 @@ from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError, name_error, not_running
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
-from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise
+from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise, check_distinct
 
 
 class SerialSampler:
@@ -78,6 +78,7 @@ class SerialSampler:
             self._generation,
         )
         try:
+            check_distinct(self._block.envs)
             self._block.start(self.config.horizon, states)
         except BaseException:
             self.close()

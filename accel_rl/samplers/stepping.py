@@ -37,12 +37,11 @@ def action_noise(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(NOISE_STREAM,)))
 
 
-def check_is_new(envs: Sequence[Environment]) -> None:
-    """Raises SamplerError where the last of ``envs`` is one of those before it, in wrappers too."""
-    inner = [getattr(env, "unwrapped", env) for env in envs]
-    if any(inner[-1] is other for other in inner[:-1]):
+def check_distinct(envs: Sequence[Environment]) -> None:
+    """Raises SamplerError where two of ``envs`` are one object, in Gymnasium's wrappers too."""
+    if len({id(getattr(env, "innermost", env)) for env in envs}) < len(envs):
         raise SamplerError(
-            f"the factory of {envs[-1].spec.name} has returned the same environment twice; it must "
+            f"the factory of {envs[0].spec.name} has returned the same environment twice; it must "
             f"make a new one in each call"
         )
 
@@ -70,6 +69,8 @@ class Carry:
 class Block:
     """The environments of the columns ``columns``; the only writer of these columns, bar actions.
 
+    ``envs``: they themselves.
+
     Raises:
         SamplerError: from `step`, when an environment has more truncated episodes in one rollout
             than ``final_observation_slots``, or gives a reward that is not finite.
@@ -91,13 +92,12 @@ class Block:
         self._rollout = rollout
         self._carry = carry
         self._indices = range(columns.start, columns.stop)
-        self._envs: list[Environment] = []
+        self.envs: list[Environment] = []
         self._seeds = [environment_seed(seed, index, restart) for index in self._indices]
         try:
             for env_seed in self._seeds:
                 env = factory()
-                self._envs.append(env)
-                check_is_new(self._envs)
+                self.envs.append(env)
                 env.seed(env_seed.spawn(1)[0])
         except BaseException:
             with suppress(Exception):
@@ -107,7 +107,7 @@ class Block:
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
         self._steps = Steps(rollout)
-        self._is_waiting = [False] * len(self._envs)
+        self._is_waiting = [False] * len(self.envs)
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
         """Reset all environments into observation row ``row``, decorrelated by random steps.
@@ -115,7 +115,7 @@ class Block:
         Those with a state in ``states`` go on from there instead; their observation is in the row
         already.
         """
-        for i, (env, seed) in enumerate(zip(self._envs, self._seeds, strict=True)):
+        for i, (env, seed) in enumerate(zip(self.envs, self._seeds, strict=True)):
             state = states[self._indices[i]] if states else None
             if state is not None:
                 self._set_state(i, state)
@@ -133,7 +133,7 @@ class Block:
 
     def wait_for_reset(self) -> None:
         """Let all environments wait, in the place of others that were lost within a rollout."""
-        self._is_waiting = [True] * len(self._envs)
+        self._is_waiting = [True] * len(self.envs)
 
     def step(self, t: int) -> None:
         """Take ``action[t]``: results into row ``t``, observations into row ``t + 1``."""
@@ -144,7 +144,7 @@ class Block:
             for i, is_waiting in enumerate(self._is_waiting):
                 if is_waiting:
                     out[i].fill(0)
-        ended = self._steps.take(t, self._envs, self._indices, out, self._is_waiting)
+        ended = self._steps.take(t, self.envs, self._indices, out, self._is_waiting)
         if True in ended:
             terminated, truncated = self._rollout.terminated[t], self._rollout.truncated[t]
             for i, b in enumerate(self._indices):
@@ -165,10 +165,10 @@ class Block:
         return {index: self._get_state(i) for i, index in enumerate(self._indices)}
 
     def close(self) -> None:
-        close_all(self._envs)
+        close_all(self.envs)
 
     def _get_state(self, i: int) -> bytes | None:
-        env = self._envs[i]
+        env = self.envs[i]
         if not isinstance(env, Resumable):
             return None
         try:
@@ -177,7 +177,7 @@ class Block:
             raise env_failure(env, self._indices[i], "get_state", error) from error
 
     def _set_state(self, i: int, state: bytes) -> None:
-        env = self._envs[i]
+        env = self.envs[i]
         if not isinstance(env, Resumable):
             raise SamplerError(
                 f"environment {self._indices[i]} ({env.spec.name}) has a saved state and no "
@@ -210,9 +210,9 @@ class Block:
 
     def _reset(self, i: int, out: NDArray[Any]) -> None:
         try:
-            self._envs[i].reset(out)
+            self.envs[i].reset(out)
         except Exception as error:
-            raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
+            raise env_failure(self.envs[i], self._indices[i], "reset", error) from error
 
 
 def _random_actions(rng: np.random.Generator, max_steps: int, num_actions: int) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory, Environment, close_all
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, EnvStates, check_is_new, environment_seed
+from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed
 from accel_rl.samplers.steps import Steps, env_failure
 
 Autoreset = Literal["NextStep", "SameStep", "Disabled"]
@@ -53,11 +53,10 @@ class VectorBlock:
         self._indices = range(columns.start, columns.stop)
         self._rollout = rollout
         self._autoreset = autoreset
-        self._envs: list[Environment] = []
+        self.envs: list[Environment] = []
         try:
             for _ in self._indices:
-                self._envs.append(factory())
-                check_is_new(self._envs)
+                self.envs.append(factory())
         except BaseException:
             with suppress(Exception):
                 self.close()
@@ -65,11 +64,11 @@ class VectorBlock:
         # As in `Block`, so that unseeded resets give the episodes of a sampler with this seed.
         seeds = [environment_seed(seed, index, restart) for index in self._indices]
         self._seeds = [env_seed.spawn(1)[0] for env_seed in seeds]
-        self._is_seeded = [False] * len(self._envs)
+        self._is_seeded = [False] * len(self.envs)
         self._out = [rollout.observation[1, index, ...] for index in self._indices]
         self._steps = Steps(rollout)
-        self._is_idle = [False] * len(self._envs)  # in the next step: that is where it resets
-        self._has_lost_life = [False] * len(self._envs)  # in its last step, and no more than that
+        self._is_idle = [False] * len(self.envs)  # in the next step: that is where it resets
+        self._has_lost_life = [False] * len(self.envs)  # in its last step, and no more than that
 
     def start(self, row: int, states: EnvStates) -> None:
         """Nothing: the first order resets all environments."""
@@ -79,8 +78,8 @@ class VectorBlock:
         for i, idle in enumerate(self._is_idle):
             if idle:
                 self._begin_episode(i)
-        ended = self._steps.take(0, self._envs, self._indices, self._out, self._is_idle)
-        self._is_idle = [False] * len(self._envs)
+        ended = self._steps.take(0, self.envs, self._indices, self._out, self._is_idle)
+        self._is_idle = [False] * len(self.envs)
         rollout, columns = self._rollout, self._columns
         is_done = rollout.terminated[0, columns] | rollout.truncated[0, columns]
         for i in np.flatnonzero(is_done).tolist():
@@ -99,7 +98,7 @@ class VectorBlock:
                 self._is_idle[i] = False
 
     def close(self) -> None:
-        close_all(self._envs)
+        close_all(self.envs)
 
     def _end_episode(self, i: int, is_over: bool) -> None:
         self._has_lost_life[i] = not is_over
@@ -117,13 +116,13 @@ class VectorBlock:
         if not self._is_seeded[i]:
             self._seed(i, self._seeds[i])
         try:
-            self._envs[i].reset(self._out[i])
+            self.envs[i].reset(self._out[i])
         except Exception as error:
-            raise env_failure(self._envs[i], self._indices[i], "reset", error) from error
+            raise env_failure(self.envs[i], self._indices[i], "reset", error) from error
 
     def _seed(self, i: int, seed: np.random.SeedSequence) -> None:
         try:
-            self._envs[i].seed(seed)
+            self.envs[i].seed(seed)
         except Exception as error:
-            raise env_failure(self._envs[i], self._indices[i], "seed", error) from error
+            raise env_failure(self.envs[i], self._indices[i], "seed", error) from error
         self._is_seeded[i] = True

@@ -36,6 +36,7 @@ from accel_rl.samplers.shared import (
     count_down,
     map_memory,
 )
+from accel_rl.samplers.stepping import check_distinct
 
 Blocks = list[tuple[int, Any]]
 """a worker's environments of each of its groups, by group"""
@@ -186,6 +187,7 @@ def _make_blocks(setup: Setup, arrays: SharedArrays, blocks: Blocks) -> None:
                 setup.restart,
             )
             blocks.append((group, block))
+            check_distinct([env for _, each in blocks for env in each.envs])
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()
             else:

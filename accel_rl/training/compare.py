@@ -176,9 +176,12 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
     )
 
 
-def _began(curve: SavedCurve) -> tuple[int, str]:
-    """When, for sorting: it wrote its config then; its name tells where that was copied."""
-    return (curve.run_dir / "config.yaml").stat().st_mtime_ns, curve.run_dir.name
+def _began(curve: SavedCurve) -> tuple[float, str]:
+    """When, for sorting. TensorBoard's files have it in their names, whenever they were copied."""
+    events = (each.name.split(".") for each in curve.run_dir.glob("events.out.tfevents.*"))
+    starts = [float(parts[3]) for parts in events if parts[3].isdigit()]
+    written = (curve.run_dir / "config.yaml").stat().st_mtime
+    return max(starts, default=written), curve.run_dir.name
 
 
 def format_x(x: float, axis: Axis) -> str:

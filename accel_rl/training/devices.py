@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 
 from accel_rl.capture import EAGER, Capture, check_compilers
@@ -56,7 +58,7 @@ def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:
 
 
 def check_same_processors(config: TrainConfig, team: Team) -> None:
-    """Raises ValueError where this learner's GPU, or CPU, is not of the first learner's kind.
+    """Raises ValueError, in all learners, unless their GPUs, or CPUs, are of one kind.
 
     In step each applies the rule to its own copy of the parameters. They stay equal to the bit
     where the gradient's norm is rounded alike; how a GPU divides a sum depends on its model.
@@ -64,11 +66,14 @@ def check_same_processors(config: TrainConfig, team: Team) -> None:
     device, kind = learner_device(config, team.ranks), torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
-    first = team.share("processor", kind)
-    if kind != first:
+    own = zlib.crc32(kind.encode())
+    team.reach("processor", 1, own)
+    others = [rank for rank, each in team.wait_for_all("processor", 1).items() if each != own]
+    if others:
         raise ValueError(
-            f"this learner computes on {kind}, and the first one on {first}: in step their "
-            f"parameters would drift apart; use sync=store, or GPUs (CPUs) of one kind"
+            f"learner {team.ranks.rank} computes on {kind}, and learner {others[0]} on another "
+            f"kind: in step their parameters would drift apart; use sync=store, or GPUs (CPUs) of "
+            f"one kind"
         )
 
 

@@ -138,8 +138,7 @@ def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> 
     if config.num_learners != team.ranks.size:
         raise ValueError(
             f"{config.num_learners} learners are asked for, and this process is one of "
-            f"{team.ranks.size}: start them with `python -m accel_rl`, or leave learners and gpus "
-            f"out"
+            f"{team.ranks.size}: start them with `python -m accel_rl`, or give learners=1"
         )
     try:
         return build(config, saved, team)

@@ -238,10 +238,10 @@ class Recorder:
     def write_evaluation(self, row: Mapping[str, float]) -> None:
         """A row of ``evaluation.csv``, the counts put before it."""
         self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
-        text = (
-            f"evaluation after {self.steps:,} steps: score {row['episode_return_raw_mean']:.4g}, "
-            f"{row['episodes']:,.0f} games"
-        )
+        text = f"evaluation after {self.steps:,} steps: no game was finished"
+        if games := round(row["episodes"]):
+            score = f"{row['episode_return_raw_mean']:.4g} in {games:,} game{'s' * (games > 1)}"
+            text = f"evaluation after {self.steps:,} steps: score {score}"
         self._progress.say(text)
         _LOGGER.info("%s", text)
 

@@ -16,7 +16,8 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     """A table for a terminal ``width`` columns wide, whose cells break between words.
 
     The first column is that of labels, which break first. A label is folded within a word only
-    where no other break is left; numbers and headers never are, be the table too wide.
+    where no other break is left; numbers and headers never are where the terminal is as wide as
+    they are together.
     """
     columns = list(zip(head, *rows, strict=True))
     lines = [[line for cell in column for line in cell.split("\n")] for column in columns]

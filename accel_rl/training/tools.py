@@ -59,10 +59,10 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         if plot_options.what == "scores":
             groups = plot(runs, plot_options)
             console.print(scores_table(groups, plot_options.x, console.width))
-            if left_out := sum(len(group.left_out) for group in groups):
+            if left_out := [run for group in groups for run in group.left_out]:
+                names = ", ".join(run.name for run in left_out)
                 print(
-                    f"{left_out} of {len(runs)} runs left out: newer ones have the same options "
-                    "and seed",
+                    f"left out, since newer runs have the same options and seed: {names}",
                     file=sys.stderr,
                 )
         else:

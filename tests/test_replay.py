@@ -3,97 +3,11 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from replay_worlds import CPU, B, T, World, everything, make
 
-from accel_rl.agents import RolloutTensors
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
-
-CPU = torch.device("cpu")
-T, B = 3, 4
-
-
-class World:
-    """Random episodes whose frames are numbered, with all that a learner was ever shown of them.
-
-    A step may end the game (terminated), cut it off (truncated), do both, or lose a life. Stacks
-    are blank before an episode's first frame and after a lost life. With ``waits`` the rest of a
-    rollout after an episode's end is not valid.
-    """
-
-    def __init__(self, stack: int, waits: bool, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.stack, self.waits = stack, waits
-        self.number = 1000
-        self.history: list[list[int]] = [[] for _ in range(B)]
-        for b in range(B):
-            for _ in range(stack):  # the first rollout begins in the middle of an episode
-                self._push(b)
-        self.steps: list[list[dict[str, Any]]] = [[] for _ in range(B)]
-
-    def rollout(self) -> RolloutTensors:
-        rows = [self._step(b, t) for t in range(T) for b in range(B)]
-        observation = [row["observation"] for row in rows] + [self._observe(b) for b in range(B)]
-
-        def field(name: str, dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor([row[name] for row in rows], dtype=dtype).view(T, B)
-
-        if self.waits:
-            for b in range(B):
-                if not rows[(T - 1) * B + b]["valid"] or rows[(T - 1) * B + b]["ended"]:
-                    self._restart(b)
-        shape = (T + 1, B, self.stack, 2) if self.stack > 1 else (T + 1, B, 2)
-        return RolloutTensors(
-            observation=torch.tensor(observation, dtype=torch.int32).reshape(shape),
-            action=field("action", torch.int64),
-            reward=field("reward", torch.float32),
-            terminated=field("terminated", torch.bool),
-            truncated=field("truncated", torch.bool),
-            valid=field("valid", torch.bool),
-            final_observation=torch.empty(0),
-            final_step=torch.empty(0, dtype=torch.int64),
-            final_env=torch.empty(0, dtype=torch.int64),
-        )
-
-    def _step(self, b: int, t: int) -> dict[str, Any]:
-        record = self.steps[b]
-        if self.waits and t > 0 and (record[-1]["ended"] or not record[-1]["valid"]):
-            row = {"observation": [[0, 0]] * self.stack, "action": 0, "reward": 0.0}
-            row |= dict.fromkeys(("terminated", "truncated", "ended", "valid"), False)
-        else:
-            kind = self.rng.choice(
-                ["on", "over", "cut", "both", "life"], p=[0.6, 0.1, 0.1, 0.1, 0.1]
-            )
-            row = {
-                "observation": self._observe(b),
-                "action": int(self.rng.integers(5)),
-                "reward": float(self.rng.normal()),
-                "terminated": kind in ("over", "both", "life"),
-                "truncated": kind in ("cut", "both"),
-                "ended": kind in ("over", "both", "cut"),
-                "valid": True,
-            }
-            if row["ended"] and self.waits:
-                self.history[b] = []
-            elif kind != "on":
-                self._restart(b)
-            else:
-                self._push(b)
-        record.append(row)
-        return row
-
-    def _restart(self, b: int) -> None:
-        self.history[b] = []
-        self._push(b)
-
-    def _push(self, b: int) -> None:
-        self.number += 1
-        self.history[b] = [*self.history[b], self.number][-self.stack :]
-
-    def _observe(self, b: int) -> list[list[int]]:
-        blanks = [0] * (self.stack - len(self.history[b]))
-        return [[number, -number] for number in blanks + self.history[b]]
 
 
 def slow_window(steps: list[dict[str, Any]], s: int, n: int, gamma: float) -> tuple[float, float]:
@@ -107,26 +21,6 @@ def slow_window(steps: list[dict[str, Any]], s: int, n: int, gamma: float) -> tu
         if row["truncated"]:
             raise StopIteration
     return total, gamma**n
-
-
-def make(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> Replay:
-    spec = ReplaySpec(
-        size=slots * B,
-        num_envs=B,
-        horizon=T,
-        observation_shape=(stack, 2) if stack > 1 else (2,),
-        observation_dtype=torch.int32,
-        frame_stack=stack,
-        n_step=n,
-        gamma=0.9,
-        **options,
-    )
-    return Replay(spec, CPU)
-
-
-def everything(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-    step = torch.arange(replay.low, replay.high).repeat_interleave(B)
-    return step, torch.arange(B).repeat(replay.high - replay.low)
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["immediate", "wait"])
@@ -171,15 +65,27 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
     assert num_valid > 200 and num_cut > 10
 
 
-def test_draws_where_no_step_is_valid_are_finite_and_not_valid() -> None:
-    world, replay = World(stack=3, waits=False), make(stack=3)
-    priorities = Priorities(replay, alpha=0.5, default=1.0)
-    batch = world.rollout()
-    replay.append(batch._replace(valid=torch.zeros_like(batch.valid)))
-    priorities.follow()
-    step, env, probability = priorities.draw(8, torch.Generator().manual_seed(0))
-    assert probability.tolist() == [1.0] * 8
-    assert not replay.gather(step, env).valid.any()
+@pytest.mark.parametrize("stack", [255, 256])
+def test_long_stacks_are_those_seen_also_after_more_steps_than_a_byte_counts(stack: int) -> None:
+    """One episode ends after step 299; frames are numbered from 1 within each."""
+    replay = make(stack, slots=700)
+    nothing = torch.zeros(T, B, dtype=torch.bool)
+
+    def seen(s: int) -> torch.Tensor:
+        number = s + 1 if s < 300 else s - 299
+        return torch.arange(number - stack + 1, number + 1).clamp(min=0).int()
+
+    for first in range(0, 600, T):
+        stacks = torch.stack([seen(s) for s in range(first, first + T + 1)])  # [T + 1, stack]
+        batch = World(stack=1, waits=False).rollout()
+        observation = stacks[:, None, :, None].expand(-1, B, -1, 2)
+        terminated = nothing | (torch.arange(first, first + T) == 299)[:, None]
+        replay.append(
+            batch._replace(observation=observation, terminated=terminated, truncated=nothing)
+        )
+    for s in range(stack, 599):
+        found = replay.gather(torch.tensor([s]), torch.tensor([0])).observation[0, :, 0]
+        assert torch.equal(found, seen(s)), s
 
 
 def test_uniform_draws_are_even_over_steps_and_environments() -> None:
@@ -194,98 +100,6 @@ def test_uniform_draws_are_even_over_steps_and_environments() -> None:
     assert len(counts) == cells
     deviation = (counts - num / cells).abs().max() / (num / cells) ** 0.5
     assert deviation < 4  # standard errors; none is starved, the last environment least of all
-
-
-def leaves(replay: Replay, priorities: Priorities) -> dict[tuple[int, int], float]:
-    """Priority of each step that has one above 0."""
-    tree = priorities.get_state()["leaves"].view(replay.spec.num_slots, B)
-    first = max(0, replay.num_stored - replay.spec.num_slots)
-    return {
-        (s, b): tree[s % replay.spec.num_slots, b].item()
-        for s in range(first, max(replay.num_stored, replay.spec.num_slots))
-        for b in range(B)
-        if tree[s % replay.spec.num_slots, b] > 0
-    }
-
-
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("stack", [1, 3])
-def test_exactly_the_valid_steps_have_a_priority_at_every_cursor(stack: int, n: int) -> None:
-    world, replay = World(stack, waits=False), make(stack, n)
-    priorities = Priorities(replay, alpha=0.5, default=4.0)
-    for _ in range(20):
-        replay.append(world.rollout())
-        priorities.follow()
-        batch = replay.gather(*everything(replay))
-        drawable = zip(
-            batch.step[batch.valid].tolist(), batch.env[batch.valid].tolist(), strict=True
-        )
-        assert leaves(replay, priorities) == dict.fromkeys(drawable, 2.0)
-
-
-def filled(default: float = 1.0, alpha: float = 1.0) -> tuple[World, Replay, Priorities]:
-    world, replay = World(stack=1, waits=False), make(stack=1)
-    priorities = Priorities(replay, alpha, default)
-    for _ in range(8):
-        replay.append(world.rollout())
-        priorities.follow()
-    return world, replay, priorities
-
-
-def test_draws_follow_priorities() -> None:
-    _, replay, priorities = filled()
-    step, env = (torch.tensor(each) for each in zip(*leaves(replay, priorities), strict=True))
-    wanted = torch.rand(len(step), generator=torch.Generator().manual_seed(1)).double() + 0.1
-    priorities.update(step, env, wanted)
-    num = 100_000
-    drawn, drawn_env, probability = priorities.draw(num, torch.Generator().manual_seed(0))
-    cell = {(s, b): i for i, (s, b) in enumerate(zip(step.tolist(), env.tolist(), strict=True))}
-    index = [cell[s, b] for s, b in zip(drawn.tolist(), drawn_env.tolist(), strict=True)]
-    share = wanted / wanted.sum()
-    torch.testing.assert_close(probability, share[index])
-    counts = np.bincount(index, minlength=len(share))
-    # Stratified: each share of the sum gives one, so a leaf's count is exact up to its two ends.
-    assert np.abs(counts - num * share.numpy()).max() <= 2
-
-
-def test_late_priority_does_not_revive_an_overwritten_step() -> None:
-    world, replay, priorities = filled()
-    step, env, _ = priorities.draw(64, torch.Generator().manual_seed(0))
-    for _ in range(7):  # more than the whole ring
-        replay.append(world.rollout())
-        priorities.follow()
-    before = leaves(replay, priorities)
-    priorities.update(step, env, torch.full((64,), 9.0))
-    assert leaves(replay, priorities) == before
-
-
-def test_priority_is_not_given_to_steps_that_cannot_be_drawn() -> None:
-    _, replay, priorities = filled()
-    batch = replay.gather(*everything(replay))
-    before = leaves(replay, priorities)
-    assert not batch.valid.all()
-    priorities.update(batch.step[~batch.valid], batch.env[~batch.valid], torch.tensor(5.0))
-    assert leaves(replay, priorities) == before
-
-
-def test_state_gives_the_same_draws_and_goes_on_alike() -> None:
-    world, replay, priorities = filled()
-    other = make(stack=1)
-    other.set_state(replay.get_state())
-    other_priorities = Priorities(other, 1.0, 1.0)
-    other_priorities.set_state(priorities.get_state())
-    for _ in range(3):
-        batch = world.rollout()
-        for each, its in ((replay, priorities), (other, other_priorities)):
-            each.append(batch)
-            its.follow()
-        drawn, other_drawn = (
-            each.draw(32, torch.Generator().manual_seed(2))
-            for each in (priorities, other_priorities)
-        )
-        assert all(map(torch.equal, drawn, other_drawn))
-        one, two = replay.gather(*drawn[:2]), other.gather(*other_drawn[:2])
-        assert all(map(torch.equal, one, two))
 
 
 def test_ring_that_is_too_short_is_refused() -> None:

@@ -284,7 +284,7 @@ class Replay:
         ages = []
         for t in range(len(ended)):
             ages.append(self._next_age.clone())
-            self._next_age.add_(1).clamp_(max=most).mul_(~ended[t])
+            self._next_age.add_(self._next_age < most).mul_(~ended[t])
         return torch.stack(ages)
 
     def _slots(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:

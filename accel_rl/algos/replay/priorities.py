@@ -62,13 +62,15 @@ class Priorities:
     def update(self, step: Tensor, env: Tensor, priority: Tensor) -> None:
         """Give these steps, ``[n]``, the priorities ``[n]``, above 0.
 
-        Steps that have been overwritten since they were drawn stay as they are.
+        Steps that have been overwritten since they were drawn stay as they are, and so do those
+        whose priority is not finite, as it is once learning has diverged.
         """
         spec = self._replay.spec
         leaf = step % spec.num_slots * spec.num_envs + env
         before = self._tree.get(leaf)
         is_there = (step >= self._low) & (step < self._high) & (before > 0)
-        self._tree.set(leaf, torch.where(is_there, priority.double() ** self._alpha, before))
+        new = priority.double() ** self._alpha
+        self._tree.set(leaf, torch.where(is_there & new.isfinite(), new, before))
 
     def get_state(self) -> dict[str, Any]:
         spec = self._replay.spec

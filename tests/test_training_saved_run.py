@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import torch
 from saved_runs import SMALL_DQN, Pay, prefer_action, trained
 
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
+from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler, VectorEnv
-from accel_rl.training.checkpoint import save_checkpoint
+from accel_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.run_directory import write_config
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
@@ -113,6 +114,17 @@ def test_checkpoint_that_is_not_there_is_refused_with_those_that_are(tmp_path) -
         save_checkpoint(tmp_path, steps, {}, num_kept=3)
     with pytest.raises(ValueError, match=r"no checkpoint of step 80; there are 0, 1200$"):
         latest_checkpoint(tmp_path, 80)
+
+
+def test_agent_is_loaded_without_reading_a_saved_replay(tmp_path, monkeypatch) -> None:
+    run_dir = trained(tmp_path / "run", *SMALL_DQN, "env=catch", "save_replay=true")
+    path, config = latest_checkpoint(run_dir), read_config(run_dir)
+    assert "replay" in load_checkpoint(path)["algorithm"]
+    loads = mock.Mock(wraps=torch.load)
+    monkeypatch.setattr(torch, "load", loads)
+    spec = probe_spec(make_env_factory("catch"))
+    load_agent(path, config, spec, torch.device("cpu"))
+    assert [call.kwargs["mmap"] for call in loads.mock_calls] == [True]
 
 
 # ---- the policy in one's own programs ------------------------------------------------------------

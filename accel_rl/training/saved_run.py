@@ -176,7 +176,7 @@ def load_agent(
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
-    state = load_checkpoint(checkpoint)
+    state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
     agent = make_agent(config.learner, config.model, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks
 from accel_rl.presets import PRESETS
@@ -126,7 +127,7 @@ def test_costs_of_several_learners_have_their_exchange() -> None:
 def test_parts_are_measured_on_the_cpu_where_the_learners_will_be(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = parse_arguments(["env=catch", "learners=2", "gpus=0"])
-    assert learner_device(alone(config, 2), Ranks()).type == "cpu"
+    assert learner_device(alone(config, 2, 1), Ranks()).type == "cpu"
 
 
 def test_node_of_a_learner_is_that_of_the_gpu_that_it_shares(monkeypatch) -> None:
@@ -138,7 +139,7 @@ def test_node_of_a_learner_is_that_of_the_gpu_that_it_shares(monkeypatch) -> Non
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_alone_a_learner_has_its_share_of_everything(algo: str, num_learners: int) -> None:
     config = parse_arguments([f"algo={algo}", f"learners={num_learners}"])
-    own = alone(config, num_learners)
+    own = alone(config, num_learners, frame_stack=4)
     divisor = 1 if config.parallel.sync == "store" else num_learners
     assert own.sampler.num_envs == config.sampler.num_envs // divisor
     assert own.num_learners == 1 and own.serial
@@ -146,6 +147,22 @@ def test_alone_a_learner_has_its_share_of_everything(algo: str, num_learners: in
         if hasattr(config.learner, name):
             whole = getattr(config.learner, name)
             assert getattr(own.learner, name) == whole // divisor
+
+
+@pytest.mark.parametrize("algo", ["dqn", "async_dqn"])
+def test_alone_a_second_learner_has_its_share_too(algo: str) -> None:
+    options = ["learners=2", "secondary_learner=true", "secondary_batch_size=256"]
+    learner = alone(parse_arguments([f"algo={algo}", *options]), 2, frame_stack=4).learner
+    assert isinstance(learner, DQNConfig)
+    assert learner.secondary_batch_size == (256 if algo == "async_dqn" else 128)
+
+
+@pytest.mark.parametrize("frame_stack", [2, 32])
+def test_parts_of_a_run_with_stacks_of_any_length_are_measured(frame_stack: int) -> None:
+    arguments = ["algo=dqn", "env=pong", f"frame_stack={frame_stack}", "num_envs=4"]
+    arguments += ["observation_size=84x84", "batch_size=4", "replay_size=400", "min_steps=200"]
+    with PartsOfOne(parse_arguments(arguments), 1) as parts:
+        assert parts.parts.exchange.num_updates > 0
 
 
 def test_plan_of_the_papers_machine_gives_each_gpu_five_cores() -> None:

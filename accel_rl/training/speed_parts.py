@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from accel_rl.algos import DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
+from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import SerialSampler
 from accel_rl.samplers.base import PolicyInput
@@ -66,9 +66,9 @@ class PartsOfOne:
     """
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
-        self._config = alone(config, num_learners)
-        self._num_learners = num_learners
         factory = make_env_factory(config.env, config.atari)
+        self._config = alone(config, num_learners, probe_spec(factory).frame_stack)
+        self._num_learners = num_learners
         few = dataclasses.replace(
             self._config.sampler, num_envs=_NUM_SIMULATORS, num_groups=1, decorrelation_steps=0
         )
@@ -174,10 +174,11 @@ class PartsOfOne:
         return _all_reduce_pair(gradient.numel(), seconds)
 
 
-def alone(config: TrainConfig, num_learners: int) -> TrainConfig:
+def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConfig:
     """The config of a run that does alone what one of ``num_learners`` does of the run ``config``.
 
     With a serial sampler; and in the DQN family it learns from the start, with a smaller replay.
+    ``frame_stack``: the environment's.
     """
     share = sampler_share(config, Ranks(size=num_learners))
     learner: LearnerConfig = config.learner
@@ -186,11 +187,15 @@ def alone(config: TrainConfig, num_learners: int) -> TrainConfig:
     if isinstance(learner, PPOConfig):
         learner = dataclasses.replace(learner, minibatch_size=learner.minibatch_size // divisor)
     elif isinstance(learner, DQNConfig):
-        fewest = (share.horizon + learner.n_step + 16) * share.num_envs
+        fewest = (share.horizon + learner.n_step + frame_stack) * share.num_envs
         size = max(2 * fewest, min(learner.replay_size // num_learners, _MOST_REPLAY_STEPS))
-        batch_size = learner.batch_size // divisor
+        secondary = learner.secondary_batch_size
         learner = dataclasses.replace(
-            learner, batch_size=batch_size, replay_size=size, min_steps=fewest
+            learner,
+            batch_size=learner.batch_size // divisor,
+            secondary_batch_size=None if secondary is None else secondary // divisor,
+            replay_size=size,
+            min_steps=fewest,
         )
         total_steps = max(total_steps, fewest + 1)
     return dataclasses.replace(

@@ -162,6 +162,16 @@ def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     assert agent.act(torch.zeros(3, 3), uniform, slice(0, 3))[0].item() == 0
 
 
+def test_epsilon_of_each_environment_reaches_its_end_and_the_mean_is_logged() -> None:
+    learner, agent, _ = make(epsilon_per_env=True, epsilon_steps=48, epsilon_final=0.1)
+    source = batches()
+    for _ in range(3):
+        metrics = learner.update(next(source), progress=0.0)
+    expected = [0.1 ** (1 + 7 * i / 5) for i in range(B)]
+    assert agent.epsilon.tolist() == pytest.approx(expected, rel=1e-6)  # the last is 1e-8
+    assert metrics["epsilon"].item() == pytest.approx(sum(expected) / B)
+
+
 @pytest.mark.parametrize("num_sharing", [2, 1], ids=["in-step", "store"])
 def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharing: int) -> None:
     """Each of two has half of the environments; those of a store have each its own."""

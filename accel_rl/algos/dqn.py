@@ -193,7 +193,7 @@ class DQN:
         ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
         rate = torch.full((), ratio, device=self._device)
         rates = rate, rate * config.batch_size
-        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon[-1], *rates), strict=True))
+        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon.mean(), *rates), strict=True))
         return metrics | self._measurements.take()
 
     def _learn(self, lr: float) -> Tensor:
@@ -266,4 +266,5 @@ class DQN:
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial
         progress = min(1.0, self._steps / self.config.epsilon_steps)
-        self._agent.epsilon = initial + progress * (self._final_epsilon - initial)
+        # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
+        self._agent.epsilon = (1 - progress) * initial + progress * self._final_epsilon

@@ -273,7 +273,7 @@ NOTES: dict[str, Notes] = {
             _DUELING,
             _LOCKS,
             "Epsilon, target updates and the beginning of learning go by the steps that all "
-            "learners have really taken; there by the first learner's, times their number.",
+            "learners have really taken; there each learner's go by its own.",
         ),
         (),
     ),

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from accel_rl.config import TrainConfig
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from accel_rl.training.checkpoint import (
+    list_checkpoints,
+    load_checkpoint,
+    part_path,
+    save_checkpoint,
+    save_part,
+)
 from accel_rl.training.files import write_whole
 from accel_rl.training.run_directory import log_to, make_run_directory
 
@@ -79,6 +85,30 @@ def test_only_the_last_checkpoints_are_kept(tmp_path) -> None:
         1_000,
         20_000,
     ]
+
+
+def test_parts_are_deleted_once_no_checkpoint_that_is_kept_needs_them(tmp_path) -> None:
+    """Of two learners until step 200, and of one from there on."""
+
+    def parts() -> list[str]:
+        return [name for name in names(tmp_path / "checkpoints") if name.startswith("part")]
+
+    for steps in (100, 200):
+        save_part(tmp_path, steps - 10, 1, {}, num_kept=2)  # in a store they lag
+        save_checkpoint(tmp_path, steps, {"parts": {1: steps - 10}}, num_kept=2)
+    both = [f"part_{steps:012d}_learner_1.pt" for steps in (90, 190)]
+    assert parts() == both
+    save_checkpoint(tmp_path, 300, {"parts": {}}, num_kept=2)
+    assert parts() == both[1:]
+    save_checkpoint(tmp_path, 400, {"parts": None}, num_kept=2)
+    assert parts() == []
+
+
+def test_parts_stay_where_a_checkpoint_is_broken(tmp_path) -> None:
+    save_part(tmp_path, 90, 1, {}, num_kept=2)
+    save_checkpoint(tmp_path, 100, {"parts": {1: 90}}, num_kept=2).write_bytes(b"cut off")
+    save_checkpoint(tmp_path, 200, {"parts": {}}, num_kept=2)
+    assert part_path(tmp_path, 90, 1).exists()
 
 
 def test_checkpoint_that_fails_in_the_middle_is_absent_and_the_old_ones_stay(

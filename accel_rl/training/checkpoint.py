@@ -37,7 +37,7 @@ def checkpoint_path(run_dir: Path, steps: int) -> Path:
 
 
 def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
-    """Writes a checkpoint and deletes all but the last ``num_kept``.
+    """Writes a checkpoint; deletes all but the last ``num_kept``, and parts older than theirs.
 
     ``state`` holds tensors and plain values only. A CUDA tensor is read here, which waits for
     the device.
@@ -49,6 +49,7 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
     _write(path, state)
     for old in list_checkpoints(run_dir)[:-num_kept]:
         old.unlink()
+    _delete_old_parts(run_dir)
     return path
 
 
@@ -68,7 +69,24 @@ def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_k
     path = part_path(run_dir, steps, rank)
     _write(path, state)
     for old in sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1]:
-        old.unlink()
+        old.unlink(missing_ok=True)  # the first learner deletes some, too
+
+
+def _delete_old_parts(run_dir: Path) -> None:
+    """Deletes what no checkpoint needs, also of learners that the run has no more."""
+    parts = list((run_dir / "checkpoints").glob("part_*.pt"))
+    kept = list_checkpoints(run_dir)
+    if not parts:
+        return
+    try:
+        named = [load_checkpoint(path, mapped=True).get("parts") or {} for path in kept]
+    except ValueError:  # a broken one may need any of them
+        return
+    steps = [f"{number:012d}" for each in named for number in each.values()]
+    oldest = min(steps, default=kept[0].stem.removeprefix("steps_"))
+    for part in parts:
+        if part.name < f"part_{oldest}":
+            part.unlink(missing_ok=True)
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:

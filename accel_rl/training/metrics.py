@@ -28,7 +28,7 @@ Row = Mapping[str, float]
 
 
 class LearnerMetrics:
-    """The mean of each of the learner's metrics over the updates since the last `take` that had it.
+    """The mean of each of the learner's metrics since the last `take`, over the iterations with it.
 
     Sums stay on the learner's device; only `take` reads them, which waits for it.
     """

@@ -176,6 +176,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         if isinstance(config.learner, DQNConfig) and config.learner.secondary_learner:
             agents[PREFIX] = copy.deepcopy(agent)
             learner = _add_second(config, learner, agents[PREFIX], team)
+            _count_seconds_of(learner.exchange, exchange)
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
@@ -277,6 +278,17 @@ def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent, team: Team
     exchange = make_exchange(config, first.config.secondary, agent, team, "second")
     seed = rank_seed(seed, team.ranks.rank)
     return TwoLearners(first, agent, exchange, seed, team.ranks)
+
+
+def _count_seconds_of(second: Exchange, first: Exchange) -> None:
+    """What ``first`` tells of its seconds is for both from here on; of the rest, its own."""
+    take_own = first.take_metrics
+
+    def take_metrics() -> dict[str, float]:
+        own, others = take_own(), second.take_metrics()
+        return own | {k: own[k] + others[k] for k in own if k.endswith("_seconds")}
+
+    first.take_metrics = take_metrics  # type: ignore[method-assign]
 
 
 def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:

@@ -27,7 +27,7 @@ def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_
     table = run_dir / "evaluation.csv"
     lines = table.read_text().splitlines(keepends=True)
     assert len(lines) == 3
-    assert "evaluation after 1,000 steps: score " in (run_dir / "train.log").read_text()
+    assert "evaluation after 1,040 steps: score " in (run_dir / "train.log").read_text()
     table.write_text("".join(lines[: 1 + kept_rows]) if kept_rows else "")
     assert not is_finished(planned, run_dir)
     (checkpoint,) = list_checkpoints(run_dir)

@@ -96,7 +96,7 @@ class FakeEvaluator:
 
     def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
         self.tape.append("evaluate")
-        return {"episode_return_raw_mean": 9.0}
+        return {"episodes": 1, "episode_return_raw_mean": 9.0}
 
 
 class TapedRecorder(Recorder):
@@ -207,7 +207,7 @@ def test_evaluation_comes_after_recording_when_it_is_due(tmp_path) -> None:
     assert tape[4:10] == [*iteration("0.33"), "row 8", "evaluate"]
     assert tape.count("evaluate") == 1
     text = (tmp_path / "evaluation.csv").read_text()
-    assert text == "steps,frames,episode_return_raw_mean\n8,32,9\n"
+    assert text == "steps,frames,episodes,episode_return_raw_mean\n8,32,1,9\n"
 
 
 def test_run_takes_exactly_the_planned_steps(tmp_path) -> None:

@@ -17,7 +17,8 @@ class World:
 
     A step may end the game (terminated), cut it off (truncated), do both, or lose a life. Stacks
     are blank before an episode's first frame and after a lost life. With ``waits`` the rest of a
-    rollout after an episode's end is not valid.
+    rollout after an episode's end is not valid. ``finals``: the steps, (environment, step), that
+    have a final observation, in the order in which a learner is given them.
     """
 
     def __init__(self, stack: int, waits: bool, seed: int = 0) -> None:
@@ -29,9 +30,12 @@ class World:
             for _ in range(stack):  # the first rollout begins in the middle of an episode
                 self._push(b)
         self.steps: list[list[dict[str, Any]]] = [[] for _ in range(B)]
+        self.finals: list[tuple[int, int]] = []
 
     def rollout(self) -> RolloutTensors:
         rows = [self._step(b, t) for t in range(T) for b in range(B)]
+        finals = [(i // B, i % B) for i, row in enumerate(rows) if "final" in row]
+        self.finals += [(b, len(self.steps[b]) - T + t) for t, b in finals]
         observation = [row["observation"] for row in rows] + [self._observe(b) for b in range(B)]
 
         def field(name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -41,17 +45,18 @@ class World:
             for b in range(B):
                 if not rows[(T - 1) * B + b]["valid"] or rows[(T - 1) * B + b]["ended"]:
                     self._restart(b)
-        shape = (T + 1, B, self.stack, 2) if self.stack > 1 else (T + 1, B, 2)
+        shape = (self.stack, 2) if self.stack > 1 else (2,)
+        final = [rows[t * B + b]["final"] for t, b in finals]
         return RolloutTensors(
-            observation=torch.tensor(observation, dtype=torch.int32).reshape(shape),
+            observation=torch.tensor(observation, dtype=torch.int32).reshape(T + 1, B, *shape),
             action=field("action", torch.int64),
             reward=field("reward", torch.float32),
             terminated=field("terminated", torch.bool),
             truncated=field("truncated", torch.bool),
             valid=field("valid", torch.bool),
-            final_observation=torch.empty(0),
-            final_step=torch.empty(0, dtype=torch.int64),
-            final_env=torch.empty(0, dtype=torch.int64),
+            final_observation=torch.tensor(final, dtype=torch.int32).reshape(-1, *shape),
+            final_step=torch.tensor([t for t, _ in finals], dtype=torch.int64),
+            final_env=torch.tensor([b for _, b in finals], dtype=torch.int64),
         )
 
     def _step(self, b: int, t: int) -> dict[str, Any]:
@@ -72,6 +77,9 @@ class World:
                 "ended": kind in ("over", "both", "cut"),
                 "valid": True,
             }
+            if kind == "cut":
+                self._push(b)
+                row["final"] = self._observe(b)
             if row["ended"] and self.waits:
                 self.history[b] = []
             elif kind != "on":

@@ -10,17 +10,19 @@ from replay_worlds import CPU, B, T, World, everything, make
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 
 
-def slow_window(steps: list[dict[str, Any]], s: int, n: int, gamma: float) -> tuple[float, float]:
-    """Return and discount; raises StopIteration where a truncation is crossed."""
+def slow_window(
+    steps: list[dict[str, Any]], s: int, n: int, gamma: float
+) -> tuple[float, float, Any]:
+    """Return, discount and next observation (None: not seen yet, or of no interest)."""
     total = 0.0
     for k in range(n):
         row = steps[s + k]
         total += gamma**k * row["reward"]
         if row["terminated"]:
-            return total, 0.0
+            return total, 0.0, None
         if row["truncated"]:
-            raise StopIteration
-    return total, gamma**n
+            return total, gamma ** (k + 1), row["final"]
+    return total, gamma**n, steps[s + n]["observation"] if s + n < len(steps) else None
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["immediate", "wait"])
@@ -31,7 +33,7 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
     slots: int, stack: int, n: int, waits: bool
 ) -> None:
     world, replay = World(stack, waits), make(stack, n, slots)
-    num_valid = num_cut = 0
+    num_valid = num_finals = 0
     for collected in range(1, 20):
         replay.append(world.rollout())
         stored = collected * T
@@ -43,26 +45,88 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
         assert len(batch.valid) == (replay.high - replay.low) * B
         for i, (s, b) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
             steps = world.steps[b]
-            try:
-                return_, discount = slow_window(steps, s, n, gamma=0.9)
-                expected = steps[s]["valid"] and s >= stack - 1
-            except StopIteration:
-                expected = False
-                num_cut += 1
-            assert batch.valid[i].item() == expected
-            if not expected:
+            assert batch.valid[i].item() == (steps[s]["valid"] and s >= stack - 1)
+            if not batch.valid[i]:
                 continue
+            return_, discount, following = slow_window(steps, s, n, gamma=0.9)
             num_valid += 1
+            num_finals += any("final" in row for row in steps[s : s + n])
             shape = batch.observation[i].shape
             seen = torch.tensor(steps[s]["observation"]).view(shape)
             assert torch.equal(batch.observation[i].long(), seen)
             assert batch.action[i].item() == steps[s]["action"]
             assert batch.reward[i].item() == pytest.approx(return_, rel=1e-5, abs=1e-6)
             assert batch.discount[i].item() == pytest.approx(discount)
-            if discount and s + n < len(steps):
-                seen = torch.tensor(steps[s + n]["observation"]).view(shape)
+            if following is not None:
+                seen = torch.tensor(following).view(shape)
                 assert torch.equal(batch.next_observation[i].long(), seen)
-    assert num_valid > 200 and num_cut > 10
+    assert num_valid > 200 and num_finals > 10
+
+
+def test_final_observation_that_was_overwritten_leaves_its_steps_out(monkeypatch) -> None:
+    monkeypatch.setattr(ReplaySpec, "num_finals", 3)
+    world, replay = World(stack=3, waits=False), make(stack=3, n=2, slots=40)
+    for _ in range(12):
+        replay.append(world.rollout())
+    kept = world.finals[-3:]
+    lost = {(b, s - k) for b, s in world.finals[:-3] for k in range(2)}
+    batch = replay.gather(*everything(replay))
+    num_lost = 0
+    for i, (s, b) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
+        is_lost = ((b, s) in lost and not world.steps[b][s]["ended"]) or (b, s) in world.finals[:-3]
+        is_lost &= not world.steps[b][s]["terminated"]  # a lost life or an end comes first
+        num_lost += is_lost
+        assert batch.valid[i].item() == (s >= 2 and not is_lost), (b, s)
+        if (b, s) in kept:
+            assert batch.next_observation[i].tolist() == world.steps[b][s]["final"]
+    assert num_lost > 5 and any(s < replay.high for _, s in kept)
+
+
+def test_no_final_observation_is_taken_behind_a_step_that_was_never_taken() -> None:
+    """A worker that was lost before it stepped: its row is truncated, and not valid."""
+    world, replay = World(stack=1, waits=False), make(stack=1, n=2, slots=20)
+    batch = world.rollout()
+    nothing = torch.zeros(T, B, dtype=torch.bool)
+    lost = nothing.clone()
+    lost[1, 2] = True
+    at = torch.tensor([1]), torch.tensor([2])
+    batch = batch._replace(
+        terminated=nothing,
+        truncated=lost,
+        valid=~lost,
+        final_observation=batch.observation[1, 2].unsqueeze(0),
+        final_step=at[0],
+        final_env=at[1],
+    )
+    replay.append(batch)
+    valid = replay.gather(*everything(replay)).valid.view(-1, B)
+    expected = torch.ones(T - 2, B, dtype=torch.bool)
+    expected[0, 2] = False
+    assert torch.equal(valid, expected)
+
+
+def test_state_keeps_final_observations() -> None:
+    world, replay, other = World(stack=3, waits=False), *(make(slots=40) for _ in range(2))
+    for _ in range(8):
+        replay.append(world.rollout())
+    other.set_state(replay.get_state())
+    batch = world.rollout()
+    for each in (replay, other):
+        each.append(batch)
+    drawn = (each.gather(*everything(each)) for each in (replay, other))
+    assert all(torch.equal(*fields) for fields in zip(*drawn, strict=True)) and world.finals
+
+
+def test_state_of_a_replay_without_final_observations_is_taken() -> None:
+    world, replay, other = World(stack=3, waits=False), *(make(slots=40) for _ in range(2))
+    for _ in range(8):
+        replay.append(world.rollout())
+    state = replay.get_state()
+    del state["finals"], state["num_finals"], state["fields"]["final"]
+    other.set_state(state)
+    batch = other.gather(*everything(other))
+    for i, (s, b) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
+        assert batch.valid[i].item() == (s >= 2 and (b, s) not in world.finals)
 
 
 @pytest.mark.parametrize("stack", [255, 256])
@@ -117,11 +181,11 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         frame_stack=4,
     )
     with pytest.raises(
-        ValueError, match=r"replay_size=1000000000 takes 8336.* GB, and cpu has .* free"
+        ValueError, match=r"replay_size=1000000000 takes 8344.* GB, and cpu has .* free"
     ):
         Replay(spec, CPU)
     with pytest.raises(
-        ValueError, match=r"each of 3 learners' parts of the replay takes 8336.* use replay_size="
+        ValueError, match=r"each of 3 learners' parts of the replay takes 8344.* use replay_size="
     ):
         Replay(spec, CPU, num_learners=3)
 
@@ -135,7 +199,7 @@ def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(mon
         make(stack=3, n=1, slots=20)
 
 
-def test_a_million_atari_transitions_take_8_3_gigabytes() -> None:
+def test_a_million_atari_transitions_take_8_4_gigabytes() -> None:
     spec = ReplaySpec(
         size=10**6,
         num_envs=16,
@@ -144,7 +208,7 @@ def test_a_million_atari_transitions_take_8_3_gigabytes() -> None:
         observation_dtype=torch.uint8,
         frame_stack=4,
     )
-    assert spec.nbytes == pytest.approx(8.34e9, rel=1e-3)
+    assert spec.nbytes == pytest.approx(8.41e9, rel=1e-3)
 
 
 def test_drawing_and_gathering_give_shapes_without_data() -> None:
@@ -192,7 +256,8 @@ def test_environment_that_was_replaced_between_rollouts_makes_no_transition_acro
         s = batch.step[i].item()
         assert batch.observation[i].tolist() == world.steps[2][s]["observation"]
         if batch.discount[i]:
-            assert batch.next_observation[i].tolist() == world.steps[2][s + 1]["observation"]
+            following = world.steps[2][s].get("final", world.steps[2][s + 1]["observation"])
+            assert batch.next_observation[i].tolist() == following
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])

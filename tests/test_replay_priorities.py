@@ -46,8 +46,10 @@ def test_exactly_the_valid_steps_have_a_priority_at_every_cursor(stack: int, n: 
         assert leaves(replay, priorities) == dict.fromkeys(drawable, 2.0)
 
 
-def filled(default: float = 1.0, alpha: float = 1.0) -> tuple[World, Replay, Priorities]:
-    world, replay = World(stack=1, waits=False), make(stack=1)
+def filled(
+    default: float = 1.0, alpha: float = 1.0, waits: bool = False
+) -> tuple[World, Replay, Priorities]:
+    world, replay = World(stack=1, waits=waits), make(stack=1)
     priorities = Priorities(replay, alpha, default)
     for _ in range(8):
         replay.append(world.rollout())
@@ -83,7 +85,7 @@ def test_late_priority_does_not_revive_an_overwritten_step() -> None:
 
 
 def test_priority_is_not_given_to_steps_that_cannot_be_drawn() -> None:
-    _, replay, priorities = filled()
+    _, replay, priorities = filled(waits=True)
     batch = replay.gather(*everything(replay))
     before = leaves(replay, priorities)
     assert not batch.valid.all()

@@ -11,11 +11,11 @@ stored, those that can be drawn are ``low <= s < high``:
 - ``high = c - n_step``: the observation ``n_step`` later is there.
 - ``low = c - S + frame_stack - 1``, or 0: the frames before are there.
 
-A step whose return would cross a truncation is never learned from, nor one not taken. That is
-decided: the code published with Stooke and Abbeel 2018 (arXiv:1803.02811) takes a truncation for
-the end of the game, with value 0, which is wrong; to bootstrap there as A2C and PPO do, final
-observations would have to be kept beside the ring. What is given up is little: the last ``n_step``
-of at most 27,000 steps of a game that ran into its limit, and of a worker that was lost.
+A return that meets a truncation ends there, and goes on with the value of the final observation,
+as in A2C and PPO; the code published with Stooke and Abbeel 2018 (arXiv:1803.02811) takes it for
+the end of the game, with value 0. The newest frames of final observations lie in a ring of their
+own; where one has been overwritten before its step was, or never came, because a worker was lost,
+steps whose return would need it are not valid, and count for nothing like those never taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.topology import free_memory
+from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +76,20 @@ class ReplaySpec:
         return self.observation_shape[1:] if self.frame_stack > 1 else self.observation_shape
 
     @property
+    def num_finals(self) -> int:
+        """Final observations that are kept: in 64 MiB, or all that there can be."""
+        num_steps = self.num_slots * self.num_envs
+        return min(num_steps, max(self.horizon * self.num_envs, 2**26 // self._frame_bytes))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the memory, priorities left out."""
-        frame = prod(self.frame_shape) * self.observation_dtype.itemsize
-        return self.num_slots * self.num_envs * (frame + _STEP_BYTES)
+        num_steps = self.num_slots * self.num_envs
+        return num_steps * _STEP_BYTES + (num_steps + self.num_finals) * self._frame_bytes
+
+    @property
+    def _frame_bytes(self) -> int:
+        return prod(self.frame_shape) * self.observation_dtype.itemsize
 
 
 _FIELDS = {
@@ -89,6 +99,7 @@ _FIELDS = {
     "truncated": torch.bool,
     "valid": torch.bool,
     "age": torch.uint8,  # frames before this one in its stack that are not blank
+    "final": torch.int64,  # the number of its final observation, counted from 0; -1: it has none
 }
 _STEP_BYTES = sum(dtype.itemsize for dtype in _FIELDS.values())
 
@@ -96,9 +107,10 @@ _STEP_BYTES = sum(dtype.itemsize for dtype in _FIELDS.values())
 class Transitions(NamedTuple):
     """``N`` transitions, on the memory's device.
 
-    ``reward`` is the discounted sum of up to ``n_step`` rewards, and ``discount`` the weight of the
-    value of ``next_observation``: 0 where the episode terminated, else ``gamma ** n_step``. Those
-    that are not ``valid`` count for nothing. ``step``, ``env``: where they lie.
+    ``reward`` is the discounted sum of ``n`` rewards: ``n_step``, or as many as there are up to the
+    end of the episode. ``discount`` is the weight of the value of ``next_observation``: 0 where the
+    episode terminated, else ``gamma ** n``. Those that are not ``valid`` count for nothing.
+    ``step``, ``env``: where they lie.
     """
 
     observation: Tensor  # [N, ...]
@@ -109,6 +121,20 @@ class Transitions(NamedTuple):
     valid: Tensor  # [N] bool
     step: Tensor  # [N] int64
     env: Tensor  # [N] int64
+
+
+class Window(NamedTuple):
+    """The steps from one on that its return is made of; all of the shape that was asked for.
+
+    ``length`` is their number, and ``final`` that of the final observation behind them, or -1; the
+    others are as in `Transitions`.
+    """
+
+    reward: Tensor  # float32
+    discount: Tensor  # float32
+    valid: Tensor  # bool
+    length: Tensor  # int64
+    final: Tensor  # int64
 
 
 class Replay:
@@ -134,15 +160,17 @@ class Replay:
         try:
             self._allocate()
         except torch.OutOfMemoryError as error:  # another learner on this GPU came first
-            raise _too_large(spec.nbytes, spec.size, device, num_learners) from error
+            raise replay_too_large(spec.nbytes, spec.size, device, num_learners) from error
 
     def _allocate(self) -> None:
         spec, device = self.spec, self.device
         S, B = spec.num_slots, spec.num_envs
-        # One more, which stays blank, for what is older than an episode.
-        shape = (S * B + 1, *spec.frame_shape)
+        # One more, which stays blank, for what is older than an episode; then the final ones.
+        shape = (S * B + 1 + spec.num_finals, *spec.frame_shape)
         self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
-        self._frames = self._all_frames[:-1].view(S, B, *spec.frame_shape)
+        self._frames = self._all_frames[: S * B].view(S, B, *spec.frame_shape)
+        self._finals = self._all_frames[S * B + 1 :]
+        self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
         self._fields = {
             name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
         }
@@ -169,8 +197,9 @@ class Replay:
         """Store a rollout ``[T, B]``, over the oldest steps.
 
         An environment that does not begin where the rollout before ended has been replaced
-        meanwhile: its last step counts as truncated. If the new one has taken steps before, whose
-        frames are not here, its first ``frame_stack - 1`` steps are not valid.
+        meanwhile: its last step counts as truncated, without a final observation. If the new one
+        has taken steps before, whose frames are not here, its first ``frame_stack - 1`` steps are
+        not valid.
         """
         T = len(batch.action)
         if self.num_stored:
@@ -189,6 +218,7 @@ class Replay:
             "truncated": batch.truncated,
             "valid": batch.valid & is_known,
             "age": self._ages(batch),
+            "final": self._keep_finals(batch),
         }
         for rows, slots in self._slots(self.num_stored, self.num_stored + T):
             self._frames[slots] = frames[rows]
@@ -204,23 +234,20 @@ class Replay:
 
     def gather(self, step: Tensor, env: Tensor) -> Transitions:
         """The transitions of these steps and environments, ``[N]`` int64 each."""
-        reward, discount, valid = self.window(step, env)
+        window = self.window(step, env)
         return Transitions(
             observation=self._stacks(step, env),
             action=self._fields["action"][step % self.spec.num_slots, env],
-            reward=reward,
-            discount=discount,
-            next_observation=self._stacks(step + self.spec.n_step, env),
-            valid=valid,
+            reward=window.reward,
+            discount=window.discount,
+            next_observation=self._stacks(step + window.length, env, window.final),
+            valid=window.valid,
             step=step,
             env=env,
         )
 
-    def window(self, step: Tensor, env: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, discount and validity of the ``n_step`` steps from ``step`` on, of any one shape.
-
-        The return ends with the step that terminates.
-        """
+    def window(self, step: Tensor, env: Tensor) -> Window:
+        """What comes of the steps from ``step`` on, of any one shape."""
         spec = self.spec
         offsets = torch.arange(spec.n_step, device=self.device)
         steps = (step.unsqueeze(-1) + offsets) % spec.num_slots
@@ -229,12 +256,21 @@ class Replay:
             self._fields[name].view(-1)[index]
             for name in ("reward", "terminated", "truncated", "valid")
         )
-        goes_on = (~terminated).cumprod(-1)  # int64: 1 up to the step before the one that ends
+        goes_on = (~(terminated | truncated)).cumprod(-1)  # int64: 1 before the step that ends
         is_reached = torch.cat((torch.ones_like(goes_on[..., :1]), goes_on[..., :-1]), -1)
-        weight = is_reached * spec.gamma ** offsets.float()
-        is_cut = (is_reached.bool() & truncated & ~terminated).any(-1)
-        discount = goes_on[..., -1] * spec.gamma**spec.n_step
-        return (weight * reward).sum(-1), discount.float(), valid[..., 0] & ~is_cut
+        length = is_reached.sum(-1)
+        is_over = (is_reached.bool() & terminated).any(-1)
+        is_cut = (goes_on[..., -1] == 0) & ~is_over
+        last = (step + length - 1) % spec.num_slots * spec.num_envs + env
+        final = self._fields["final"].view(-1)[last]
+        is_kept = (final >= 0) & (final >= self._num_finals - spec.num_finals)
+        return Window(
+            reward=(is_reached * spec.gamma ** offsets.float() * reward).sum(-1),
+            discount=(~is_over * spec.gamma ** length.float()).float(),
+            valid=valid[..., 0] & (~is_cut | is_kept),
+            length=length,
+            final=torch.where(is_cut & is_kept, final, -1),
+        )
 
     def get_state(self) -> dict[str, Any]:
         """All of it, on the CPU."""
@@ -245,28 +281,61 @@ class Replay:
             "num_unknown": self._num_unknown.cpu(),
             "next_observation": self._next_observation.cpu(),
             "num_stored": self.num_stored,
+            "finals": self._finals.cpu(),
+            "num_finals": self._num_finals.cpu(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._frames.copy_(state["frames"])
-        for name, values in self._fields.items():
-            values.copy_(state["fields"][name])
+        self._fields["final"].fill_(-1)  # not in earlier ones
+        for name, values in state["fields"].items():
+            self._fields[name].copy_(values)
+        if "finals" in state:
+            self._finals.copy_(state["finals"])
+            self._num_finals.copy_(state["num_finals"])
         self._next_age.copy_(state["next_age"])
         self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
         self._next_observation.copy_(state["next_observation"])
         self.num_stored = state["num_stored"]
 
-    def _stacks(self, step: Tensor, env: Tensor) -> Tensor:
-        """Observations ``[N, ...]``, with blanks before the episode's start."""
+    def _stacks(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Tensor:
+        """Observations ``[N, ...]``, with blanks before the episode's start.
+
+        ``final``: ``[N]``, numbers of final observations to be taken instead, -1 for none; their
+        older frames are those that the step before ``step`` has.
+        """
         spec = self.spec
         B, S, stack = spec.num_envs, spec.num_slots, spec.frame_stack
         before = torch.arange(stack - 1, -1, -1, device=self.device)
-        index = (step.unsqueeze(1) - before) % S * B + env.unsqueeze(1)  # [N, frame_stack]
+        if final is not None:
+            is_final = (final >= 0).long()
+            step = step - is_final
+            before = before - is_final.unsqueeze(1)
+        step = step.unsqueeze(1)
+        index = (step - before) % S * B + env.unsqueeze(1)  # [N, frame_stack]
         if stack > 1:
-            age = self._fields["age"].view(-1)[index[:, -1:]]
+            age = self._fields["age"].view(-1)[step % S * B + env.unsqueeze(1)]
             index = index.where(before <= age, S * B)
-        rows = self._all_frames.view(S * B + 1, -1).index_select(0, index.view(-1))
-        return rows.view(len(step), *spec.observation_shape)
+        if final is not None:
+            place = S * B + 1 + final.unsqueeze(1) % spec.num_finals
+            index = index.where(before >= 0, place)
+        rows = self._all_frames.view(len(self._all_frames), -1).index_select(0, index.view(-1))
+        return rows.view(len(index), *spec.observation_shape)
+
+    def _keep_finals(self, batch: RolloutTensors) -> Tensor:
+        """``[T, B]`` int64: the number of each step's final observation, which is stored; or -1."""
+        spec = self.spec
+        numbers = torch.full(batch.action.shape, -1, device=self.device)
+        M = len(batch.final_step)
+        if M:
+            finals = batch.final_observation
+            number = self._num_finals + torch.arange(M, device=self.device)
+            newest = finals[:, -1] if spec.frame_stack > 1 else finals
+            self._finals[number % spec.num_finals] = newest
+            at = batch.final_step, batch.final_env
+            numbers[at] = torch.where(batch.valid[at], number, -1)  # no step, nothing behind it
+            self._num_finals += M
+        return numbers
 
     def _cut_replaced(self, observation: Tensor) -> None:
         is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
@@ -295,38 +364,3 @@ class Replay:
         yield slice(0, fits), slice(first, first + fits)
         if fits < stop - start:
             yield slice(fits, stop - start), slice(0, stop - start - fits)
-
-
-def check_free_memory(
-    nbytes: int, size: int, device: torch.device, num_learners: int = 1, num_local: int = 1
-) -> None:
-    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``.
-
-    ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
-    """
-    if device.type == "cuda":
-        num_local = 1  # what others have is not free: they take it at once
-    if nbytes * num_local > _free(device):
-        raise _too_large(nbytes, size, device, num_learners, num_local)
-
-
-def _free(device: torch.device) -> int:
-    """Bytes that a replay may take: of a GPU all but a tenth, which the networks need."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] * 9 // 10
-    return free_memory()
-
-
-def _too_large(
-    nbytes: int, size: int, device: torch.device, num_learners: int, num_local: int = 1
-) -> ValueError:
-    free = _free(device)
-    fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
-    what = f"a replay of replay_size={size}"
-    if num_learners > 1:
-        what = f"each of {num_learners} learners' parts of the replay"
-    shared = f" for {num_local} of them" if num_local > 1 else ""
-    return ValueError(
-        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
-        f"{shared}; use replay_size={fits} or less, or another replay device"
-    )

@@ -16,7 +16,7 @@ class Priorities:
     """Draws steps of ``replay`` in proportion to ``priority ** alpha``.
 
     New steps have the priority ``default``. Those that cannot be drawn have 0, and keep it whatever
-    is written: overwritten ones, and those whose return crosses a truncation. Each sample comes
+    is written: overwritten ones, and those that are not valid. Each sample comes
     from an equal share of the sum of its own (stratified), with replacement.
     """
 
@@ -38,7 +38,7 @@ class Priorities:
         env = torch.arange(B, device=device)
         for first, (start, stop) in self._numbered_runs(self._high, replay.high):
             step = torch.arange(first, first + stop - start, device=device).unsqueeze(1)
-            _, _, valid = replay.window(step.expand(-1, B), env.expand(stop - start, B))
+            valid = replay.window(step.expand(-1, B), env.expand(stop - start, B)).valid
             self._tree.set_range(start * B, valid.flatten().double() * self._default)
         self._low, self._high = replay.low, replay.high
 

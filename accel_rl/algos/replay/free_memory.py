@@ -1,0 +1,42 @@
+"""Whether a replay memory fits its device, before it is taken."""
+
+from __future__ import annotations
+
+import torch
+
+from accel_rl.topology import free_memory
+
+
+def check_free_memory(
+    nbytes: int, size: int, device: torch.device, num_learners: int = 1, num_local: int = 1
+) -> None:
+    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``.
+
+    ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
+    """
+    if device.type == "cuda":
+        num_local = 1  # what others have is not free: they take it at once
+    if nbytes * num_local > _free(device):
+        raise replay_too_large(nbytes, size, device, num_learners, num_local)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that a replay may take: of a GPU all but a tenth, which the networks need."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] * 9 // 10
+    return free_memory()
+
+
+def replay_too_large(
+    nbytes: int, size: int, device: torch.device, num_learners: int, num_local: int = 1
+) -> ValueError:
+    free = _free(device)
+    fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
+    what = f"a replay of replay_size={size}"
+    if num_learners > 1:
+        what = f"each of {num_learners} learners' parts of the replay"
+    shared = f" for {num_local} of them" if num_local > 1 else ""
+    return ValueError(
+        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
+        f"{shared}; use replay_size={fits} or less, or another replay device"
+    )

@@ -1,8 +1,11 @@
 """Each algorithm learns what can be learned, and has to learn it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -121,7 +124,9 @@ def one_thread() -> Iterator[None]:
 class Run:
     """An algorithm on ``env``, all in this process."""
 
-    def __init__(self, env: str, settings: tuple[LearnerConfig, SamplerConfig], seed: int) -> None:
+    def __init__(
+        self, env: str | Callable[[], Any], settings: tuple[LearnerConfig, SamplerConfig], seed: int
+    ) -> None:
         torch.manual_seed(seed)
         config, sampler = settings
         self.sampler = SerialSampler(make_env_factory(env), sampler, seed)
@@ -178,6 +183,37 @@ def test_catch_is_learned_with_other_seeds(algorithm: str, seed: int) -> None:
     untrained, trained = learn_catch(algorithm, seed)
     assert untrained < 0
     assert trained >= 0.9
+
+
+class LastStep(gymnasium.Env[np.ndarray, int]):
+    """Three steps up to a time limit; the last is paid if its action was ``right``."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, right: int) -> None:
+        self.right, self.t = right, 0
+
+    def reset(self, **_: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self.t = 0
+        return np.eye(4, dtype=np.float32)[0], {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        is_last = self.t == 3
+        reward = float(is_last and action == self.right)
+        return np.eye(4, dtype=np.float32)[self.t], reward, False, is_last, {}
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "prioritized"])
+def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -> None:
+    config, sampler = CATCH[algorithm]
+    if isinstance(config, DQNConfig):
+        config = replace(config, min_steps=200, epsilon_steps=1_000, target_update_steps=200)
+    for right in (0, 1):  # an untrained network prefers one of them
+        run = Run(partial(LastStep, right), (config, sampler), seed=0)
+        run.train(steps=6_000 if algorithm == "a2c" else 2_000)
+        assert run.mean_return(episodes=100) >= 0.9
 
 
 @pytest.mark.learning

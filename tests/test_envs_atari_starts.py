@@ -16,8 +16,8 @@ from accel_rl.envs.atari_starts import starts_are_identical
 DIFFERENT = (
     "assault backgammon beam_rider berzerk boxing chopper_command demon_attack elevator_action "
     "fishing_derby freeway frostbite hangman haunted_house hero ice_hockey kaboom krull "
-    "miniature_golf pitfall2 private_eye seaquest sir_lancelot solaris space_war surround tennis "
-    "tic_tac_toe_3d yars_revenge"
+    "kung_fu_master miniature_golf pitfall2 pooyan private_eye seaquest sir_lancelot solaris "
+    "space_war surround tennis tic_tac_toe_3d time_pilot yars_revenge"
 ).split()
 IDENTICAL = [game for game in atari_games() if game not in DIFFERENT]
 

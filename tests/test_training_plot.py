@@ -48,7 +48,7 @@ def test_curve_stands_over_the_axis_from_its_first_score_on(
 ) -> None:
     curve = read_curve(saved(tmp_path / "run", {1: NAN, 2: 5.0, 4: 7.0}), axis)
     np.testing.assert_array_equal(curve.x, expected)
-    np.testing.assert_array_equal(curve.score, [5.0, 7.0])
+    np.testing.assert_array_equal(curve.y, [5.0, 7.0])
 
 
 def test_row_that_is_being_written_is_left_out(tmp_path) -> None:
@@ -94,7 +94,7 @@ def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
         os.utime(run_dir / "config.yaml", (seconds, seconds))
     (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
     assert group.seeds == (0, 1)
-    np.testing.assert_array_equal(group.scores[:, -1], [2.0, 4.0])
+    np.testing.assert_array_equal(group.y[:, -1], [2.0, 4.0])
     assert group.left_out == (runs[0], runs[2])
 
 
@@ -182,7 +182,7 @@ def test_group_without_a_stretch_in_common_is_refused(tmp_path) -> None:
     ]
     message = (
         f"{runs[0]} ends after 2,000 steps, before {runs[1]} of the same group has its first "
-        "score, after 3,000; let the first train on"
+        "value, after 3,000; let the first train on"
     )
     with pytest.raises(ValueError, match=message):
         plot(runs, PlotOptions(out=str(tmp_path / "out.png")))

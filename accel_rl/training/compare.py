@@ -1,13 +1,16 @@
-"""Saved runs side by side: groups that differ in seed alone, and their mean learning curves.
+"""Saved runs side by side: groups that differ in seed alone, and their mean curves.
 
-A curve is the raw score, the mean of the last 100 games, as ``metrics.csv`` has it over the run.
+A curve is a column of ``metrics.csv`` over the run: the raw score, mean of the last 100 games, or
+any other.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +20,8 @@ from numpy.typing import NDArray
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
 from accel_rl.training.command_line import PARALLEL_ONLY
-from accel_rl.training.metrics import read_rows
+from accel_rl.training.files import whole_lines
+from accel_rl.training.metrics import read_rows, tag
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -45,19 +49,21 @@ _T = (
 
 @dataclass(frozen=True)
 class SavedCurve:
-    """One run. ``x``, ``score``: ``[n]``, from the first finished game on."""
+    """One run. ``x``, ``y``: ``[n]``, where the column has a number; the score has none before the
+    first finished game.
+    """
 
     run_dir: Path
     config: TrainConfig
     x: Values
-    score: Values
+    y: Values
 
 
 @dataclass(frozen=True)
 class Group:
     """Runs that differ in nothing but the seed, one for each seed.
 
-    ``x``: ``[200]``, where all of them have a score. ``scores``: ``[runs, 200]``. ``mean`` and
+    ``x``: ``[200]``, where all of them have a value. ``y``: ``[runs, 200]``. ``mean`` and
     ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
     ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``left_out``: older runs of
     these seeds.
@@ -67,26 +73,56 @@ class Group:
     env: str
     seeds: tuple[int, ...]
     x: Values
-    scores: Values
+    y: Values
     mean: Values
     half_width: Values
     left_out: tuple[Path, ...]
 
 
-def read_curve(run_dir: Path, axis: Axis) -> SavedCurve:
-    """The learning curve in ``run_dir``; the run may still be going on.
+def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -> None:
+    """Raises ValueError where a run has no such column in its ``metrics.csv``.
+
+    ``others``: what else could have been meant. A run without rows yet passes.
+    """
+    columns = {run_dir: names for run_dir in run_dirs if (names := _column_names(run_dir))}
+    lacking = [str(run_dir) for run_dir, names in columns.items() if column not in names]
+    if lacking and len(lacking) == len(columns):
+        known = dict.fromkeys([*others, *(name for names in columns.values() for name in names)])
+        near = [name for name in known if column in name] or get_close_matches(column, known)
+        hint = f"; did you mean {' or '.join(near[:3])}?" if near else ";"
+        raise ValueError(
+            f"what={column} is no column of these runs{hint} `head -1 {lacking[0]}/metrics.csv` "
+            "shows all"
+        )
+    if lacking:
+        raise ValueError(
+            f"what={column}: other runs have that column in their metrics.csv, and "
+            f"{', '.join(lacking)} have not; leave them out"
+        )
+
+
+def _column_names(run_dir: Path) -> list[str]:
+    try:
+        return next(csv.reader(whole_lines(run_dir / "metrics.csv")), [])
+    except OSError:  # of which `read_curve` tells
+        return []
+
+
+def read_curve(run_dir: Path, axis: Axis, column: str = SCORE) -> SavedCurve:
+    """The curve of ``column`` in ``run_dir``; the run may still be going on.
 
     Raises:
-        ValueError: it is no run, or has no finished game in its ``metrics.csv`` yet.
+        ValueError: it is no run, has no such column in its ``metrics.csv``, or no number in it yet.
     """
     config = read_config(run_dir)
-    column, unit = COLUMNS[axis]
-    rows = read_rows(run_dir / "metrics.csv", column, SCORE)
-    points = [(row[column] * unit, row[SCORE]) for row in rows if math.isfinite(row[SCORE])]
+    x_column, unit = COLUMNS[axis]
+    rows = read_rows(run_dir / "metrics.csv", x_column, column)
+    points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
     if not points:
-        raise ValueError(f"{run_dir} has no finished game in its metrics.csv yet; let it train on")
-    x, score = np.array(points).T
-    return SavedCurve(run_dir, config, x, score)
+        what = "finished game" if column == SCORE else f"value of {column}"
+        raise ValueError(f"{run_dir} has no {what} in its metrics.csv yet; let it train on")
+    x, y = np.array(points).T
+    return SavedCurve(run_dir, config, x, y)
 
 
 def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:
@@ -127,19 +163,23 @@ def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
     }
 
 
-def make_groups(curves: Sequence[SavedCurve], axis: Axis) -> list[Group]:
+def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
     """Groups of runs with equal options but for the seed, labelled by what tells them apart.
 
-    Over steps and frames also options count as equal that change nothing but the speed. Of runs
-    with the same seed the one that began (or went on) last stands for all, since they are no
-    independent samples.
+    Over steps and frames also options count as equal that change nothing but the speed, unless
+    ``column`` is a speed or a share of the time. Of runs with the same seed the one that began (or
+    went on) last stands for all, since they are no independent samples.
 
     Raises:
         ValueError: the curves of a group have no stretch in common.
     """
     members: dict[str, list[SavedCurve]] = {}
     configs = [curve.config for curve in curves]
-    is_apart = axis == "minutes" or any(config.algo == "ga3c" for config in configs)
+    is_apart = (
+        axis == "minutes"
+        or tag(column).startswith(("run/", "time/"))
+        or any(config.algo == "ga3c" for config in configs)
+    )
     same = _SAME if is_apart else _SAME + _SPEED
     for curve, label in zip(curves, label_runs(configs, same), strict=True):
         members.setdefault(label, []).append(curve)
@@ -157,19 +197,19 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
         late = max(curves, key=lambda curve: curve.x[0])
         raise ValueError(
             f"{early.run_dir} ends after {format_x(last, axis)} {axis}, before {late.run_dir} of "
-            f"the same group has its first score, after {format_x(first, axis)}; "
+            f"the same group has its first value, after {format_x(first, axis)}; "
             "let the first train on, or leave one out"
         )
     x = np.linspace(first, last, NUM_POINTS)
-    scores = np.array([np.interp(x, curve.x, curve.score) for curve in curves])
+    y = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
     return Group(
         label=label,
         env=curves[0].config.env,
         seeds=tuple(curve.config.seed for curve in curves),
         x=x,
-        scores=scores,
-        mean=scores.mean(0),
-        half_width=interval_half_width(scores),
+        y=y,
+        mean=y.mean(0),
+        half_width=interval_half_width(y),
         left_out=tuple(
             curve.run_dir for curve in members if curve is not newest[curve.config.seed]
         ),
@@ -189,14 +229,14 @@ def format_x(x: float, axis: Axis) -> str:
     return f"{x:,.1f}" if axis == "minutes" else f"{x:,.0f}"
 
 
-def interval_half_width(scores: Values) -> Values:
+def interval_half_width(y: Values) -> Values:
     """Half the 95 % interval of the mean over the rows of ``[runs, n]``, by Student's t: ``[n]``.
 
     ``t * s / sqrt(runs)``, ``s`` the standard deviation with ``runs - 1``; NaN for one run.
     """
-    runs = len(scores)
+    runs = len(y)
     if runs == 1:
-        return np.full(scores.shape[1], np.nan)
+        return np.full(y.shape[1], np.nan)
     t = _T[runs - 2] if runs - 2 < len(_T) else 1.96 + 2.4 / (runs - 1)
-    width: Values = t * scores.std(0, ddof=1) / math.sqrt(runs)
+    width: Values = t * y.std(0, ddof=1) / math.sqrt(runs)
     return width

@@ -1,4 +1,6 @@
-"""Learning curves of several saved runs in one picture, and their final scores."""
+"""Curves of several saved runs in one picture, of scores or of another column of ``metrics.csv``,
+and the values at their ends.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -15,7 +17,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from rich.console import RenderableType
 
-from accel_rl.training.compare import Axis, Group, format_x, make_groups, read_curve
+from accel_rl.training.compare import (
+    SCORE,
+    Axis,
+    Group,
+    check_column,
+    format_x,
+    make_groups,
+    read_curve,
+)
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW
 from accel_rl.training.output import check_output
@@ -39,38 +49,51 @@ _FILES = {
 class PlotOptions:
     """How saved runs are drawn."""
 
-    what: Literal["scores", "norms", "cosine", "learners"] = "scores"
-    """learning curves, averaged over seeds; or of single runs what they measured: norms with
-    learner.log_norms, the cosine with learner.gradient_cosine_interval, scores and losses of two
-    learners with learner.secondary_learner"""
+    what: str = "scores"
+    """scores: learning curves, averaged over seeds; a column of metrics.csv, as entropy or
+    steps_per_second: likewise (`head -1 RUN/metrics.csv` shows all); or of single runs what they
+    measured: norms with learner.log_norms, cosine with learner.gradient_cosine_interval, learners:
+    scores and losses of two with learner.secondary_learner"""
     x: Axis = "steps"
     """what the curves stand over; minutes are those of training, evaluation left out"""
     out: str | None = None
-    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, learners.png"""
+    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, learners.png,
+    or the column's name"""
     overwrite: bool = False
     """replace the file if it exists"""
 
     @property
     def path(self) -> Path:
-        return Path(_FILES[self.what] if self.out is None else self.out)
+        file = _FILES.get(self.what, f"{self.what.replace('/', '-')}.png")
+        return Path(file if self.out is None else self.out)
+
+    @property
+    def column(self) -> str:
+        """Of metrics.csv, where ``what`` is none of what single runs have measured."""
+        return SCORE if self.what == "scores" else self.what
 
 
 def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
-    """Draws the mean learning curve of each group of runs that differ in the seed alone.
+    """Draws the mean curve of each group of runs that differ in the seed alone: of their scores, or
+    of the column that ``options.what`` names.
 
     Of runs that do not differ in that either, the newest counts; ``left_out`` has the others.
     Thin lines are single runs, the band the 95 % interval of the mean (Student's t over the runs),
     drawn from three runs on. Each environment has a panel of its own.
 
     Raises:
-        ValueError: a run cannot be read or has no score yet, a run is named twice, or ``out`` is
-            in the way.
+        ValueError: a run cannot be read, has no such column or no value in it yet, a run is named
+            twice, or ``out`` is in the way.
         OSError: ``out`` could not be written.
     """
     check_named(run_dirs)
-    groups = make_groups([read_curve(run_dir, options.x) for run_dir in run_dirs], options.x)
+    column = options.column
+    if column != SCORE:
+        check_column(run_dirs, column, tuple(_FILES))
+    curves = [read_curve(run_dir, options.x, column) for run_dir in run_dirs]
+    groups = make_groups(curves, options.x, column)
     check_output(options.path, (".png",), overwrite=options.overwrite)
-    write_whole(options.path, _draw(groups, options.x))
+    write_whole(options.path, _draw(groups, options.x, column))
     return groups
 
 
@@ -84,34 +107,44 @@ def check_named(run_dirs: Sequence[Path]) -> None:
             raise ValueError(f"{run_dir} is named twice")
 
 
-def scores_table(groups: Sequence[Group], axis: Axis, width: int) -> RenderableType:
-    """Final scores: those at the end of each curve, the last point that all its runs have.
+def scores_table(
+    groups: Sequence[Group], axis: Axis, width: int, column: str = SCORE
+) -> RenderableType:
+    """Final scores, or values of ``column``: at the end of each curve, which all its runs have.
 
     ``width``: columns of the terminal.
     """
+    is_score = column == SCORE
     rows = []
     for group in groups:
-        last = group.scores[:, -1]
+        last = group.y[:, -1]
         mean, half = group.mean[-1], group.half_width[-1]
+        low, high, least, most = (
+            _format(each, is_score) for each in (mean - half, mean + half, last.min(), last.max())
+        )
         rows.append(
             (
                 group.label,
                 ", ".join(map(str, group.seeds)),
                 format_x(group.x[-1], axis),
-                f"{mean:,.2f}",
-                "needs 2 runs" if np.isnan(half) else f"{mean - half:,.2f} to {mean + half:,.2f}",
-                f"{last.min():,.2f} to {last.max():,.2f}",
+                _format(mean, is_score),
+                "needs 2 runs" if np.isnan(half) else f"{low} to {high}",
+                f"{least} to {most}",
             )
         )
-    table = make_table(("runs", "seeds", axis, "score", "interval", "range"), rows, width)
-    table.caption = (
-        f"score: raw, mean of the last {EPISODE_WINDOW} games, then mean over the runs; "
-        "interval: 95 %, Student's t over the runs"
-    )
+    name = "score" if is_score else column
+    table = make_table(("runs", "seeds", axis, name, "interval", "range"), rows, width)
+    what = f"score: raw, mean of the last {EPISODE_WINDOW} games, then" if is_score else f"{name}:"
+    table.caption = f"{what} mean over the runs; interval: 95 %, Student's t over the runs"
     return table
 
 
-def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
+def _format(value: float, is_score: bool) -> str:
+    """Other columns may be small, as learning rates are, or large, as speeds are."""
+    return f"{value:,.2f}" if is_score or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
     envs = list(dict.fromkeys(group.env for group in groups))
     num_lines = [sum(_label(g).count("\n") + 1 for g in groups if g.env == env) for env in envs]
     size = (8.0 * len(envs), 4.6 + 0.16 * max(num_lines))
@@ -122,7 +155,8 @@ def _draw(groups: Sequence[Group], axis: Axis) -> memoryview:
         for colour, group in enumerate(group for group in groups if group.env == env):
             _draw_group(axes, group, COLOURS[colour % len(COLOURS)])
         axes.set_title(env)
-        axes.set_ylabel(f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)")
+        score = f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)"
+        axes.set_ylabel(score if column == SCORE else column)
         style_axes(axes, axis)
         axes.legend(
             frameon=False,
@@ -157,7 +191,7 @@ def _draw_group(axes: Any, group: Group, colour: str) -> None:
     is_point = group.x[0] == group.x[-1]  # of which lines and bands show nothing
     if runs > 1:
         marker = "." if is_point else None
-        axes.plot(group.x, group.scores.T, marker=marker, color=colour, linewidth=0.6, alpha=0.5)
+        axes.plot(group.x, group.y.T, marker=marker, color=colour, linewidth=0.6, alpha=0.5)
     if runs >= _FEWEST_FOR_BAND:
         low, high = group.mean - group.half_width, group.mean + group.half_width
         width = 6 if is_point else 0

@@ -26,11 +26,12 @@ from accel_rl.training.output import check_output
 from accel_rl.training.plot import COLOURS, PlotOptions, check_named, style_axes, to_png
 from accel_rl.training.saved_run import read_config
 
-_NEEDED = {
+NEEDED = {
     "norms": (KINDS[0], "norms", "learner.log_norms=true"),
     "cosine": (COSINE, "gradient cosine", "learner.gradient_cosine_interval=100"),
     "learners": (f"{PREFIX}loss", "second learner", "learner.secondary_learner=true"),
 }
+"""by ``what``: a column that it needs, what it is called, and the option that measures it"""
 _FEW = 20
 """points; so few are marked"""
 
@@ -63,7 +64,7 @@ def plot_measurements(run_dirs: Sequence[Path], options: PlotOptions) -> None:
 def _read(run_dirs: Sequence[Path], options: PlotOptions) -> list[Measured]:
     configs = [read_config(run_dir) for run_dir in run_dirs]
     column, unit = COLUMNS[options.x]
-    needed, what, option = _NEEDED[options.what]
+    needed, what, option = NEEDED[options.what]
     runs = []
     labels = label_runs(configs, ("run_dir",))
     for number, (run_dir, label) in enumerate(zip(run_dirs, labels, strict=True)):

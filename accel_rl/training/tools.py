@@ -17,7 +17,7 @@ from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.play import PlayOptions, play
 from accel_rl.training.plot import PlotOptions, plot, scores_table
-from accel_rl.training.plot_measurements import plot_measurements
+from accel_rl.training.plot_measurements import NEEDED, plot_measurements
 from accel_rl.training.run import print_help
 from accel_rl.training.stopping import Interrupted, StopRequest
 
@@ -26,7 +26,7 @@ _USAGE = {
     "play": ("RUN", "one game of a saved run as a film"),
     "plot": (
         "RUN...",
-        "learning curves of saved runs, averaged over seeds; what=... draws more",
+        "learning curves of saved runs, averaged over seeds; what=COLUMN draws other numbers",
     ),
 }
 
@@ -56,9 +56,10 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     given = split([each for each in arguments if not _names_run(each)])
     if name == "plot":
         plot_options, _ = override(PlotOptions(), given)
-        if plot_options.what == "scores":
+        if plot_options.what not in NEEDED:
             groups = plot(runs, plot_options)
-            console.print(scores_table(groups, plot_options.x, console.width))
+            x, column = plot_options.x, plot_options.column
+            console.print(scores_table(groups, x, console.width, column))
             if left_out := [run for group in groups for run in group.left_out]:
                 names = ", ".join(run.name for run in left_out)
                 print(

@@ -42,6 +42,27 @@ def test_other_options_that_vary_are_part_of_name_and_label() -> None:
     assert [run.label for run in runs] == ["lr=1e-3", "lr=3e-3"]
 
 
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0..4", [0, 1, 2, 3, 4]), ("0..2,7", [0, 1, 2, 7]), ("9..11", [9, 10, 11]), ("3..3", [3])],
+)
+def test_range_of_integers_includes_both_ends(text: str, seeds: list[int]) -> None:
+    assert [run.config.seed for run in plan_runs({"env": "catch", "seed": text})] == seeds
+
+
+@pytest.mark.parametrize("key", ["sampler.num_envs", "num_envs", "num_workers", "epochs"])
+def test_each_option_that_may_be_an_integer_takes_ranges(key: str) -> None:
+    runs = plan_runs(
+        {"algo": "ppo", "env": "catch", key: "1..2", "horizon": "2048"}
+        | ({"num_groups": "1"} if key.endswith("num_envs") else {})
+    )
+    assert [run.arguments[2] for run in runs] == [f"{key}=1", f"{key}=2"]
+
+
+def test_dots_in_text_are_no_range() -> None:
+    assert names(env="ALE/..Pong") == ["ALE-..Pong-a2c-0"]
+
+
 def test_names_can_be_those_of_folders() -> None:
     assert names(env="ALE/Pong-v5") == ["ALE-Pong-v5-a2c-0"]
 
@@ -51,6 +72,14 @@ def test_names_can_be_those_of_folders() -> None:
     [
         ([], "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
         (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
+        (["seed=0..2,1"], "seed=0..2,1 lists 1 twice"),
+        (["seed=4..0"], "seed=4..0: 4..0 is no range; write the first integer and the last, which"),
+        (["seed=0.."], "seed=0..: 0.. is no range"),
+        (["seed=7,0..1.5"], "seed=7,0..1.5: 0..1.5 is no range"),
+        (["seed=0...4"], "seed=0...4: 0...4 is no range"),
+        (["lr=1e-3.."], "lr=1e-3..: a range is of integers, and lr takes other numbers, too; list"),
+        (["learner.lr=0..1"], "learner.lr=0..1: a range is of integers"),
+        (["sed=0..1"], "run sed=0..1: unknown option sed; did you mean seed?"),
         (["seed=0,"], "run seed=: seed= is not valid; it must be: integer"),
         (["env=catch", "slot=2"], "run env=catch slot=2: unknown option slot"),
         (

@@ -40,7 +40,8 @@ python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
 python -m accel_rl sweep ...          the same, where accel_rl is installed
 
 Every option of training may be given, with one value or several; `python launch/train.py --help`
-lists them. env=atari49 is the 49 games of Stooke and Abbeel 2018, Table 1.
+lists them. seed=0..4 is seed=0,1,2,3,4, and so for all options that are integers. env=atari49 is
+the 49 games of Stooke and Abbeel 2018, Table 1.
 
 Options of the sweep itself, with their defaults"""
 

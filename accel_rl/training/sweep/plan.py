@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
+from accel_rl.presets import PRESETS
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
@@ -20,6 +23,7 @@ from accel_rl.training.division import check_learners
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
+from accel_rl.training.options import Option, list_options
 from accel_rl.training.parts import build
 
 
@@ -98,12 +102,13 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
 def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
     """A run for each combination of the values that ``axes`` lists with commas between them.
 
-    ``env=atari49`` is the 49 games of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
+    Of options that are integers ``0..4`` is 0, 1, 2, 3 and 4. ``env=atari49`` is the 49 games of
+    Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
 
     Raises:
         ValueError: an option is not valid in one of them; the message names the run.
     """
-    lists = {key: text.split(",") for key, text in axes.items()}
+    lists = {key: _values(key, text) for key, text in axes.items()}
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
     for key, values in lists.items():
@@ -136,6 +141,41 @@ def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
         label = ", ".join([config.algo] * has_algo + pairs)
         runs[name] = PlannedRun(name, label, arguments, config)
     return list(runs.values())
+
+
+def _values(key: str, text: str) -> list[str]:
+    """What ``key=text`` lists, ranges of integers in full."""
+    values = text.split(",")
+    kinds = _kinds(key) if ".." in text else set()
+    if not kinds & {int, float}:  # of text two dots may be a part
+        return values
+    if int not in kinds:
+        raise ValueError(
+            f"{key}={text}: a range is of integers, and {key} takes other numbers, too; list them "
+            f"with commas between them"
+        )
+    full = []
+    for value in values:
+        ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
+        if ".." not in value:
+            full.append(value)
+        elif ends and int(ends[1]) <= int(ends[2]):
+            full += map(str, range(int(ends[1]), int(ends[2]) + 1))
+        else:
+            raise ValueError(
+                f"{key}={text}: {value} is no range; write the first integer and the last, which "
+                f"is included and not the smaller one, as in {key}=0..4"
+            )
+    return full
+
+
+@functools.cache
+def _kinds(key: str) -> set[object]:
+    """The types that the option ``key`` has in any preset; none where there is no such option."""
+    options: list[Option] = []
+    for preset in PRESETS.values():
+        options += list_options(preset())
+    return {kind for each in options if key in (each.key, each.name) for kind in each.alternatives}
 
 
 def check_runs(runs: Sequence[PlannedRun]) -> None:

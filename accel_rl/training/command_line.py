@@ -18,26 +18,14 @@ from typing import TypeVar, get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
+from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
-from accel_rl.envs import is_atari_game
 from accel_rl.preset_notes import NOTES
 from accel_rl.presets import PRESETS, ppo
+from accel_rl.training.ineffective import refuse_ineffective
+from accel_rl.training.option_file import exact_text, read_option_file
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 from accel_rl.training.saved_run import read_config
-
-PARALLEL_ONLY = (
-    "cpus",
-    "sampler.num_groups",
-    "sampler.num_workers",
-    "sampler.workers_per_core",
-    "sampler.affinity",
-    "sampler.on_worker_failure",
-    "sampler.max_worker_restarts",
-    "sampler.step_timeout_seconds",
-    "sampler.reset_timeout_seconds",
-)
-"""options that a serial sampler has no use for"""
 
 Config = TypeVar("Config")
 
@@ -52,6 +40,9 @@ python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
+config=FILE takes options from a YAML file, as the config.yaml of a run, but no run_dir; what the
+command line says comes before what the file says.
+
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows that preset's values, where it leaves its paper, and the
 commands for the published comparisons."""
@@ -60,16 +51,36 @@ commands for the published comparisons."""
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     """The preset named by ``algo``, with the given options in place of its own.
 
+    Those in the file that ``config`` names count as given, too, where they are not given beside it
+    and are not what the file's preset has by itself: what a preset scales by num_envs or batch_size
+    is scaled as if the file had not said it.
+
     Raises:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
             or without effect; the message names it and what is allowed.
     """
     given = split(arguments)
+    if "config" not in given:
+        return _parse(given)
+    path = Path(given.pop("config"))
+    if "resume" in given:
+        raise ValueError(
+            f"config={path} cannot be given with resume={given['resume']}, which has its own "
+            "options; leave it out"
+        )
+    given = _over_file(path, given)
+    try:
+        return _parse(given)
+    except ValueError as error:
+        raise ValueError(f"with config={path}: {error}") from error
+
+
+def _parse(given: dict[str, str]) -> TrainConfig:
     base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
     _refuse_foreign(base, given)
     config, texts = override(base, given)
-    _refuse_ineffective(config, texts)
-    if "resume" not in given:
+    refuse_ineffective(config, texts)
+    if config.resume is None:
         _refuse_what_older_runs_may_have(config)
     return config
 
@@ -214,6 +225,46 @@ def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     return preset()
 
 
+def _over_file(path: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """``given``, and of the options in ``path`` those that count as given beside them."""
+    found = read_option_file(path)
+    algo = str(found.pop("algo", given.get("algo", "a2c")))
+    try:
+        base = _preset(algo, {})
+        _refuse_foreign(base, {key: exact_text(each) for key, each in found.items()})
+        options = {option.key: option for option in list_options(base)}
+        keys = {key: resolve_key(key, options) for key in found}
+        if twice := [full for full in keys.values() if [*keys.values()].count(full) > 1]:
+            raise ValueError(f"{twice[0]} is given twice")
+    except ValueError as error:
+        raise ValueError(f"config={path}: {error}") from error
+    values = {full: found[key] for key, full in keys.items()}
+    own = _own_values(algo, values)
+    kept = {
+        key: exact_text(value)
+        for key, value in values.items()
+        if (key not in own or own[key] != value) and not {key, options[key].name} & given.keys()
+    }
+    return {"algo": algo, **kept, **given}
+
+
+def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:
+    """What the preset ``algo`` has by itself once ``values`` have scaled it."""
+    takes = inspect.signature(PRESETS[algo]).parameters
+    scales = {
+        key: exact_text(values[key])
+        for scale, key in _SCALES.items()
+        if scale in takes and key in values
+    }
+    plain = {option.key: option.default for option in list_options(PRESETS[algo]())}
+    try:
+        scaled = {option.key: option.default for option in list_options(_preset(algo, scales))}
+    except ValueError:  # of PPO's rule, which is the horizon: so that was given
+        del plain["sampler.horizon"]
+        return plain
+    return scaled | {key: plain[key] for key in scales}
+
+
 def _resumed(given: dict[str, str]) -> TrainConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
@@ -255,41 +306,6 @@ def _number(text: str) -> int | str:
     return text
 
 
-def _idle(learner: DQNConfig) -> dict[str, str]:
-    """Options of Q-learning that others leave without effect, and which."""
-    reasons: dict[str, str] = {}
-    if learner.num_atoms == 1:
-        reasons |= dict.fromkeys(("v_min", "v_max"), "learner.num_atoms is 1")
-    else:
-        reasons["huber_delta"] = "learner.num_atoms is above 1"
-    if not learner.prioritized:
-        names = ("alpha", "beta", "beta_steps", "default")
-        reasons |= dict.fromkeys((f"priority_{x}" for x in names), "learner.prioritized is false")
-    if learner.optimizer == "adam":
-        reasons |= dict.fromkeys(("rmsprop_decay", "rmsprop_eps"), "learner.optimizer is adam")
-    else:
-        reasons["adam_eps"] = "learner.optimizer is rmsprop"
-    if not learner.secondary_learner:
-        reasons |= dict.fromkeys(
-            ("secondary_batch_size", "secondary_lr"), "learner.secondary_learner is false"
-        )
-    return reasons
-
-
-def _idle_parallel(config: TrainConfig) -> dict[str, str]:
-    """Options of ``parallel`` that have no effect, and why."""
-    reasons = {}
-    if config.parallel.sync != "store":
-        names = ("num_chunks", "sync_period", "pull_steps")
-        reasons = dict.fromkeys(names, f"parallel.sync is {config.parallel.sync}")
-    elif (
-        (config.parallel.pull_steps or 0) >= config.sampler.horizon
-        and not isinstance(config.learner, PPOConfig)  # which takes them over before it learns, too
-    ):
-        reasons["pull_steps"] = f"rollouts have sampler.horizon={config.sampler.horizon} steps"
-    return {f"parallel.{name}": reason for name, reason in reasons.items()}
-
-
 def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
     """Raises ValueError for an option that only other presets have than that of ``base``."""
     own = _names(base)
@@ -317,35 +333,3 @@ def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
             "reset_policy=wait leaves steps out, which prioritized=true never draws, so that the "
             "others are used more often than training_intensity says; use reset_policy=immediate"
         )
-
-
-def _refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
-    never_evaluates = config.evaluation_interval == 0 and "evaluation_interval is 0"
-    reasons = {
-        "evaluation_steps": never_evaluates,
-        "evaluation_envs": never_evaluates,
-        "schedule_steps": config.learner.lr_schedule == "constant"
-        and "learner.lr_schedule is constant",
-        "learner.lr_base": isinstance(config.learner, A2CConfig)
-        and config.learner.lr is not None
-        and "learner.lr is given",
-        "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
-        "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
-        and "sampler.on_worker_failure is raise",
-        **_idle_parallel(config),
-    }
-    if isinstance(config.learner, DQNConfig):
-        reasons |= {f"learner.{key}": why for key, why in _idle(config.learner).items()}
-    if isinstance(config.learner, GA3CConfig) and not config.learner.tuner:
-        names = ("tuner_interval_seconds", "max_agents")
-        reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
-    if config.serial:
-        reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
-        if config.sampler.num_groups == 1:  # what it is, and has to be with one environment
-            del reasons["sampler.num_groups"]
-    for key, text in given.items():
-        reason = reasons.get(key)
-        if key.startswith("atari.") and not is_atari_game(config.env):
-            reason = f"env={config.env} is no Atari game"
-        if reason:
-            raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")

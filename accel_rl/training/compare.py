@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.files import whole_lines
+from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.metrics import read_rows, tag
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import read_config

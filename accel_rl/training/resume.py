@@ -12,8 +12,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
-from accel_rl.training.command_line import PARALLEL_ONLY
 from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import latest_checkpoint, read_config
 

@@ -79,7 +79,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     if ranks.is_first:
         config = parse_arguments(arguments)
         given = {argument.partition("=")[0] for argument in arguments}
-        if "resume" in given and not given & {"learners", "gpus"}:
+        if given & {"resume", "config"} and not given & {"learners", "gpus"}:
             config = dataclasses.replace(config, learners=ranks.size)
         if STORE_VARIABLE not in os.environ:  # our own launcher has checked
             check_learners(config, ranks)
@@ -129,7 +129,8 @@ def _leave(team: Team, *, has_failed: bool) -> None:
 
 def _given_timeout(arguments: Sequence[str]) -> float:
     """``learner_timeout_seconds`` of the command line, for the wait until the first learner has
-    resolved the config: a preset's, or a resumed run's, cannot be known to the others before."""
+    resolved the config: a preset's, a file's or a resumed run's cannot be known to the others
+    before."""
     for argument in arguments:
         key, _, text = argument.partition("=")
         if key.rpartition(".")[2] == "learner_timeout_seconds":

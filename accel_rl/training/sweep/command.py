@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
+from accel_rl.training.files import write_whole
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
@@ -58,7 +59,10 @@ def sweep(arguments: Sequence[str]) -> int:
         sys.path.append(os.getcwd())
         with StopRequest():
             options, axes = read_options(arguments)
-            runs = plan_runs(axes) if options.resume is None else read_plan(Path(options.resume))
+            if options.resume is None:
+                runs = plan_runs(axes, options.config)
+            else:
+                runs = read_plan(Path(options.resume))
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -116,14 +120,21 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
         raise ValueError(
             f"sweep_dir={path} cannot be used: {error.strerror}; choose another"
         ) from error
-    # Another part may be writing its plan, which is the same.
-    names = [name for name in os.listdir(path) if not name.startswith(".sweep.yaml.")]
+    # Another part may be writing its plan, which is the same, and before it the same options.
+    being_written = (".sweep.yaml.", ".config.yaml.")
+    names = [name for name in os.listdir(path) if not name.startswith(being_written)]
+    text = None if options.config is None else Path(options.config).read_bytes()
+    copy = path / "config.yaml"
+    if names == ["config.yaml"] and copy.read_bytes() == text:
+        names = []
     if "sweep.yaml" in names and options.part_of[1] > 1 and read_plan(path) == runs:
         return path
     if names:
         raise ValueError(
             f"sweep_dir={path} is not empty; choose another, or go on with resume={path}"
         )
+    if text is not None:
+        write_whole(copy, text, shared=True)
     write_plan(path, runs)
     return path
 

@@ -43,6 +43,9 @@ class SweepOptions:
     resume: str | None = None
     """directory of a sweep to go on with: what is finished is not run again, and what is not goes
     on from its last checkpoint"""
+    config: str | None = None
+    """YAML file of options that all runs have but where the lists say otherwise, as in training;
+    the sweep goes by a copy of it, sweep_dir/config.yaml"""
 
     def __post_init__(self) -> None:
         if self.slots is not None and self.slots < 1:
@@ -82,7 +85,7 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
-    of_new_sweeps = [*axes, *(["sweep_dir"] if options.sweep_dir is not None else [])]
+    of_new_sweeps = [key for key in given if key in axes or key in ("sweep_dir", "config")]
     if options.resume is not None and of_new_sweeps:
         key = of_new_sweeps[0]
         raise ValueError(
@@ -99,8 +102,9 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     return options, axes
 
 
-def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
-    """A run for each combination of the values that ``axes`` lists with commas between them.
+def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[PlannedRun]:
+    """A run for each combination of the values that ``axes`` lists with commas between them, over
+    the options in ``file``.
 
     Of options that are integers ``0..4`` is 0, 1, 2, 3 and 4. ``env=atari49`` is the 49 games of
     Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
@@ -120,7 +124,12 @@ def plan_runs(axes: Mapping[str, str]) -> list[PlannedRun]:
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
         try:
-            config = parse_arguments(arguments)
+            config = parse_arguments((*arguments, *([f"config={file}"] if file else [])))
+            if config.cpus:  # a list of the sweep's own on the command line
+                raise ValueError(
+                    f"config={file} says cpus, and each run has a share of those of the sweep; "
+                    "leave it out of the file"
+                )
         except ValueError as error:
             raise ValueError(f"run {' '.join(arguments)}: {error}") from error
         varied = {
@@ -219,7 +228,7 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
 
 
 def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
-    """``sweep.yaml``: what `read_plan` reads."""
+    """``sweep.yaml``: what `read_plan` reads, beside the options of all runs in ``config.yaml``."""
     axes: dict[str, list[str]] = {}
     for run in runs:
         for argument in run.arguments:
@@ -228,6 +237,12 @@ def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
                 axes[key].append(value)
     tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
     write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
+
+
+def options_of_all(sweep_dir: Path) -> Path | None:
+    """The copy of the file that the sweep was given as ``config``; None if it was given none."""
+    path = sweep_dir / "config.yaml"
+    return path if path.is_file() else None
 
 
 def read_plan(sweep_dir: Path) -> list[PlannedRun]:
@@ -246,7 +261,7 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
         names = [str(name) for name in tree["runs"]]
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    runs = plan_runs(axes)
+    runs = plan_runs(axes, options_of_all(sweep_dir))
     if [run.name for run in runs] != names:
         raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
     return runs

@@ -18,7 +18,7 @@ import accel_rl
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
-from accel_rl.training.sweep.plan import PlannedRun, is_finished
+from accel_rl.training.sweep.plan import PlannedRun, is_finished, options_of_all
 from accel_rl.training.sweep.slots import Slot
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
@@ -30,11 +30,14 @@ _PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
 
 @dataclass
 class Job:
-    """A run of the sweep and how it stands. ``output``: all it prints. ``error``: its failure."""
+    """A run of the sweep and how it stands. ``output``: all it prints. ``config``: a file with the
+    options of all runs. ``error``: its failure.
+    """
 
     run: PlannedRun
     run_dir: Path
     output: Path
+    config: Path | None = None
     state: State = "waiting"
     error: str = ""
 
@@ -44,7 +47,7 @@ def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> 
     jobs = []
     for run in runs:
         run_dir = sweep_dir / "runs" / run.name
-        job = Job(run, run_dir, output_dir / f"{run.name}.txt")
+        job = Job(run, run_dir, output_dir / f"{run.name}.txt", options_of_all(sweep_dir))
         if is_finished(run, run_dir):
             job.state = "finished"
         jobs.append(job)
@@ -125,6 +128,8 @@ class _Process:
                 with hold(job.run_dir):
                     shutil.rmtree(job.run_dir)
             arguments = [*job.run.arguments, f"run_dir={job.run_dir}"]
+            if job.config is not None:
+                arguments.append(f"config={job.config}")
         environment = dict(os.environ)
         path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)

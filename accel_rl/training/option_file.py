@@ -1,0 +1,57 @@
+"""Options in a YAML file: what ``config=FILE`` on the command line names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from accel_rl.training.options import format_value
+
+
+def read_option_file(path: Path) -> dict[str, Any]:
+    """The options in the YAML file ``path``, of all groups, by dotted key.
+
+    ``run_dir`` is left out: it is one run's alone, and a run's own ``config.yaml`` names it.
+
+    Raises:
+        ValueError: it cannot be read, holds no options, or says ``resume``.
+    """
+    if path.is_dir():
+        raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
+    try:
+        tree = OmegaConf.load(path)
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        message = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ValueError(f"config={path} cannot be read: {message}") from error
+    if not isinstance(tree, DictConfig) or not tree:
+        raise ValueError(
+            f"config={path} holds no options; write them as `key: value`, groups indented, as in "
+            "the config.yaml of a run"
+        )
+    container = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(container, dict)
+    options = _flat(container, "")
+    if options.pop("resume", None) is not None:
+        raise ValueError(
+            f"config={path} says resume, which goes on with a run in its own options; "
+            "use resume=RUN_DIR on the command line, without config"
+        )
+    options.pop("run_dir", None)
+    return options
+
+
+def exact_text(value: Any) -> str:
+    """``value`` as on the command line, with all its digits."""
+    return repr(value) if isinstance(value, float) else format_value(value)
+
+
+def _flat(tree: dict[Any, Any], group: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            options |= _flat(value, f"{group}{name}.")
+        else:
+            options[f"{group}{name}"] = tuple(value) if isinstance(value, list) else value
+    return options

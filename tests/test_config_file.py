@@ -1,0 +1,250 @@
+"""Options from a YAML file, a run's own among them: what counts, what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from saved_runs import trained
+
+from accel_rl.__main__ import main
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Team
+from accel_rl.presets import PRESETS
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.run_directory import write_config
+from accel_rl.training.saved_run import read_config
+from accel_rl.training.sweep.command import make_directory
+from accel_rl.training.sweep.plan import SweepOptions, plan_runs, read_options, read_plan
+
+
+def saved(tmp_path: Path, *arguments: str) -> str:
+    """The config of a run with these arguments, as it is saved, as an argument."""
+    config = dataclasses.replace(parse_arguments(arguments), run_dir="runs/first")
+    write_config(config, tmp_path / "config.yaml")
+    return f"config={tmp_path / 'config.yaml'}"
+
+
+def written(tmp_path: Path, text: str) -> str:
+    """A file of one's own, as an argument."""
+    (tmp_path / "my.yaml").write_text(text)
+    return f"config={tmp_path / 'my.yaml'}"
+
+
+OTHERWISE = {
+    "ppo": ["num_envs=48", "horizon=256", "minibatch_size=3072"],
+    "dqn": ["batch_size=600", "num_envs=20", "save_replay=true"],
+    "rainbow": ["batch_size=96", "evaluation_interval=0"],
+    "paac": ["num_envs=6", "lr=0.0123456789", "max_gradient_norm=none"],
+    "ga3c": ["num_envs=12", "num_groups=6", "tuner=false"],
+    "a2c": ["env=catch", "serial=true", "num_envs=1", "num_groups=1", "decorrelation_steps=0"],
+    "a2c_baselines": ["cpus=[0]", "affinity=auto", "total_steps=3e6", "atari.frame_skip=3"],
+}
+
+
+@pytest.mark.parametrize("algo", PRESETS)
+@pytest.mark.parametrize("is_preset", [True, False])
+def test_config_of_a_run_gives_the_same_run(algo: str, is_preset: bool, tmp_path) -> None:
+    arguments = [f"algo={algo}", *([] if is_preset else OTHERWISE.get(algo, ["seed=3"]))]
+    assert parse_arguments([saved(tmp_path, *arguments)]) == parse_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    ("run", "given", "same_as"),
+    [
+        ("algo=ppo", "num_envs=64", "algo=ppo num_envs=64"),
+        ("algo=ppo num_envs=64 lr=2e-3", "num_envs=128", "algo=ppo num_envs=128 lr=2e-3"),
+        ("algo=ppo num_envs=64", "seed=2", "algo=ppo num_envs=64 seed=2"),
+        ("algo=ppo num_envs=64", "horizon=64", "algo=ppo num_envs=64 horizon=64"),
+        (
+            "algo=ppo num_envs=48 horizon=256 minibatch_size=3072",
+            "sampler.num_envs=24",
+            "algo=ppo num_envs=24 horizon=256 minibatch_size=3072",
+        ),
+        ("algo=paac num_envs=64", "num_envs=16", "algo=paac num_envs=16"),
+        ("algo=paac num_envs=64 lr=1e-3", "num_envs=16", "algo=paac num_envs=16 lr=1e-3"),
+        ("algo=ga3c num_envs=16", "num_envs=8", "algo=ga3c num_envs=8"),
+        ("algo=dqn batch_size=512", "batch_size=4096", "algo=dqn batch_size=4096"),
+        ("algo=dqn batch_size=2048", "num_envs=64", "algo=dqn batch_size=2048 num_envs=64"),
+        ("algo=dqn num_envs=64", "batch_size=512", "algo=dqn batch_size=512 num_envs=64"),
+        ("algo=rainbow", "batch_size=64", "algo=rainbow batch_size=64"),
+        ("algo=a2c env=breakout", "algo=ppo", "algo=ppo env=breakout"),
+        ("algo=dqn seed=1", "algo=rainbow", "algo=rainbow seed=1"),
+        ("env=catch seed=1 lr=1e-3", "learner.lr=1e-2", "env=catch seed=1 lr=1e-2"),
+    ],
+)
+def test_file_counts_as_what_was_given_to_its_run(
+    run: str, given: str, same_as: str, tmp_path
+) -> None:
+    found = parse_arguments([*given.split(), saved(tmp_path, *run.split())])
+    assert found == parse_arguments(same_as.split())
+
+
+def test_run_of_an_earlier_version_can_be_resumed_but_not_begun_again(tmp_path) -> None:
+    """With options that are refused today."""
+    file = saved(tmp_path, "env=catch")
+    path = tmp_path / "config.yaml"
+    text = path.read_text().replace("evaluation_interval: 0", "evaluation_interval: 9")
+    path.write_text(text.replace("evaluation_steps: 125000", "evaluation_steps: 9"))
+    assert parse_arguments([f"resume={tmp_path}"]).evaluation_steps == 9
+    with pytest.raises(ValueError, match=r"with config=.*: evaluation_envs=16 is more than evalu"):
+        parse_arguments([file])
+
+
+def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
+    text = "algo: ppo\nlr: 2e-3\ntotal_steps: 3e6\natari.frame_skip: 2\nsampler: {num_envs: 16}\n"
+    config = parse_arguments([written(tmp_path, text + "cpus: [0]\nrun_dir: old\n"), "seed=1"])
+    rest = "lr=2e-3 total_steps=3e6 frame_skip=2 num_envs=16 cpus=[0] seed=1"
+    assert config == parse_arguments(["algo=ppo", *rest.split()])
+
+
+def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
+    config = parse_arguments([written(tmp_path, "learner: {epochs: 3}"), "algo=ppo"])
+    assert config == parse_arguments(["algo=ppo", "epochs=3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("seeed: 1", [], "config=FILE: unknown option seeed; did you mean seed?"),
+        ("sampler: {num_env: 8}", [], "config=FILE: unknown option sampler.num_env; did you mean"),
+        ("sampler: 3", [], "config=FILE: sampler is a group of options; set one of them"),
+        ("algo: pppo", [], "config=FILE: algo=pppo is unknown; did you mean ppo"),
+        ("epochs: 3", [], "config=FILE: epochs=3 cannot be given with algo=a2c, which has no such"),
+        ("lr: 1\nlearner: {lr: 2}", [], "config=FILE: learner.lr is given twice"),
+        ("config: a", [], "config=FILE: unknown option config"),
+        ("lr_base: 1", ["algo=ppo"], "config=FILE: lr_base=1 cannot be given with algo=ppo"),
+        (
+            "algo: a2c\nlr_base: 1",
+            ["algo=ppo"],
+            "with config=FILE: learner.lr_base=1 cannot be given with algo=ppo",
+        ),
+        (
+            "num_envs: many",
+            [],
+            "with config=FILE: sampler.num_envs=many is not valid; it must be: integer",
+        ),
+        (
+            "algo: ppo\nnum_envs: many",
+            [],
+            "with config=FILE: sampler.num_envs=many is not valid; it must be: integer",
+        ),
+        ("env: ${HOME}", [], "with config=FILE: env=${HOME} is not valid; write the value itself"),
+        ("env: ???", [], "with config=FILE: env=??? is not valid; write the value itself"),
+        (
+            "atari: {frame_skip: 2}",
+            ["env=catch"],
+            "with config=FILE: atari.frame_skip=2 has no effect, because env=catch is no Atari",
+        ),
+        ("algo: ppo", ["num_envs=100"], "with config=FILE: num_envs=100 does not divide PPO's 2"),
+        ("seed: 1", ["lrr=1"], "with config=FILE: unknown option lrr; did you mean lr"),
+        ("resume: runs/x", [], "config=FILE says resume, which goes on with a run in its own"),
+        ("seed: 1", ["resume=runs/x"], "config=FILE cannot be given with resume=runs/x, which has"),
+        ("", [], "config=FILE holds no options; write them as `key: value`"),
+        ("- seed", [], "config=FILE holds no options"),
+        ("]", [], "config=FILE cannot be read: "),
+    ],
+)
+def test_file_that_cannot_be_had_is_refused_by_name(
+    text: str, arguments: list[str], message: str, tmp_path
+) -> None:
+    argument = written(tmp_path, text)
+    with pytest.raises(ValueError) as caught:
+        parse_arguments([argument, *arguments])
+    assert str(caught.value).startswith(message.replace("config=FILE", argument))
+
+
+def test_file_that_is_not_there_or_a_directory_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="config=absent cannot be read: No such file or directory"):
+        parse_arguments(["config=absent"])
+    with pytest.raises(ValueError, match=r"is a directory; name a file, as in .*/config\.yaml"):
+        parse_arguments([f"config={tmp_path}"])
+
+
+def test_run_is_repeated_in_a_directory_of_its_own(tmp_path, monkeypatch) -> None:
+    run_dir = trained(tmp_path / "first", "env=catch", "entropy_coefficient=0.123456789")
+    monkeypatch.chdir(tmp_path)
+    assert main([f"config={run_dir}/config.yaml", "seed=2"]) == 0
+    (again,) = (tmp_path / "runs").iterdir()
+    first = dataclasses.replace(read_config(run_dir), seed=2, run_dir=None)
+    assert read_config(again) == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "learners"), [([], 4), (["learners=3"], 3)], ids=["file's", "command line's"]
+)
+def test_learners_of_a_file_give_way_to_those_that_torchrun_has_started(
+    arguments: list[str], learners: int, tmp_path, monkeypatch, capsys
+) -> None:
+    def refuse(config: TrainConfig, ranks: object) -> None:
+        raise ValueError(f"{config.num_learners} learners")
+
+    for name, value in zip(("RANK", "LOCAL_RANK"), "00", strict=True):
+        monkeypatch.setenv(name, value)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "4")
+    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks, _: Team(ranks))
+    monkeypatch.setattr("accel_rl.training.run.check_learners", refuse)
+    assert main([written(tmp_path, "env: catch\nlearners: 2"), *arguments]) == 1
+    assert capsys.readouterr().err == f"error: {learners} learners\n"
+
+
+def test_options_in_a_file_are_those_of_all_runs_of_a_sweep(tmp_path) -> None:
+    file = written(tmp_path, "algo: a2c\nenv: catch\nlr: 1e-3\nseed: 7\n")
+    options, axes = read_options([file, "algo=a2c,ppo", "seed=0..1"])
+    runs = plan_runs(axes, options.config)
+    assert [run.name for run in runs] == [
+        "catch-a2c-0",
+        "catch-a2c-1",
+        "catch-ppo-0",
+        "catch-ppo-1",
+    ]
+    assert runs[3].config == parse_arguments(["algo=ppo", "env=catch", "lr=1e-3", "seed=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("seeed: 1", ["seed=0"], "run seed=0: config=FILE: unknown option seeed"),
+        ("cpus: [0]", ["seed=0"], "run seed=0: config=FILE says cpus, and each run has a share"),
+        ("seed: 1", [], "a sweep needs lists of options"),
+        ("seed: 1", ["resume=x"], "config=FILE cannot be given with resume=x, which has its own"),
+    ],
+)
+def test_file_that_a_sweep_cannot_have_is_refused(
+    text: str, arguments: list[str], message: str, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argument = written(tmp_path, text)
+    assert main(["sweep", argument, *arguments]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: " + message.replace("config=FILE", argument))
+
+
+def test_parts_of_a_sweep_share_the_copy_of_the_file(tmp_path) -> None:
+    folder = tmp_path / "sweep"
+    written(tmp_path, "env: catch\n")
+    options = SweepOptions(part="2/2", sweep_dir=str(folder), config=str(tmp_path / "my.yaml"))
+    runs = plan_runs({"seed": "0,1"}, options.config)
+    folder.mkdir()
+    (folder / "config.yaml").write_text("env: catch\n")  # another part has come as far as this
+    assert make_directory(options, runs) == make_directory(options, runs) == folder
+    written(tmp_path, "env: counting\n")
+    with pytest.raises(ValueError, match="is not empty; choose another"):
+        make_directory(options, plan_runs({"seed": "0,1"}, options.config))
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(300)
+def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
+    folder = tmp_path / "sweep"
+    short = "env: catch\nserial: true\ntotal_steps: 160\nlog_interval: 80\ndecorrelation_steps: 0\n"
+    file = written(tmp_path, short + "run_dir: elsewhere\n")
+    assert main(["sweep", file, "seed=0..1", f"sweep_dir={folder}"]) == 0
+    written(tmp_path, "env: counting\n")
+    assert [run.name for run in read_plan(folder)] == ["catch-a2c-0", "catch-a2c-1"]
+    assert main(["sweep", f"resume={folder}"]) == 0
+    for seed in (0, 1):
+        tree = OmegaConf.load(folder / "runs" / f"catch-a2c-{seed}" / "config.yaml")
+        assert (tree.total_steps, tree.seed, tree.serial) == (160, seed, True)

@@ -98,6 +98,11 @@ def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
     assert config == parse_arguments(["algo=ppo", *rest.split()])
 
 
+def test_off_and_on_need_no_quotes(tmp_path) -> None:
+    config = parse_arguments([written(tmp_path, "capture: on\nsampler: {affinity: off}")])
+    assert (config.capture, config.sampler.affinity) == ("on", "off")
+
+
 def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
     config = parse_arguments([written(tmp_path, "learner: {epochs: 3}"), "algo=ppo"])
     assert config == parse_arguments(["algo=ppo", "epochs=3"])

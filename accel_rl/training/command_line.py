@@ -13,7 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, get_origin
+from typing import TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -238,7 +238,7 @@ def _over_file(path: Path, given: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{twice[0]} is given twice")
     except ValueError as error:
         raise ValueError(f"config={path}: {error}") from error
-    values = {full: found[key] for key, full in keys.items()}
+    values = {full: _as_chosen(options[full], found[key]) for key, full in keys.items()}
     own = _own_values(algo, values)
     kept = {
         key: exact_text(value)
@@ -246,6 +246,12 @@ def _over_file(path: Path, given: Mapping[str, str]) -> dict[str, str]:
         if (key not in own or own[key] != value) and not {key, options[key].name} & given.keys()
     }
     return {"algo": algo, **kept, **given}
+
+
+def _as_chosen(option: Option, value: object) -> object:
+    """``value``, or the word where YAML has taken off or on, without quotes, for false or true."""
+    choices = {choice for kind in option.alternatives for choice in get_args(kind)}
+    return ("on" if value else "off") if isinstance(value, bool) and "off" in choices else value
 
 
 def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.functions import find_function, import_module
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
@@ -45,7 +46,7 @@ def make_env_factory(
     if is_atari_game(env):
         return functools.partial(_make_atari, env, atari)
     if ":" in env and not re.search(r"-v\d+$", env):
-        function = _find_function(env)
+        function = find_function("env", env)
         if env.startswith(_MAIN):
             return functools.partial(_call, function, env)
         return functools.partial(_make_from_function, env)
@@ -110,7 +111,7 @@ def _make_atari(game: str, config: AtariConfig) -> Environment:
 
 
 def _make_from_function(path: str) -> Environment:
-    return _call(_find_function(path), path)
+    return _call(find_function("env", path), path)
 
 
 def _call(make: Callable[[], Any], name: str) -> Environment:
@@ -132,30 +133,6 @@ def _call(make: Callable[[], Any], name: str) -> Environment:
     )
 
 
-def _find_function(path: str) -> Any:
-    module_name, _, function_name = path.partition(":")
-    module = _import(module_name, path)
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(f"env={path}: the module {module_name} has no function {function_name}")
-    return function
-
-
-def _import(module_name: str, env: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(
-            f"env={env}: the module {module_name} cannot be imported ({error}); install it or "
-            f"put its folder on PYTHONPATH"
-        ) from error
-    except Exception as error:
-        raise ValueError(
-            f"env={env}: the module {module_name} cannot be imported: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
 def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
     import gymnasium
 
@@ -163,7 +140,7 @@ def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
 
     module_name, _, _ = env_id.rpartition(":")
     if module_name:
-        _import(module_name, env_id)  # for what else it does
+        import_module(module_name, "env", env_id)  # for what else it does
     # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
     return GymnasiumEnv(functools.partial(gymnasium.make, spec, disable_env_checker=True), env_id)
 
@@ -176,7 +153,7 @@ def _gymnasium_spec(env: str) -> Any:
 
     module_name, _, env_id = env.rpartition(":")
     if module_name:
-        _import(module_name, env)
+        import_module(module_name, "env", env)
     if env_id.startswith("ALE/"):
         importlib.import_module("ale_py")  # registers its environments
     try:
@@ -190,7 +167,7 @@ def _gymnasium_spec(env: str) -> Any:
     entry_point = spec.entry_point
     if isinstance(entry_point, str) and entry_point.startswith(_MAIN):
         spec = copy.copy(spec)
-        spec.entry_point = _find_function(entry_point)
+        spec.entry_point = find_function("env", entry_point)
     return spec
 
 

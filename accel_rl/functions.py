@@ -1,0 +1,46 @@
+"""Functions of the user's own, which options name as ``module:function``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def find_function(option: str, path: str) -> Callable[..., Any]:
+    """What ``path`` names, ``module:function``; the module is imported.
+
+    Raises:
+        ValueError: it cannot be imported, or there is no such function. The message names
+            ``option=path``.
+    """
+    module_name, _, function_name = path.partition(":")
+    module = import_module(module_name, option, path)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ValueError(
+            f"{option}={path}: the module {module_name} has no function {function_name}"
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def import_module(name: str, option: str, value: str) -> ModuleType:
+    """The module ``name``, for what ``option=value`` needs of it.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            f"{option}={value}: the module {name} cannot be imported ({error}); install it or "
+            f"put its folder on PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"{option}={value}: the module {name} cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error

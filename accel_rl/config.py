@@ -26,8 +26,8 @@ class TrainConfig:
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
     model: str = "auto"
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; paac_nature:
-    nature with PAAC's initial weights; or GA3C's larger ones for comparing speeds,
-    ga3c_large_stride4 (or 3, 2, 1: the first layer's stride)"""
+    nature with PAAC's initial weights; GA3C's larger ones for comparing speeds, ga3c_large_stride4
+    (or 3, 2, 1: the first layer's stride); or module:function that returns one of your own"""
     total_steps: int = 10_000_000
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks"""

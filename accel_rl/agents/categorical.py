@@ -38,15 +38,17 @@ class CategoricalAgent:
 
     def evaluate(self, observation: Tensor) -> PolicyValue:
         """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient."""
-        return self.model(observation)
+        return PolicyValue(*self.model(observation))  # one of the user's own gives a plain tuple
 
 
 def _choose(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
-    return sample_categorical(model(observation).logits, uniform)
+    logits, _ = model(observation)
+    return sample_categorical(logits, uniform)
 
 
 def _most_probable(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
-    return model(observation).logits.argmax(1)
+    logits, _ = model(observation)
+    return logits.argmax(1)
 
 
 def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:

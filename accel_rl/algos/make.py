@@ -32,16 +32,16 @@ def make_agent(
 ) -> AnyAgent:
     """The agent that learns by ``config``, with fresh parameters on ``device``.
 
-    ``model``: the name of the network. ``evaluates``: it acts as evaluations do.
-    ``capture``: of its acting, and of what its learner computes.
+    ``model``: the name of the network, or ``module:function``. ``evaluates``: it acts as
+    evaluations do. ``capture``: of its acting, and of what its learner computes.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
     """
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
     if not isinstance(config, DQNConfig):
-        return CategoricalAgent(make_model(model, *shapes).to(device), capture)
-    network = make_q_model(model, *shapes, config.num_atoms, config.dueling).to(device)
+        return CategoricalAgent(make_model(model, *shapes, device), capture)
+    network = make_q_model(model, *shapes, config.num_atoms, config.dueling, device)
     support = None
     if config.num_atoms > 1:
         support = torch.linspace(config.v_min, config.v_max, config.num_atoms, device=device)

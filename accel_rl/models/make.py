@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from accel_rl.models.image import (
     A3C_NET,
@@ -17,6 +18,7 @@ from accel_rl.models.image import (
     ImageSpec,
 )
 from accel_rl.models.mlp import MLP
+from accel_rl.models.own import make_own_model, make_own_q_model
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 
@@ -27,28 +29,34 @@ _IMAGE_SPECS = {
 
 MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp")
 
+_CPU = torch.device("cpu")
+
 
 def make_model(
     name: str,
     observation_shape: tuple[int, ...],
     observation_dtype: np.dtype[Any],
     num_actions: int,
+    device: torch.device = _CPU,
 ) -> PolicyValueModel:
-    """A network with fresh parameters, drawn from torch's global generator, on the CPU.
+    """A network on ``device`` with fresh parameters, drawn from torch's global generator.
 
     ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``paac_nature`` or ``ga3c_large_stride4`` (or
     3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for
-    images that are large enough for it, else ``mlp``.
+    images that are large enough for it, else ``mlp``. Or ``module:function``, which makes one of
+    the user's own; it may give a plain tuple of logits and values.
 
     Raises:
-        ValueError: unknown name, a convolutional network for what is no image or too small, or
-            ``auto`` for images with their channels last.
+        ValueError: unknown name, a convolutional network for what is no image or too small,
+            ``auto`` for images with their channels last, or a function that makes no such network.
     """
+    if ":" in name:
+        return make_own_model(name, observation_shape, observation_dtype, num_actions, device)
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
     if spec is None:
-        return MLP(observation_shape, num_actions)
+        return MLP(observation_shape, num_actions).to(device)
     assert image_shape is not None
-    return ImageNetwork(spec, image_shape, num_actions)
+    return ImageNetwork(spec, image_shape, num_actions).to(device)
 
 
 def make_q_model(
@@ -58,13 +66,17 @@ def make_q_model(
     num_actions: int,
     num_atoms: int = 1,
     is_dueling: bool = False,
+    device: torch.device = _CPU,
 ) -> QModel:
     """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough."""
+    if ":" in name:
+        shapes = observation_shape, observation_dtype, num_actions
+        return make_own_q_model(name, *shapes, num_atoms, is_dueling, device)
     spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
     if spec is None:
-        return MLPQNetwork(observation_shape, num_actions, num_atoms, is_dueling)
+        return MLPQNetwork(observation_shape, num_actions, num_atoms, is_dueling).to(device)
     assert image_shape is not None
-    return ImageQNetwork(spec, image_shape, num_actions, num_atoms, is_dueling)
+    return ImageQNetwork(spec, image_shape, num_actions, num_atoms, is_dueling).to(device)
 
 
 def _choose(
@@ -72,7 +84,9 @@ def _choose(
 ) -> tuple[ImageSpec | None, tuple[int, int, int] | None]:
     """The layers that ``name`` stands for and the shape of the images; no layers for ``mlp``."""
     if name not in MODEL_NAMES:
-        raise ValueError(f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}")
+        raise ValueError(
+            f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}, or module:function"
+        )
     image_shape = _image_shape(observation_shape, observation_dtype)
     if name == "auto":
         if image_shape and image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:

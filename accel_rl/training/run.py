@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from accel_rl.algos import make_agent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
@@ -19,7 +20,7 @@ from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
 from accel_rl.training.console import LastingConsole, discard
-from accel_rl.training.devices import check_same_processors, has_own_gpu
+from accel_rl.training.devices import check_same_processors, has_own_gpu, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if wants_help(arguments):
             return print_help(help_text(arguments, console.width))
-        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        # For module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         ranks = read_ranks(os.environ)
         if PLAN in arguments:
@@ -50,13 +51,24 @@ def run(arguments: Sequence[str]) -> int:
         config = parse_arguments(arguments)
         check_learners(config, ranks)
         if config.num_learners > 1:
-            probe_spec(make_env_factory(config.env, config.atari))  # one message, not one of each
+            _probe(config)
             goes_on = config.parallel.on_learner_failure == "continue"
             return launch(arguments, config.num_learners, goes_on=goes_on)
         return _train(config, console, Team(ranks))
     except (ValueError, SamplerError, RunError, TeamError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _probe(config: TrainConfig) -> None:
+    """Raises ValueError where no learner could have the environment or the network.
+
+    Here, there is one message of that, before any process starts.
+    """
+    spec = probe_spec(make_env_factory(config.env, config.atari))
+    device = learner_device(config, Ranks())
+    if device.type == "cpu":  # memory of a GPU is for the learners alone
+        make_agent(config.learner, config.model, spec, device)
 
 
 def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:

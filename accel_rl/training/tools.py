@@ -37,7 +37,7 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
     try:
         if wants_help(arguments):
             return print_help(_help(name, console.width))
-        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        # For module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         tune_malloc()
         with StopRequest():

@@ -55,7 +55,7 @@ def sweep(arguments: Sequence[str]) -> int:
             return print_help(_help(console.width))
         if sys.platform != "linux":
             raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
-        # For env=module:function. Python itself looks here for `-m` alone, not for scripts.
+        # For module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         with StopRequest():
             options, axes = read_options(arguments)

@@ -1,0 +1,269 @@
+"""Networks of the user's own: ``model=module:function``, in plain torch.
+
+What cannot be learned with is refused when the network is made: on two observations of zeros its
+outputs are looked at, a backward pass is made, and it is copied, as targets and threads copy it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from accel_rl.functions import find_function
+from accel_rl.models.policy_value import PolicyValueModel
+from accel_rl.models.q_value import QModel
+
+_NOT_THEIRS = (str(Path(torch.__file__).parent), __file__)
+"""files whose lines say nothing about where the user's code failed"""
+_NUM_ROWS = 2
+
+
+class _Form(NamedTuple):
+    """What forward must give: in words, and the shapes of the outputs behind ``N``."""
+
+    words: str
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def make_own_model(
+    path: str,
+    observation_shape: tuple[int, ...],
+    observation_dtype: np.dtype[Any],
+    num_actions: int,
+    device: torch.device,
+) -> PolicyValueModel:
+    """The network that ``function(observation_shape=..., num_actions=...)`` makes, on ``device``.
+
+    ``path``: ``module:function``. Its call takes observations ``[N, ...]`` of the environment's
+    dtype and gives logits ``[N, A]`` and values ``[N]``, float32, in a tuple.
+
+    Raises:
+        ValueError: there is no such function, it fails, or makes what cannot be learned with.
+    """
+    arguments = {"observation_shape": observation_shape, "num_actions": num_actions}
+    model = _make(path, arguments).to(device)
+    form = _Form(f"(logits [N, {num_actions}], value [N])", ((num_actions,), ()))
+    _check(path, model, _zeros(observation_shape, observation_dtype, device), form)
+    return cast(PolicyValueModel, model)  # but for the names of what it gives
+
+
+def make_own_q_model(
+    path: str,
+    observation_shape: tuple[int, ...],
+    observation_dtype: np.dtype[Any],
+    num_actions: int,
+    num_atoms: int,
+    is_dueling: bool,
+    device: torch.device,
+) -> QModel:
+    """Likewise for Q-learning: the function is also given ``num_atoms`` and ``is_dueling``.
+
+    Its call gives ``[N, A, K]`` float32, as that of a `QModel`.
+
+    Raises:
+        ValueError: there is no such function, it fails, or makes what cannot be learned with.
+    """
+    arguments = {
+        "observation_shape": observation_shape,
+        "num_actions": num_actions,
+        "num_atoms": num_atoms,
+        "is_dueling": is_dueling,
+    }
+    model = _make(path, arguments).to(device)
+    form = _Form(f"a tensor [N, {num_actions}, {num_atoms}]", ((num_actions, num_atoms),))
+    _check(path, model, _zeros(observation_shape, observation_dtype, device), form)
+    return cast(QModel, model)
+
+
+def _make(path: str, arguments: Mapping[str, Any]) -> nn.Module:
+    function = find_function("model", path)
+    call = f"({', '.join(f'{name}={value}' for name, value in arguments.items())})"
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"model={path} cannot be called with {call}: {error}") from error
+    except ValueError:
+        pass  # some of what is written in C does not tell
+    model = _call(path, f"its call with {call}", lambda: function(**arguments))
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
+    _check_layers(path, model)
+    if any(True for _ in model.buffers()):
+        with torch.random.fork_rng(devices=[]):
+            again = _call(path, f"its second call with {call}", lambda: function(**arguments))
+        _check_same_buffers(path, model, again)
+    return model
+
+
+def _check_same_buffers(path: str, model: nn.Module, again: nn.Module) -> None:
+    others = dict(again.named_buffers())
+    for name, buffer in model.named_buffers():
+        if name not in others or not torch.equal(buffer, others[name]):
+            raise ValueError(
+                f"model={path}: the buffer {name} is another one each time the function is called, "
+                "and buffers are not saved with a run; make it an nn.Parameter with "
+                "requires_grad=False, which is, or draw it with a generator of a fixed seed"
+            )
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.zeros((_NUM_ROWS, *shape), dtype)).to(device)
+
+
+def _check(path: str, model: nn.Module, observation: Tensor, form: _Form) -> None:
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    outputs = _forward(path, model, observation, form)  # the first: layers may wait for it
+    _check_parameters(path, model)
+    if observation._version:
+        raise ValueError(
+            f"model={path}: forward changes the observations that it is given, which are those "
+            "that are learned from; work on a copy"
+        )
+    if not outputs[0].requires_grad:
+        raise ValueError(
+            f"model={path}: what forward gives carries no gradient; leave out no_grad and detach"
+        )
+    total = torch.stack([each.sum() for each in outputs]).sum()
+    _call(path, "the backward pass", total.backward)
+    with torch.inference_mode():
+        again = _forward(path, model, observation, form)
+        alone = _forward(path, model, observation[:1], form)
+    _check_outputs(path, outputs, again, alone)
+    for name, buffer in model.named_buffers():
+        if name not in before or not torch.equal(buffer, before[name]):
+            raise ValueError(
+                f"model={path}: forward changes the buffer {name}, which neither a checkpoint nor "
+                "another learner would get; use layers without running statistics, such as "
+                "LayerNorm or GroupNorm"
+            )
+    model.zero_grad(set_to_none=True)
+    what = "copy.deepcopy of the network, which must keep no tensors of a forward pass,"
+    _call(path, what, lambda: copy.deepcopy(model))
+
+
+def _check_layers(path: str, model: nn.Module) -> None:
+    """Those are refused by name that observations of zeros need not betray."""
+    for name, layer in model.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, _BatchNorm) and layer.training:
+            raise ValueError(
+                f"model={path}: what {kind} ({name}) gives depends on the batch, and batches that "
+                "act are not those that are learned from; use LayerNorm or GroupNorm, or call "
+                "eval() on it where its statistics are given"
+            )
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
+            raise ValueError(
+                f"model={path}: with {kind} ({name}) the network that acts would be another one "
+                "than the network that learns; leave it out, or give it probability 0"
+            )
+
+
+def _check_parameters(path: str, model: nn.Module) -> None:
+    parameters = dict(model.named_parameters())
+    for name, p in parameters.items():
+        if is_lazy(p):
+            raise ValueError(
+                f"model={path}: {name} has no shape yet, since forward does not use its lazy "
+                "layer; leave that out, or give it its sizes"
+            )
+        if p.dtype != torch.float32:
+            raise ValueError(
+                f"model={path}: {name} is {_name(p.dtype)}; parameters must be float32: convert "
+                "the network with .float() (precision=bfloat16 is an option of its own)"
+            )
+        if not torch.ops.aten.is_non_overlapping_and_dense(p):
+            raise ValueError(
+                f"model={path}: {name} has gaps or overlaps in memory; make it with .contiguous()"
+            )
+    if not any(p.requires_grad for p in parameters.values()):
+        raise ValueError(
+            f"model={path}: the network has no parameter that can be learned; give it layers, or "
+            "leave out requires_grad=False"
+        )
+    spans = sorted((p.data_ptr(), p.nbytes, name) for name, p in parameters.items() if p.nbytes)
+    for (start, size, name), (next_start, _, next_name) in pairwise(spans):
+        if next_start < start + size:
+            raise ValueError(
+                f"model={path}: {name} and {next_name} are two parameters in the same memory; to "
+                "tie them, let both be the same nn.Parameter"
+            )
+
+
+def _forward(path: str, model: nn.Module, observation: Tensor, form: _Form) -> list[Tensor]:
+    """What the network gives, of the right form."""
+    given = f"observations {_describe(observation)}"
+    result = _call(path, f"its forward on {given}", lambda: model(observation))
+    is_one = len(form.shapes) == 1
+    outputs = [result] if is_one else list(result) if isinstance(result, tuple | list) else []
+    shapes = [(len(observation), *shape) for shape in form.shapes]
+    found = [each.shape for each in outputs if isinstance(each, Tensor)]
+    if found != shapes or any(each.dtype != torch.float32 for each in outputs):
+        raise ValueError(
+            f"model={path}: forward must give {form.words}, float32; for {given} it gave "
+            f"{_describe(result)}"
+        )
+    return outputs
+
+
+def _check_outputs(
+    path: str, outputs: list[Tensor], again: list[Tensor], alone: list[Tensor]
+) -> None:
+    for first, second, row in zip(outputs, again, alone, strict=True):
+        if not _agree(first.detach(), second):
+            raise ValueError(
+                f"model={path}: two calls on the same observations gave different outputs; a "
+                "network must draw no random numbers and remember nothing from call to call, so "
+                "that what acts is what learns"
+            )
+        if not _agree(first.detach()[:1], row):
+            raise ValueError(
+                f"model={path}: what forward gives for one observation depends on the others of "
+                "its batch; look for operations over the first dimension, such as softmax(0)"
+            )
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    """But for what other kernels and short formats may round."""
+    scale = float(a.nan_to_num().abs().max())
+    return torch.allclose(a, b, rtol=0.01, atol=0.01 * scale, equal_nan=True)
+
+
+def _call(path: str, what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        raise ValueError(
+            f"model={path}: {what} failed: {type(error).__name__}: {error}{_place(error)}"
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's own code that the error came through, in brackets."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_NOT_THEIRS):
+            return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return ""
+
+
+def _describe(result: object) -> str:
+    if isinstance(result, Tensor):
+        return f"{_name(result.dtype)} {list(result.shape)}"
+    if isinstance(result, tuple | list):
+        return f"({', '.join(map(_describe, result))})"
+    return f"{result!r}, a {type(result).__name__}" if result is None else type(result).__name__
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

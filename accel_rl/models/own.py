@@ -149,7 +149,7 @@ def _check(path: str, model: nn.Module, observation: Tensor, form: _Form) -> Non
                 "LayerNorm or GroupNorm"
             )
     model.zero_grad(set_to_none=True)
-    what = "copy.deepcopy of the network, which must keep no tensors of a forward pass,"
+    what = "copy.deepcopy of the network, which targets and threads need,"
     _call(path, what, lambda: copy.deepcopy(model))
 
 
@@ -262,7 +262,7 @@ def _describe(result: object) -> str:
         return f"{_name(result.dtype)} {list(result.shape)}"
     if isinstance(result, tuple | list):
         return f"({', '.join(map(_describe, result))})"
-    return f"{result!r}, a {type(result).__name__}" if result is None else type(result).__name__
+    return "None" if result is None else type(result).__name__
 
 
 def _name(dtype: torch.dtype) -> str:

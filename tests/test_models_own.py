@@ -1,0 +1,384 @@
+"""Networks of the user's own: what their functions are given, what is refused, what is learned."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from accel_rl.models import make_model, make_q_model
+from accel_rl.parallel import FlatParameters
+
+CPU = torch.device("cpu")
+FLOAT32 = np.dtype(np.float32)
+A = 3
+
+
+class Net(nn.Module):
+    """A policy and a value of what ``trunk`` makes of ``[N, 4]``, 8 features."""
+
+    def __init__(self, trunk: nn.Module | None = None) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 8) if trunk is None else trunk
+        self.policy = nn.Linear(8, A)
+        self.value = nn.Linear(8, 1)
+
+    def forward(self, observation: Tensor) -> Any:
+        x = self.trunk(observation)
+        return self.policy(x), self.value(x).squeeze(1)
+
+
+MADE: dict[str, Callable[..., Any]] = {}
+"""by name; the options of the tests name them as attributes of this module"""
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    try:
+        return MADE[name]
+    except KeyError:
+        raise AttributeError(name) from None
+
+
+def make_own(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    monkeypatch.setitem(MADE, "mine", make)
+    if more:
+        return make_q_model(f"{__name__}:mine", (4,), FLOAT32, A, **more)
+    return make_model(f"{__name__}:mine", (4,), FLOAT32, A)
+
+
+# ---- what the function is given, and what becomes of what it returns -----------------------------
+
+
+def test_function_is_given_shape_and_actions_by_name(monkeypatch) -> None:
+    def make(*, num_actions: int, observation_shape: tuple[int, ...]) -> nn.Module:
+        assert (observation_shape, num_actions) == ((4,), A)
+        return Net()
+
+    model = make_own(make, monkeypatch)
+    assert list(dict(model.named_children())) == ["trunk", "policy", "value"]
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_function_for_q_learning_is_given_atoms_and_what_the_algorithm_asks_for(
+    monkeypatch,
+) -> None:
+    given = {}
+
+    def make(**arguments: Any) -> nn.Module:
+        given.update(arguments)
+        return nn.Sequential(nn.Linear(4, A * 5), nn.Unflatten(1, (A, 5)))
+
+    model = make_own(make, monkeypatch, num_atoms=5, is_dueling=True)
+    assert given == {
+        "observation_shape": (4,),
+        "num_actions": A,
+        "num_atoms": 5,
+        "is_dueling": True,
+    }
+    assert model(torch.zeros(7, 4)).shape == (7, A, 5)
+
+
+def test_class_is_a_function_that_makes_one(monkeypatch) -> None:
+    class Mine(Net):
+        def __init__(self, observation_shape: Any, num_actions: Any) -> None:
+            super().__init__()
+
+    assert isinstance(make_own(Mine, monkeypatch), Mine)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
+def test_forward_is_given_the_dtype_of_the_environment(dtype: str, monkeypatch) -> None:
+    class Mine(Net):
+        def forward(self, observation: Tensor) -> Any:
+            assert observation.dtype == getattr(torch, dtype)
+            return super().forward(observation.float())
+
+    monkeypatch.setitem(MADE, "mine", lambda observation_shape, num_actions: Mine())
+    make_model(f"{__name__}:mine", (4,), np.dtype(dtype), A)
+
+
+def test_looking_at_a_network_leaves_the_random_numbers_as_they_are(monkeypatch) -> None:
+    class Constant(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.full((4,), 0.5))
+
+    torch.manual_seed(0)
+    expected, number = Constant(), torch.rand(1)
+    torch.manual_seed(0)
+    model = make_own(lambda observation_shape, num_actions: Constant(), monkeypatch)
+    assert torch.equal(torch.rand(1), number)
+    for p, q in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+# ---- unusual parameters --------------------------------------------------------------------------
+
+
+class Tied(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)))
+        self.trunk[2].weight = self.trunk[1].weight  # type: ignore[index]
+
+
+class Unused(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(5, 5)
+
+
+class Frozen(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk.requires_grad_(False)
+
+
+class Transposed(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk.weight = nn.Parameter(torch.randn(4, 8).t())  # type: ignore[assignment]
+
+
+class Neighbours(Net):
+    """Two parameters from one piece of memory, which do not overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.randn(16)
+        self.trunk.bias = nn.Parameter(memory[:8])  # type: ignore[assignment]
+        self.more = nn.Parameter(memory[8:])
+
+    def forward(self, observation: Tensor) -> Any:
+        x = self.trunk(observation) * self.more
+        return self.policy(x), self.value(x).squeeze(1)
+
+
+class Lazy(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.LazyLinear(8))
+
+
+class Normed(Net):
+    def __init__(self) -> None:
+        super().__init__(torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 8)))
+
+
+class GivenStatistics(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8).eval()))
+
+
+class Keeping(Net):
+    def forward(self, observation: Tensor) -> Any:
+        self.kept = self.trunk(observation)
+        return super().forward(observation)
+
+
+UNUSUAL = (Tied, Unused, Frozen, Transposed, Neighbours, Lazy, Normed, GivenStatistics, Keeping)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.parametrize("kind", UNUSUAL, ids=lambda kind: kind.__name__)
+def test_unusual_parameters_have_their_gradients_in_the_flat_ones(
+    kind: type[Net], monkeypatch
+) -> None:
+    model = make_own(lambda observation_shape, num_actions: kind(), monkeypatch)
+    plain = copy.deepcopy(model)
+    flat = FlatParameters(model)
+    observation = torch.randn(5, 4)
+    for each in (plain, model):
+        logits, value = each(observation)
+        (logits.square().sum() + value.sum()).backward()
+    found = flat.to_named(flat.gradient)
+    for name, p in plain.named_parameters():
+        expected = torch.zeros_like(p) if p.grad is None else p.grad
+        torch.testing.assert_close(found[name], expected)
+    flat.check_views()
+    flat.parameter.sub_(flat.gradient, alpha=0.1)
+    for p in plain.parameters():
+        if p.grad is not None:
+            p.data.sub_(p.grad, alpha=0.1)
+    torch.testing.assert_close(model(observation), plain(observation))
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+class Changed(Net):
+    """Computes ``change(output)`` of what the network gives."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self._change = change
+
+    def forward(self, observation: Tensor) -> Any:
+        return self._change(*super().forward(observation))
+
+
+class Remembering(Net):
+    num_calls = 0
+
+    def forward(self, observation: Tensor) -> Any:
+        self.num_calls += 1
+        logits, value = super().forward(observation)
+        return logits * self.num_calls, value
+
+
+class Computed(Net):
+    """Its policy's weight is computed once and for all, so nothing is learned after one update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = self.policy.weight * 2
+
+    def forward(self, observation: Tensor) -> Any:
+        logits, value = super().forward(observation)
+        return logits + self.weight.sum(), value
+
+
+class InPlace(Net):
+    def forward(self, observation: Tensor) -> Any:
+        return super().forward(observation.div_(255))
+
+
+class Overwriting(Net):
+    def forward(self, observation: Tensor) -> Any:
+        x = self.trunk(observation).exp()
+        return self.policy(x), self.value(x.mul_(2)).squeeze(1)
+
+
+class Overlapping(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8)))
+        weight = self.trunk[1].weight  # type: ignore[index]
+        self.more = nn.Parameter(weight.data)
+
+
+class Gapped(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gapped = nn.Parameter(torch.randn(4, 8)[:, ::2])
+
+
+class RandomConstant(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("constant", torch.randn(4))
+
+
+class Counting(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, observation: Tensor) -> Any:
+        self.seen += 1
+        return super().forward(observation)
+
+
+class SpareLazy(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.LazyLinear(8)
+
+
+class DropoutFunction(Net):
+    def forward(self, observation: Tensor) -> Any:
+        x = F.dropout(self.trunk(observation))
+        return self.policy(x), self.value(x).squeeze(1)
+
+
+def broken() -> None:
+    raise RuntimeError("no such weights")
+
+
+def sequence(*layers: nn.Module) -> Net:
+    return Net(nn.Sequential(nn.Linear(4, 8), *layers))
+
+
+FORM = r"forward must give \(logits \[N, 3\], value \[N\]\), float32; for observations float32 "
+REFUSED: list[tuple[str, Callable[[], Any], str]] = [
+    ("none", lambda: None, r"returned None; it must return an nn.Module"),
+    ("error", broken, r"RuntimeError: no such weights \(.*test_models_own.py, line \d+, in"),
+    ("sizes", lambda: Net(nn.Linear(5, 8)), r"forward on observations float32 \[2, 4\] failed: Ru"),
+    ("column", lambda: Changed(lambda p, v: (p, v[:, None])), FORM + r".*float32 \[2, 1\]\)$"),
+    ("one", lambda: Changed(lambda p, v: p), FORM + r"\[2, 4\] it gave float32 \[2, 3\]$"),
+    ("dict", lambda: Changed(lambda p, v: {"value": v}), FORM + r"\[2, 4\] it gave dict$"),
+    ("double", lambda: Changed(lambda p, v: (p.double(), v)), FORM + r".*\(float64 \[2, 3\]"),
+    ("squeezed", lambda: Changed(lambda p, v: (p.squeeze(), v)), FORM + r"\[1, 4\] it gave"),
+    ("rows", lambda: Changed(lambda p, v: (p.softmax(0), v)), r"one observation depends on the ot"),
+    ("memory", Remembering, r"two calls on the same observations gave different outputs"),
+    ("noise", DropoutFunction, r"two calls on the same observations gave different outputs"),
+    ("computed", Computed, r"copy.deepcopy of the network, which targets and threads need, failed"),
+    ("in place", InPlace, r"forward changes the observations that it is given"),
+    ("overwritten", Overwriting, r"the backward pass failed: RuntimeError: .* inplace operation"),
+    ("detached", lambda: Changed(lambda p, v: (p.detach(), v)), r"gives carries no gradient"),
+    ("frozen", lambda: Net().requires_grad_(False), r"no parameter that can be learned"),
+    ("half", lambda: Net(nn.Linear(4, 8).bfloat16()), r"failed: RuntimeError: mat1 and mat2 must"),
+    ("overlap", Overlapping, r"\w+ and .* are two parameters in the same memory; to tie them"),
+    ("gaps", Gapped, r"gapped has gaps or overlaps in memory; make it with .contiguous\(\)"),
+    ("random", RandomConstant, r"the buffer constant is another one each time"),
+    ("buffer", Counting, r"forward changes the buffer seen, which neither"),
+    ("lazy", SpareLazy, r"spare.weight has no shape yet, since forward does not use"),
+    ("batch norm", lambda: sequence(nn.BatchNorm1d(8)), r"what BatchNorm1d \(trunk.1\) gives depe"),
+    (
+        "running",
+        lambda: sequence(nn.Unflatten(1, (2, 4)), nn.InstanceNorm1d(2, track_running_stats=True),
+                         nn.Flatten()),
+        r"forward changes the buffer trunk.2.running_mean.* use layers without running stat",
+    ),
+    ("dropout", lambda: sequence(nn.Dropout(0.1)), r"with Dropout \(trunk.1\) the network that ac"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.parametrize(
+    ("make", "message"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
+)
+def test_network_that_cannot_be_learned_with_is_refused(
+    make: Callable[[], Any], message: str, monkeypatch
+) -> None:
+    with pytest.raises(ValueError, match=rf"^model={__name__}:mine.*{message}"):
+        make_own(lambda observation_shape, num_actions: make(), monkeypatch)
+
+
+def test_parameters_of_another_dtype_are_refused(monkeypatch) -> None:
+    class Double(Net):
+        def forward(self, observation: Tensor) -> Any:
+            logits, value = super().forward(observation.double())
+            return logits.float(), value.float()
+
+    with pytest.raises(ValueError, match=r"trunk.weight is float64; parameters must be float32"):
+        make_own(lambda observation_shape, num_actions: Double().double(), monkeypatch)
+
+
+@pytest.mark.parametrize("more", [{}, {"num_atoms": 5}], ids=["policy", "q"])
+def test_function_that_takes_other_arguments_is_told_which(more: dict, monkeypatch) -> None:
+    call = r"\(observation_shape=\(4,\), num_actions=3"
+    with pytest.raises(ValueError, match=rf"mine cannot be called with {call}.*: .*missing"):
+        make_own(lambda observation_shape, num_actions, depth: Net(), monkeypatch, **more)
+
+
+def test_q_values_of_another_shape_are_refused(monkeypatch) -> None:
+    message = r"must give a tensor \[N, 3, 1\], float32; for .* it gave float32 \[2, 3\]"
+    with pytest.raises(ValueError, match=message):
+        make_own(lambda **arguments: nn.Linear(4, A), monkeypatch, num_atoms=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("no_such_module:make", r"model=no_such_module:make: the module no_such_module cannot be"),
+        (f"{__name__}:make", rf"model={__name__}:make: the module {__name__} has no function make"),
+        ("resnet", r"model is 'resnet'; it must be one of auto, .*, or module:function$"),
+    ],
+)
+def test_function_that_is_not_there_is_refused(model: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_model(model, (4,), FLOAT32, A)
+    with pytest.raises(ValueError, match=message):
+        make_q_model(model, (4,), FLOAT32, A)

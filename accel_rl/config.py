@@ -24,6 +24,9 @@ class TrainConfig:
     """preset that every other option starts from"""
     env: str = "pong"
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
+    info_keys: tuple[str, ...] = ()
+    """numbers to keep of what each step of a Gymnasium environment tells in its info: their means
+    over last steps of episodes become metrics, as episode_info_<key>_mean"""
     model: str = "auto"
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; paac_nature:
     nature with PAAC's initial weights; GA3C's larger ones for comparing speeds, ga3c_large_stride4

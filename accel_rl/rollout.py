@@ -9,6 +9,9 @@ policy, where the rest of its column is zero and not valid.
 The final observation of an episode that was truncated at ``t``, and not terminated there as well,
 is kept in slot ``k`` of its column: ``final_observation[k, b]`` with ``final_step[k, b] == t``;
 unused slots have ``final_step == -1``.
+
+``info[t]`` is of the step ``action[t]`` too, never of a reset: at the end of an episode it is the
+last one of that episode. NaN: the step did not tell, or there was none.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 class RolloutSpec:
     """Shapes and dtypes of a rollout: ``T`` steps of ``B`` environments.
 
-    ``final_observation_slots`` is ``K``, for each environment.
+    ``final_observation_slots`` is ``K``, for each environment. ``info_keys``: what the numbers in
+    the last axis of ``info`` are.
     """
 
     T: int
@@ -40,6 +44,7 @@ class RolloutSpec:
     observation_dtype: np.dtype[Any]
     num_actions: int
     final_observation_slots: int = 1
+    info_keys: tuple[str, ...] = ()
 
     def layout(self) -> Layout:
         """Shape and dtype of each field of `Rollout`, in its order."""
@@ -56,6 +61,7 @@ class RolloutSpec:
             "valid": ((T, B), boolean),
             "final_observation": ((K, B, *self.observation_shape), self.observation_dtype),
             "final_step": ((K, B), np.dtype(np.int64)),
+            "info": ((T, B, len(self.info_keys)), float32),
         }
 
     @property
@@ -78,6 +84,7 @@ class Rollout:
     valid: NDArray[np.bool_]  # [T, B], False where no step was taken
     final_observation: NDArray[Any]  # [K, B, ...]
     final_step: NDArray[np.int64]  # [K, B], -1 where unused
+    info: NDArray[np.float32]  # [T, B, len(info_keys)], NaN where a step did not tell
 
     @classmethod
     def from_buffer(cls, spec: RolloutSpec, buffer: Any, offset: int = 0) -> Rollout:
@@ -91,7 +98,7 @@ class Rollout:
 
     @property
     def results(self) -> tuple[NDArray[Any], ...]:
-        """What a step leaves beside observations: `reward` to `valid`, ``[T, B]`` each."""
+        """What each step leaves beside observations: `reward` to `valid`, ``[T, B]`` each."""
         return (
             self.reward,
             self.raw_reward,

@@ -94,7 +94,7 @@ def test_ends_are_those_of_gymnasium(terminated: bool, truncated: bool) -> None:
     env, out = wrap(Scripted(step=lambda: (np.float32(-2.5), terminated, truncated)))
     env.reset(out)
     result = env.step(0, out)
-    assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated)
+    assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated, ())
 
 
 def test_only_the_first_reset_is_seeded() -> None:

@@ -168,7 +168,7 @@ def test_episodes_equal_those_added_up_by_hand():
                 for b in range(B):
                     sums[b] += (rollout.raw_reward[t, b], rollout.reward[t, b], 1)
                     if rollout.episode_ended[t, b]:
-                        expected.append((b, *sums[b], bool(rollout.truncated[t, b]), False))
+                        expected.append((b, *sums[b], bool(rollout.truncated[t, b]), False, {}))
                         sums[b] = 0
     assert len(reported) > 100
     assert [tuple(episode) for episode in reported] == expected

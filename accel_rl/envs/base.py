@@ -8,7 +8,7 @@ process never loads torch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -24,10 +24,11 @@ class EnvSpec:
 
     ``name`` appears in messages; ``frame_skip`` is the number of emulator frames in one step.
     ``frame_stack`` above 1: the first axis of observations is a stack of so many frames, the newest
-    last, those before a reset or a lost life (`StepResult.terminated`) blank.
+    last, those before a reset or a lost life (`StepResult.terminated`) blank. ``info_keys``: names
+    of the numbers in `StepResult.info`.
 
     Raises:
-        ValueError: a shape, dtype or number of actions that cannot be.
+        ValueError: a shape, dtype, number of actions or keys that cannot be.
     """
 
     name: str
@@ -36,6 +37,7 @@ class EnvSpec:
     num_actions: int
     frame_skip: int = 1
     frame_stack: int = 1
+    info_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, (converted, required) in _CHECKS.items():
@@ -68,6 +70,15 @@ def _dtype(value: Any) -> np.dtype[Any]:
     return dtype
 
 
+def _keys(value: Any) -> tuple[str, ...]:
+    keys = tuple(value)
+    if isinstance(value, str) or len(set(keys)) < len(keys):
+        raise ValueError
+    if not all(isinstance(key, str) and key for key in keys):
+        raise ValueError
+    return keys
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "observation_shape": (_shape, "a tuple of whole numbers above 0, such as (10,)"),
     "observation_dtype": (
@@ -77,6 +88,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "num_actions": (_count, "a whole number above 0"),
     "frame_skip": (_count, "a whole number above 0"),
     "frame_stack": (_count, "a whole number above 0"),
+    "info_keys": (_keys, "a tuple of different names, such as ('is_success',)"),
 }
 
 
@@ -86,7 +98,9 @@ class StepResult(NamedTuple):
     ``reward`` is what the learner sees (clipped where the environment clips), ``raw_reward`` the
     task's own. ``terminated``: the episode ended as the learner sees it (game over, or a lost life
     where lives count), so the next state has value 0. ``truncated``: cut off by a time limit.
-    ``episode_ended``: game over or truncated; only this asks for a reset.
+    ``episode_ended``: game over or truncated; only this asks for a reset. ``info``: a number for
+    each of `EnvSpec.info_keys`, in their order, NaN where there is none; empty: for no key. They
+    are kept as float32.
     """
 
     reward: float
@@ -94,6 +108,7 @@ class StepResult(NamedTuple):
     terminated: bool
     truncated: bool
     episode_ended: bool
+    info: Sequence[float] = ()
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -26,20 +26,30 @@ class GymnasiumEnv:
     gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
     elsewhere. A seed sequence of one plain number seeds the environment with that number.
 
+    Of the ``info`` of each step, the numbers under ``info_keys`` go into `StepResult.info`: NaN
+    where it lacks a key. The ``info`` of a reset is not looked at.
+
     ``env``: the Gymnasium environment.
 
     Args:
         make: makes the environment.
         name: what messages call it.
+        info_keys: of bools, numbers, or arrays of one of these.
 
     Raises:
         EnvError: from the constructor if ``make`` raises, or for spaces that do not fit; from
-        ``reset`` and ``step``
-            if the environment raises, or returns an observation of another shape or kind, or a
-            reward that is not finite.
+            ``reset`` and ``step`` if the environment raises, or returns an observation of another
+            shape or kind, a reward that is not finite, or under an info key something else than a
+            number.
+        ValueError: ``info_keys`` are not different names.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], name: str) -> None:
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        name: str,
+        info_keys: Sequence[str] = (),
+    ) -> None:
         self._name = name
         try:
             self.env = make()
@@ -69,7 +79,9 @@ class GymnasiumEnv:
             observation_shape=self._shape,
             observation_dtype=np.dtype(observations.dtype),
             num_actions=int(actions.n),
+            info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
         )
+        self._info_keys = self._spec.info_keys
 
     @property
     def spec(self) -> EnvSpec:
@@ -96,7 +108,7 @@ class GymnasiumEnv:
 
     def step(self, action: int, out: Array) -> StepResult:
         try:
-            observation, reward, terminated, truncated, _ = self.env.step(
+            observation, reward, terminated, truncated, info = self.env.step(
                 action + self._first_action
             )
             reward = float(reward)
@@ -109,7 +121,8 @@ class GymnasiumEnv:
             )
         self._write(observation, out, "step")
         ended = bool(terminated or truncated)
-        return StepResult(reward, reward, bool(terminated), bool(truncated), ended)
+        numbers = self._numbers(info) if self._info_keys else ()
+        return StepResult(reward, reward, bool(terminated), bool(truncated), ended, numbers)
 
     def close(self) -> None:
         self.env.close()
@@ -117,6 +130,22 @@ class GymnasiumEnv:
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed
         self.env.set_state(state)  # type: ignore[attr-defined]
+
+    def _numbers(self, info: Mapping[str, Any]) -> list[float]:
+        """Those under the info keys; NaN for one that is not there."""
+        numbers = []
+        for key in self._info_keys:
+            value = info.get(key, math.nan)
+            if not isinstance(value, bool | int | float):
+                array = np.asarray(value)
+                if array.size != 1 or array.dtype.kind not in "biuf":
+                    raise EnvError(
+                        f"environment {self._name} returned info[{key!r}] of type "
+                        f"{_type_name(value)} from step; what info_keys names must be one number"
+                    )
+                value = array.item()
+            numbers.append(float(value))
+        return numbers
 
     def _write(self, observation: Any, out: Array, call: str) -> None:
         array = np.asarray(observation)
@@ -132,3 +161,9 @@ class GymnasiumEnv:
                 f"environment {self._name} returned an observation of dtype {array.dtype} from "
                 f"{call}; its observation space says {out.dtype}"
             ) from None
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"ndarray ({value.dtype} of shape {value.shape})"
+    return type(value).__name__

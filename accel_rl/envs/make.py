@@ -6,7 +6,7 @@ import copy
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from accel_rl.envs.atari_config import AtariConfig
@@ -26,6 +26,7 @@ _MAIN = "__main__:"
 def make_env_factory(
     env: str | Callable[[], Any],
     atari: AtariConfig = AtariConfig(),  # noqa: B008
+    info_keys: Sequence[str] = (),
 ) -> EnvFactory:
     """A picklable factory of the environment that ``env`` names.
 
@@ -35,23 +36,29 @@ def make_env_factory(
             or ``module:function`` with a function that takes no arguments and returns a
             ``gymnasium.Env`` or an `Environment`; or such a function itself.
         atari: how Atari games are played; the others ignore it.
+        info_keys: numbers in the ``info`` of a Gymnasium environment that each step keeps
+            (`StepResult.info`). An `Environment` names its own in its spec.
 
     Raises:
-        ValueError: there is no such environment; the message offers close names.
+        ValueError: there is no such environment; the message offers close names. Or it has no
+            ``info``.
     """
     if not isinstance(env, str):
-        return make_from_callable(env)
-    if env in _OWN:
-        return _OWN[env]
-    if is_atari_game(env):
-        return functools.partial(_make_atari, env, atari)
+        return make_from_callable(env, info_keys)
+    if env in _OWN or is_atari_game(env):
+        if info_keys:
+            raise ValueError(
+                f"info_keys=[{','.join(info_keys)}] cannot be given with env={env}, which has no "
+                f"info, as Gymnasium's environments have (ALE/Pong-v5); leave it out"
+            )
+        return _OWN[env] if env in _OWN else functools.partial(_make_atari, env, atari)
     if ":" in env and not re.search(r"-v\d+$", env):
         function = find_function("env", env)
         if env.startswith(_MAIN):
-            return functools.partial(_call, function, env)
-        return functools.partial(_make_from_function, env)
+            return functools.partial(_call, function, env, info_keys)
+        return functools.partial(_make_from_function, env, info_keys)
     # The registry of this process: a worker has only what its own imports register.
-    return functools.partial(_make_from_gymnasium, env, _gymnasium_spec(env))
+    return functools.partial(_make_from_gymnasium, env, _gymnasium_spec(env), info_keys)
 
 
 def is_atari_game(env: str) -> bool:
@@ -61,9 +68,12 @@ def is_atari_game(env: str) -> bool:
     return env in atari_games()
 
 
-def make_from_callable(make: Callable[[], Any]) -> EnvFactory:
-    """A factory from any function that returns a ``gymnasium.Env`` or an `Environment`."""
-    return functools.partial(_call, make, _name(make))
+def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -> EnvFactory:
+    """A factory from any function that returns a ``gymnasium.Env`` or an `Environment`.
+
+    ``info_keys``: as in `make_env_factory`.
+    """
+    return functools.partial(_call, make, _name(make), info_keys)
 
 
 def probe_spec(factory: EnvFactory) -> EnvSpec:
@@ -110,11 +120,11 @@ def _make_atari(game: str, config: AtariConfig) -> Environment:
     return AtariEnv(game, config)
 
 
-def _make_from_function(path: str) -> Environment:
-    return _call(find_function("env", path), path)
+def _make_from_function(path: str, info_keys: Sequence[str]) -> Environment:
+    return _call(find_function("env", path), path, info_keys)
 
 
-def _call(make: Callable[[], Any], name: str) -> Environment:
+def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Environment:
     import gymnasium
 
     from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -124,8 +134,13 @@ def _call(make: Callable[[], Any], name: str) -> Environment:
     except Exception as error:
         raise env_failure(name, "its constructor", error) from error
     if isinstance(env, gymnasium.Env):
-        return GymnasiumEnv(lambda: env, name)
+        return GymnasiumEnv(lambda: env, name, info_keys)
     if isinstance(env, Environment):
+        if info_keys:
+            raise EnvError(
+                f"info_keys=[{','.join(info_keys)}] cannot be given with env={name}, an "
+                f"accel_rl.envs.Environment: name them in its spec, and leave info_keys out"
+            )
         return env
     raise EnvError(
         f"environment {name} is a {type(env).__name__}; the function must return a gymnasium.Env "
@@ -133,7 +148,7 @@ def _call(make: Callable[[], Any], name: str) -> Environment:
     )
 
 
-def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
+def _make_from_gymnasium(env_id: str, spec: Any, info_keys: Sequence[str]) -> Environment:
     import gymnasium
 
     from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -142,7 +157,8 @@ def _make_from_gymnasium(env_id: str, spec: Any) -> Environment:
     if module_name:
         import_module(module_name, "env", env_id)  # for what else it does
     # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
-    return GymnasiumEnv(functools.partial(gymnasium.make, spec, disable_env_checker=True), env_id)
+    make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
+    return GymnasiumEnv(make, env_id, info_keys)
 
 
 def _gymnasium_spec(env: str) -> Any:

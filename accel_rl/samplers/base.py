@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -66,6 +66,7 @@ class SamplerConfig:
             observation_dtype=env.observation_dtype,
             num_actions=env.num_actions,
             final_observation_slots=self.final_observation_slots or self.horizon,
+            info_keys=env.info_keys,
         )
 
     def __post_init__(self) -> None:
@@ -129,6 +130,7 @@ class Episode(NamedTuple):
     """One finished episode. ``raw_return`` is the game's own score; ``length`` counts steps.
 
     ``is_lost``: it did not end by itself, nor at a limit; its worker was lost and replaced.
+    ``info``: the numbers that its last step told, by their key in `EnvSpec.info_keys`.
     """
 
     env_index: int
@@ -137,6 +139,7 @@ class Episode(NamedTuple):
     length: int
     truncated: bool
     is_lost: bool = False
+    info: Mapping[str, float] = {}
 
 
 class SamplerTimes(NamedTuple):

@@ -6,7 +6,8 @@ this process, so no statistics travel between processes and none can lag or be l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,14 @@ class EpisodeTracker:
 
     ``skip_first``: the first episode of each environment is not reported. Decorrelated environments
     have spent part of it taking random actions, which would not be the policy's score.
+    ``info_keys``: of the rollouts.
 
     ``sums``: ``[3, B]``, raw return, clipped return and length of the running episodes;
     ``is_skipped``: ``[B]``, whether they go unreported.
     """
 
-    def __init__(self, num_envs: int, skip_first: bool) -> None:
+    def __init__(self, num_envs: int, skip_first: bool, info_keys: tuple[str, ...] = ()) -> None:
+        self._info_keys = info_keys
         self.sums = np.zeros((3, num_envs))
         self.is_skipped = np.full(num_envs, skip_first)
         self._skip_first = skip_first
@@ -43,7 +46,8 @@ class EpisodeTracker:
         for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
             self._add(rollout, start, t + 1)
             for b in np.flatnonzero(rollout.episode_ended[t]).tolist():
-                self._end(b, bool(rollout.truncated[t, b]), (t, b) in lost)
+                info = self._told(rollout, t, b)
+                self._end(b, bool(rollout.truncated[t, b]), (t, b) in lost, info)
             start = t + 1
         self._add(rollout, start, len(rollout.action))
 
@@ -55,8 +59,8 @@ class EpisodeTracker:
         for total, field in zip(self.sums, fields, strict=True):
             total[columns] += field[rows, columns].astype(np.float64)
         for i in np.flatnonzero(rollout.episode_ended[rows, columns]).tolist():
-            b = int(columns[i])
-            self._end(b, bool(rollout.truncated[rows[i], b]), is_lost)
+            t, b = int(rows[i]), int(columns[i])
+            self._end(b, bool(rollout.truncated[t, b]), is_lost, self._told(rollout, t, b))
 
     def forget(self, columns: slice) -> None:
         """Others begin in ``columns``; the episodes that ran there go unreported."""
@@ -66,7 +70,7 @@ class EpisodeTracker:
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that others replace between two rollouts."""
         for b in env_indices:
-            self._end(b, truncated=True, is_lost=True)
+            self._end(b, truncated=True, is_lost=True, info={})
 
     def take(self) -> list[Episode]:
         """Episodes that ended since the last call."""
@@ -79,10 +83,17 @@ class EpisodeTracker:
         for total, field in zip(self.sums, fields, strict=True):
             total += field[start:stop].sum(axis=0, dtype=np.float64)
 
-    def _end(self, b: int, truncated: bool, is_lost: bool) -> None:
+    def _told(self, rollout: Rollout, t: int, b: int) -> dict[str, float]:
+        """The numbers of the step at ``t``, without those that it did not tell."""
+        if not self._info_keys:
+            return {}
+        pairs = zip(self._info_keys, rollout.info[t, b].tolist(), strict=True)
+        return {key: number for key, number in pairs if not isnan(number)}
+
+    def _end(self, b: int, truncated: bool, is_lost: bool, info: Mapping[str, float]) -> None:
         raw_return, clipped_return, length = self.sums[:, b].tolist()
         if length and not self.is_skipped[b]:  # else there was none, or only part of one
-            episode = Episode(b, raw_return, clipped_return, int(length), truncated, is_lost)
-            self._ended.append(episode)
+            returns = (raw_return, clipped_return, int(length))
+            self._ended.append(Episode(b, *returns, truncated, is_lost, info))
         self.is_skipped[b] = False
         self.sums[:, b] = 0

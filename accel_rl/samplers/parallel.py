@@ -58,7 +58,9 @@ class ParallelSampler:
         rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
         self._cores = self.plan.worker_cpus if rotates else ()
         self._noise = action_noise(seed)
-        self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
+        self._tracker = EpisodeTracker(
+            config.num_envs, config.decorrelation_steps > 0, self.env_spec.info_keys
+        )
         self.is_running = False
         self._ended_by = ""
         self._waiting = self._in_policy = 0.0

@@ -115,7 +115,7 @@ class QueuedSampler:
         _check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, **seat._asdict())
-        self.env_spec = probe_spec(factory)
+        self.env_spec = spec = probe_spec(factory)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
         rows = config.horizon + 1
@@ -142,7 +142,7 @@ class QueuedSampler:
             time_limit_terminal=time_limit_terminal,
             drops_last_reward=drops_last_reward,
         )
-        self._tracker = EpisodeTracker(num_envs, skip_first=config.decorrelation_steps > 0)
+        self._tracker = EpisodeTracker(num_envs, config.decorrelation_steps > 0, spec.info_keys)
         self._noise = EnvNoise(seed, num_envs)
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)

@@ -44,5 +44,6 @@ def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
     """Undo whatever the lost worker may have written of step ``t``."""
     for field in rollout.results:
         field[t, cols] = 0
+    rollout.info[t, cols] = np.nan
     used = rollout.final_step[:, cols]
     rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)

@@ -23,8 +23,9 @@ class SB3VecEnv(VecEnv):
 
     Observations ``[num_envs, ...]``, rewards ``[num_envs]`` float32, dones ``[num_envs]`` bool (a
     lost life included, where lives count as episodes). The info of each environment has
-    ``raw_reward`` and ``episode_ended``; of one that is done also ``terminal_observation`` and
-    ``TimeLimit.truncated``.
+    ``raw_reward``, ``episode_ended`` and what it told of the ``info_keys`` of ``env``; of one that
+    is done also ``terminal_observation`` and ``TimeLimit.truncated``. ``is_success`` among these
+    makes Stable-Baselines3 log a success rate.
 
     Environments live in worker processes and can be neither reached nor changed from here: of their
     attributes only ``render_mode``, ``spec``, ``metadata``, ``observation_space`` and
@@ -70,6 +71,10 @@ class SB3VecEnv(VecEnv):
                 columns["raw_reward"].tolist(), columns["episode_ended"].tolist(), strict=True
             )
         ]
+        for source in (columns, columns.get("final_info", {})):
+            for key in self._env.info_keys:
+                for i in np.flatnonzero(source.get(f"_{key}", ())):
+                    infos[i][key] = float(source[key][i])
         done = terminated | truncated
         for i in np.flatnonzero(done):
             infos[i]["terminal_observation"] = columns["final_obs"][i]

@@ -48,7 +48,9 @@ class SerialSampler:
         self._carry = Carry(
             np.zeros_like(self.rollout.observation[0]), np.zeros(config.num_envs, np.bool_)
         )
-        self._tracker = EpisodeTracker(config.num_envs, skip_first=config.decorrelation_steps > 0)
+        self._tracker = EpisodeTracker(
+            config.num_envs, config.decorrelation_steps > 0, self.env_spec.info_keys
+        )
         self._block: Block | None = None
         self._is_closed = False
         self._ended_by = ""

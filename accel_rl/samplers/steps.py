@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from accel_rl.envs.base import Environment
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.errors import SamplerError
 
-_NO_STEP = (0.0, 0.0, False, False, False)
+_NO_STEP = (0.0, 0.0, False, False, False, ())
 
 
 class Steps:
@@ -27,6 +27,8 @@ class Steps:
         self._num_columns = rollout.action.shape[1]
         arrays = (rollout.action, *rollout.results)
         self._views: list[Any] = [each.reshape(-1).data for each in arrays]  # [T * B]
+        self._num_info = rollout.info.shape[2]
+        self._info = rollout.info.reshape(-1, self._num_info) if self._num_info else None
 
     def take(
         self,
@@ -46,13 +48,14 @@ class Steps:
                 itself, or a reward that is not finite.
         """
         action, reward, raw_reward, terminated, truncated, ended, valid = self._views
+        all_info = self._info
         first = t * self._num_columns + columns.start
         k = first
         try:
             for env, each, idle in zip(envs, out, is_idle, strict=True):
                 result = _NO_STEP if idle else env.step(action[k], each)
                 try:
-                    reward[k], raw_reward[k], is_terminated, is_truncated, is_over = result
+                    reward[k], raw_reward[k], is_terminated, is_truncated, is_over, info = result
                     terminated[k], truncated[k], ended[k] = is_terminated, is_truncated, is_over
                 except (TypeError, ValueError):
                     raise TypeError(f"it returned {result!r}, which is no StepResult") from None
@@ -62,6 +65,8 @@ class Steps:
                         f"terminated at the end of a game, and truncated always with it"
                     )
                 valid[k] = not idle
+                if all_info is not None:
+                    all_info[k] = info if self._has_all(info) else nan
                 k += 1
         except Exception as error:
             failed = k - first
@@ -76,6 +81,15 @@ class Steps:
                 )
         are_over: list[bool] = ended[first:k].tolist()
         return are_over
+
+    def _has_all(self, info: Sequence[float]) -> bool:
+        """Whether there is a number for each key, False if there is none at all."""
+        if len(info) not in (0, self._num_info):
+            raise ValueError(
+                f"its info has {len(info)} numbers; it must have one for each of the "
+                f"{self._num_info} info_keys of its spec"
+            )
+        return len(info) > 0
 
 
 def env_failure(env: Environment, index: int, call: str, error: Exception) -> SamplerError:

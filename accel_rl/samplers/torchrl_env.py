@@ -23,8 +23,9 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
 
     TorchRL resets where an episode is done, a lost life included where lives count as episodes (the
     game goes on then). Steps give ``observation`` ``[num_envs, ...]``, and ``raw_reward``,
-    ``reward`` (both float32), ``done``, ``terminated`` and ``truncated`` ``[num_envs, 1]``. A seed
-    takes effect with the next reset of all environments.
+    ``reward`` (both float32), ``done``, ``terminated`` and ``truncated`` ``[num_envs, 1]``, and
+    none of the ``info_keys`` of ``env``. A seed takes effect with the next reset of all
+    environments.
 
     Raises:
         ValueError: ``env`` is in another mode, or has several groups (this steps all of them at

@@ -15,26 +15,33 @@ from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, make_from_callable, probe_env
 from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
 
+OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
+"""what `VectorEnv` puts into infos itself, each with a mask whose name begins with _"""
+
 _MAX_SEED = 2**63 - 1
 
 
 def find_factory(
-    env: str | Callable[[], Any], atari: AtariConfig | None
+    env: str | Callable[[], Any], atari: AtariConfig | None, info_keys: Sequence[str]
 ) -> tuple[EnvFactory, Environment]:
     """A factory of what ``env`` names, and one environment to look at.
 
     Raises:
-        ValueError: there is no such environment, it cannot be made, or ``atari`` does not apply.
+        ValueError: there is no such environment, it cannot be made, or ``atari`` or ``info_keys``
+            do not apply.
     """
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
     if isinstance(env, str):
-        factory = make_env_factory(env, atari or AtariConfig())
-        return factory, probe_env(factory)
+        factory = make_env_factory(env, atari or AtariConfig(), info_keys)
+        probe = probe_env(factory)
+        _check_names(probe.spec.info_keys)
+        return factory, probe
     if not callable(env):
         raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
-    factory = make_from_callable(env)
+    factory = make_from_callable(env, info_keys)
     probe = probe_env(factory)
+    _check_names(probe.spec.info_keys)
     # Without an environment of Gymnasium's, workers need not load Gymnasium.
     return factory if isinstance(probe, GymnasiumEnv) else env, probe
 
@@ -67,6 +74,18 @@ def reset_orders(
     if mask is not None:
         orders[~mask] = LEAVE
     return orders
+
+
+def _check_names(info_keys: Sequence[str]) -> None:
+    """Raises ValueError where names and masks in a vector environment's infos would collide."""
+    names = [*OWN_INFOS, *info_keys]
+    masks = {f"_{name}" for name in names}
+    for key in info_keys:
+        if key in OWN_INFOS or key in masks:
+            raise ValueError(
+                f"info_keys has {key}, a name that this vector environment gives to something "
+                f"else in its infos; leave it out, or let the environment use another"
+            )
 
 
 def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool_] | None:

@@ -37,8 +37,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     precision, as the learner sees them: clipped where the environment clips), ``terminated`` and
     ``truncated`` ``[num_envs]`` bool, and infos. Infos hold ``raw_reward`` (float64, the task's
     own) and ``episode_ended`` (bool: game over or truncated, not just a lost life), with the masks
-    ``_raw_reward`` and ``_episode_ended``; those of the environments themselves stay in the
-    workers. Actions are ``0 .. n - 1``.
+    ``_raw_reward`` and ``_episode_ended``; of those of the environments themselves the numbers that
+    ``info_keys`` names, float64 of float32 precision, each where its mask is True (``is_success``
+    where ``_is_success``), where there is any. What a reset tells stays in the workers. Actions are
+    ``0 .. n - 1``.
 
     A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
 
@@ -46,7 +48,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
       reward 0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
     - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has
       the last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info``
-      are True.
+      are True; what ``info_keys`` names is only there then.
     - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. To step without that
       is an error.
 
@@ -79,6 +81,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         num_groups: equal groups that `send` and `recv` take in turn; `step` takes all.
         autoreset_mode: an `AutoresetMode` or its value.
         atari: how Atari games are played.
+        info_keys: numbers in the ``info`` of a Gymnasium environment that go into infos. An
+            `Environment` names its own in its spec.
         seed: what unseeded resets follow from; None: differs from run to run. ``reset(seed=...)``
             gives a Gymnasium environment the seed that Gymnasium's vector environments would.
         cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
@@ -91,6 +95,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
     ``groups``: the environments of each group. ``num_actions``: ``n``. ``plan``: who runs where.
+    ``info_keys``: those that there are.
 
     Raises:
         ValueError: an argument is out of range, does not fit the others, or the environment cannot
@@ -109,6 +114,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         num_groups: int = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         atari: AtariConfig | None = None,
+        info_keys: Sequence[str] = (),
         seed: int | None = None,
         cpus: list[int] | None = None,
         affinity: Literal["auto", "off"] = "auto",
@@ -129,7 +135,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             reset_timeout_seconds=reset_timeout_seconds,
         )
         self.plan = plan_workers(config, cpus)
-        factory, probe = find_factory(env, atari)
+        factory, probe = find_factory(env, atari, info_keys)
+        self.info_keys = probe.spec.info_keys
         self.num_envs = num_envs
         self._describe(probe)
         self.metadata = {**self.metadata, "autoreset_mode": mode}
@@ -314,15 +321,28 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             "_episode_ended": was_stepped.copy(),
         }
         done = terminated | truncated
+        is_same_step = self._mode is AutoresetMode.SAME_STEP
+        if self.info_keys:
+            self._add_told(infos, columns, ~done if is_same_step else was_stepped)
         if self._mode is AutoresetMode.DISABLED:
             self._needs_reset[columns] = done
-        elif self._mode is AutoresetMode.SAME_STEP and done.any():
+        elif is_same_step and done.any():
             final_observation = np.full(len(done), None, object)
             for i in np.flatnonzero(done):
                 final_observation[i] = rollout.final_observation[0, columns.start + i].copy()
             infos["final_obs"], infos["_final_obs"] = final_observation, done
-            infos["final_info"], infos["_final_info"] = _where(done, infos), done.copy()
+            final_info = _where(done, infos)
+            self._add_told(final_info, columns, done)
+            infos["final_info"], infos["_final_info"] = final_info, done.copy()
         return self._observation(columns), reward, terminated, truncated, infos
+
+    def _add_told(self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]) -> None:
+        """What ``columns`` told of ``info_keys``, where ``mask`` is True."""
+        for k, key in enumerate(self.info_keys):
+            told = self._pool.rollout.info[0, columns, k].astype(np.float64)
+            is_told = mask & ~np.isnan(told)
+            if is_told.any():
+                infos[key], infos[f"_{key}"] = np.where(is_told, told, 0.0), is_told
 
     def _check_open(self) -> None:
         if self.closed:
@@ -346,7 +366,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
 
 def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
-    """The step's infos, for the environments in ``mask`` alone."""
+    """Our own infos of the step, for the environments in ``mask`` alone."""
     return {
         "raw_reward": np.where(mask, infos["raw_reward"], 0.0),
         "_raw_reward": mask.copy(),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,13 @@ from rich.table import Table
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.samplers import Episode
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
+from accel_rl.training.metrics import info_means
 from accel_rl.training.output import check_output, show_progress
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
@@ -78,7 +82,8 @@ class EvaluationReport:
     ``num_steps``: of the games that count. ``num_unfinished``: games of environments without a
     limit that did not end; ``num_lost``: games cut off because a worker was lost; they count
     nowhere. ``seed`` and ``greedy`` are the evaluation's. ``scores`` and ``lengths`` (in steps) are
-    those of each game, in order of their ends.
+    those of each game, in order of their ends. ``info_means``: by info key, the mean over the games
+    whose last step told it; None where none did.
     """
 
     run: str
@@ -103,6 +108,7 @@ class EvaluationReport:
     human_normalized_mean: float | None
     scores: list[float]
     lengths: list[int]
+    info_means: dict[str, float | None]
     accel_rl_version: str
 
 
@@ -160,6 +166,7 @@ def evaluate_run(
         human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
         scores=scores,
         lengths=[episode.length for episode in result.episodes],
+        info_means=_info_means(result.episodes, sampler.env_spec.info_keys),
         accel_rl_version=__version__,
     )
     write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
@@ -191,7 +198,14 @@ def report_table(report: EvaluationReport) -> RenderableType:
             "human-normalised",
             f"{report.human_normalized_mean:.1%} (0%: random play, 100%: a human)",
         )
+    for key, info_mean in report.info_means.items():
+        table.add_row(f"mean {key}", "none" if info_mean is None else f"{info_mean:,.4g}")
     return table
+
+
+def _info_means(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, float | None]:
+    means = info_means(episodes, keys).values()
+    return {key: None if math.isnan(m) else m for key, m in zip(keys, means, strict=True)}
 
 
 def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:

@@ -30,7 +30,7 @@ from accel_rl.samplers import (
 )
 from accel_rl.samplers.base import Sampler
 from accel_rl.topology import available_cpus
-from accel_rl.training.metrics import read_rows
+from accel_rl.training.metrics import info_means, read_rows
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 MAX_STEPS = 27_000
@@ -103,6 +103,7 @@ class Evaluator:
             "episode_return_raw_std": float(raw.std()),
             "episode_return_raw_min": float(raw.min()),
             "episode_return_raw_max": float(raw.max()),
+            **info_means(result.episodes, sampler.env_spec.info_keys),
         }
 
 
@@ -133,7 +134,7 @@ def make_evaluation_sampler(
     serial: bool,
 ) -> Sampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games."""
-    factory = make_env_factory(config.env, config.atari)
+    factory = make_env_factory(config.env, config.atari, config.info_keys)
     sampler_config = dataclasses.replace(
         config.sampler,
         num_envs=num_envs,

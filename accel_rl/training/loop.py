@@ -251,6 +251,7 @@ def _make_recorder(
         saved,
         metric_names=parts.learner.metric_names + ((LAG,) if config.overlap else ()),
         frame_skip=parts.sampler.env_spec.frame_skip,
+        info_keys=parts.sampler.env_spec.info_keys,
         device=parts.device,
         exchange=parts.exchange,
         team=team,

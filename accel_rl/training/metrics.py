@@ -8,7 +8,7 @@ import io
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,13 @@ class Scores:
     """The last `EPISODE_WINDOW` finished episodes, and how many there were in all.
 
     ``episode_return_raw`` is the game's own score, summed over all lives of a game;
-    ``episode_return_clipped`` is the same sum of what the learner sees.
+    ``episode_return_clipped`` is the same sum of what the learner sees. ``info_keys``: see
+    `info_means`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, info_keys: Sequence[str] = ()) -> None:
         self.num_episodes = 0
+        self._info_keys = info_keys
         self._last: deque[Episode] = deque(maxlen=EPISODE_WINDOW)
 
     def add(self, episodes: Sequence[Episode], num_episodes: int | None = None) -> None:
@@ -123,7 +125,21 @@ class Scores:
             "episode_return_clipped_mean": float(clipped.mean()),
             "episode_length_steps_mean": float(length.mean()),
             "episodes_in_window": float(len(self._last)),
+            **info_means(self._last, self._info_keys),
         }
+
+
+def info_means(episodes: Iterable[Episode], info_keys: Iterable[str]) -> dict[str, float]:
+    """``episode_info_<key>_mean`` for each key: over the episodes whose last step told it.
+
+    NaN where none did.
+    """
+    infos = [episode.info for episode in episodes]
+    told = {key: [info[key] for info in infos if key in info] for key in info_keys}
+    return {
+        f"episode_info_{key}_mean": float(np.mean(numbers or [np.nan]))
+        for key, numbers in told.items()
+    }
 
 
 class CsvTable:

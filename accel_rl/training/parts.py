@@ -192,7 +192,7 @@ def _build_queued(
     """Those of GA3C."""
     agents = config.sampler.num_groups
     sampler = QueuedSampler(
-        make_env_factory(config.env, config.atari),
+        make_env_factory(config.env, config.atari, config.info_keys),
         config.sampler,
         seed,
         list(config.cpus) or None,
@@ -256,7 +256,7 @@ def make_sampler(
 
     ``share``: its sampler settings. ``seed``: of all learners together.
     """
-    factory = make_env_factory(config.env, config.atari)
+    factory = make_env_factory(config.env, config.atari, config.info_keys)
     seed = rank_seed(seed, ranks.rank)
     if config.serial:
         return SerialSampler(factory, share, seed)

@@ -46,8 +46,8 @@ class Recorder:
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
     all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
     beside what is known here. ``metric_names``: the learner's, NaN in rows in which it has not
-    learned. ``saved``: the checkpoint from which the run goes on. Of several learners it is the
-    first one's, and merges what the others report.
+    learned. ``info_keys``: the environments'. ``saved``: the checkpoint from which the run goes on.
+    Of several learners it is the first one's, and merges what the others report.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Recorder:
         *,
         metric_names: Sequence[str],
         frame_skip: int,
+        info_keys: Sequence[str] = (),
         device: torch.device,
         exchange: Exchange,
         team: Team = ALONE,
@@ -70,7 +71,7 @@ class Recorder:
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
-        self.scores = Scores()
+        self.scores = Scores(info_keys)
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config = config
         self._run_dir = run_dir

@@ -28,6 +28,7 @@ CHANGEABLE = {
     "log_interval",
     "checkpoint_interval",
     "num_checkpoints",
+    "info_keys",
     "evaluation_interval",
     "evaluation_steps",
     "evaluation_envs",

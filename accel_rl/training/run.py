@@ -65,7 +65,7 @@ def _probe(config: TrainConfig) -> None:
 
     Here, there is one message of that, before any process starts.
     """
-    spec = probe_spec(make_env_factory(config.env, config.atari))
+    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone
         make_agent(config.learner, config.model, spec, device)

@@ -90,7 +90,7 @@ def load_policy(
     config = read_config(Path(run_dir))
     path = latest_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
-    spec = probe_spec(make_env_factory(config.env, config.atari))
+    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 

@@ -66,7 +66,7 @@ class PartsOfOne:
     """
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
-        factory = make_env_factory(config.env, config.atari)
+        factory = make_env_factory(config.env, config.atari, config.info_keys)
         self._config = alone(config, num_learners, probe_spec(factory).frame_stack)
         self._num_learners = num_learners
         few = dataclasses.replace(

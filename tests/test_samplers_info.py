@@ -1,0 +1,281 @@
+"""Numbers that environments tell: whose step they are of, in every sampler."""
+
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from queued_play import make_sampler, serve_until
+from telling_envs import KEYS, SteppingEnv, TellingEnv, told
+
+from accel_rl.envs import EnvError, make_env_factory
+from accel_rl.rollout import Rollout
+from accel_rl.samplers import (
+    Episode,
+    ParallelSampler,
+    PolicyInput,
+    Prediction,
+    SamplerConfig,
+    SerialSampler,
+)
+
+T, B = 7, 6
+TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
+
+
+def policy(step: PolicyInput) -> np.ndarray:
+    return (step.uniform * 4).astype(np.int64)
+
+
+def nothing(step: PolicyInput) -> np.ndarray:
+    return np.zeros(len(step.uniform), np.int64)
+
+
+def predict(observation: np.ndarray, uniform: np.ndarray) -> Prediction:
+    zeros = np.zeros(len(observation), np.float32)
+    return Prediction(np.zeros(len(uniform), np.int64), zeros, version=0)
+
+
+def config(reset_policy: str = "immediate", **options: Any) -> SamplerConfig:
+    return SamplerConfig(num_envs=B, horizon=T, reset_policy=reset_policy, **options)  # type: ignore[arg-type]
+
+
+def expected_info(rollout: Rollout, t: int, b: int) -> list[float]:
+    """NaN for what is not told, from the observation that the action was chosen from."""
+    if not rollout.valid[t, b]:
+        return [np.nan] * len(KEYS)
+    ended = bool(rollout.episode_ended[t, b])
+    info = told(rollout.observation[t, b], int(rollout.action[t, b]), ended)
+    return [float(np.ravel(info.get(key, np.nan))[0]) for key in KEYS]
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_info_is_that_of_the_step_across_ends_and_rollouts(reset_policy: str) -> None:
+    with SerialSampler(TELLING, config(reset_policy, decorrelation_steps=5), seed=3) as sampler:
+        num_ended = 0
+        for _ in range(8):
+            rollout = sampler.collect(policy)
+            assert rollout.info.shape == (T, B, 4) and rollout.info.dtype == np.float32
+            expected = [[expected_info(rollout, t, b) for b in range(B)] for t in range(T)]
+            np.testing.assert_array_equal(rollout.info, expected)
+            num_ended += rollout.episode_ended.sum()
+        assert num_ended > 40
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("groups, workers", [(1, 1), (2, 3), (3, 2)])
+def test_parallel_info_equals_serial(reset_policy: str, groups: int, workers: int) -> None:
+    options = config(reset_policy, num_groups=groups, num_workers=workers)
+    with SerialSampler(TELLING, options, seed=3) as serial:
+        with ParallelSampler(TELLING, options, seed=3) as parallel:
+            for _ in range(8):
+                one, other = serial.collect(policy), parallel.collect(policy)
+                np.testing.assert_array_equal(one.info, other.info)
+                assert not np.isnan(one.info).all()
+                assert serial.take_episodes() == parallel.take_episodes()
+
+
+def test_episode_has_what_its_last_step_told() -> None:
+    with SerialSampler(TELLING, config(), seed=3) as sampler:
+        expected, episodes = [], []
+        for _ in range(8):
+            rollout = sampler.collect(policy)
+            episodes += sampler.take_episodes()
+            for t, b in zip(*np.nonzero(rollout.episode_ended), strict=True):
+                numbers = zip(KEYS, expected_info(rollout, t, b), strict=True)
+                expected.append({key: x for key, x in numbers if not np.isnan(x)})
+    assert [episode.info for episode in episodes] == expected
+    assert {len(info) for info in expected} == {2, 3}  # "even" at some ends, "never" at none
+
+
+def test_queued_sampler_tells_what_the_last_step_of_an_episode_told() -> None:
+    with make_sampler(TELLING, 3, 2) as sampler:
+        serve_until(sampler, 600)
+        episodes = sampler.take_episodes()
+    assert len(episodes) > 60
+    assert {episode.env_index for episode in episodes} == set(range(6))
+    numbers = dict.fromkeys(range(6), 0)
+    for episode in episodes:
+        numbers[episode.env_index] += 1
+        number, length = numbers[episode.env_index], episode.length
+        action = episode.info["place"] - 100 * number - 10 * length
+        assert action in range(4)
+        assert episode.info["is_success"] == number % 2
+        assert episode.info.get("even", length) == length
+
+
+class CartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells how far the cart is, as Gymnasium's environments do."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=20))
+
+    def step(self, action: Any) -> Any:
+        observation, *result, info = super().step(action)
+        return observation, *result, {**info, "distance": abs(observation[0])}
+
+
+def test_info_tells_of_the_observation_behind_the_step() -> None:
+    factory = make_env_factory(CartPole, info_keys=["distance"])
+    with SerialSampler(factory, config(), seed=3) as sampler:
+        for _ in range(6):
+            rollout = sampler.collect(nothing)
+            following = np.abs(rollout.observation[1:, :, 0])
+            slots, columns = np.nonzero(rollout.final_step >= 0)
+            final = rollout.final_observation[slots, columns, 0]
+            following[rollout.final_step[slots, columns], columns] = np.abs(final)
+            kept = ~rollout.terminated  # whose last observation is not kept
+            assert kept.any()
+            np.testing.assert_array_equal(rollout.info[kept, 0], following[kept])
+
+
+def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
+    with ParallelSampler(SteppingEnv, config(num_workers=2)) as sampler:
+        assert sampler.rollout_spec.info_keys == ("step", "action")
+        rollout = sampler.collect(lambda step: np.full(len(step.uniform), step.t % 2))
+        step = rollout.observation[:-1, :, 0] + 1
+        expected = np.stack([step, rollout.action], axis=-1).astype(np.float32)
+        expected[step == 3] = np.nan
+        np.testing.assert_array_equal(rollout.info, expected)
+        copy = rollout.copy()
+        sampler.collect(nothing)
+        np.testing.assert_array_equal(copy.info, expected)
+        assert {episode.info["step"] for episode in sampler.take_episodes()} == {4}
+
+
+def test_without_keys_there_is_nothing() -> None:
+    with SerialSampler(make_env_factory(TellingEnv), config()) as sampler:
+        rollout = sampler.collect(nothing)
+        assert rollout.info.shape == (T, B, 0)
+        episodes = sampler.take_episodes()
+    assert episodes and all(episode.info == {} for episode in episodes)
+
+
+class Dying(SteppingEnv):
+    """Kills its worker in the third step of its second game, once in all."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker, self.game = marker, 0
+
+    def reset(self, out: Any) -> None:
+        super().reset(out)
+        self.game += 1
+
+    def step(self, action: int, out: Any) -> Any:
+        result = super().step(action, out)
+        if (self.game, self.t) == (2, 3) and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result._replace(info=(self.t, action))
+
+
+def check_lost(episodes: list[Episode]) -> None:
+    lost = [episode for episode in episodes if episode.is_lost]
+    assert lost and all(episode.info == {} for episode in lost)  # it had taken no last step
+    assert all(episode.info["step"] == 4 for episode in episodes if not episode.is_lost)
+
+
+def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
+    factory = partial(Dying, str(tmp_path / "marker"))
+    options = config(num_groups=1, num_workers=1, on_worker_failure="restart")
+    with ParallelSampler(factory, options) as sampler:
+        rollout = sampler.collect(nothing)
+        assert sampler.generation == 1
+        assert not rollout.valid[6].any()
+        assert np.isnan(rollout.info[6]).all() and not np.isnan(rollout.info[:6]).any()
+        check_lost(sampler.take_episodes())
+
+
+def test_step_of_a_lost_agent_tells_nothing(tmp_path: Any) -> None:
+    factory = partial(Dying, str(tmp_path / "marker"))
+    with make_sampler(factory, 1, 2, on_worker_failure="restart") as sampler:
+        while sampler.steps < 60:
+            sampler.serve(predict)
+        assert sampler.generation == 1
+        check_lost(sampler.take_episodes())
+
+
+class OneNumber(SteppingEnv):
+    def step(self, action: int, out: Any) -> Any:
+        return super().step(action, out)._replace(info=(1.0,))
+
+
+def test_too_few_numbers_are_refused() -> None:
+    with SerialSampler(OneNumber, config()) as sampler:
+        with pytest.raises(
+            RuntimeError, match=r"0 \(stepping\) failed in step: .* 1 numbers; .* 2 info_k"
+        ):
+            sampler.collect(nothing)
+
+
+class Tells(TellingEnv):
+    """Tells ``value`` under ``x``."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"x": self.value}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (True, 1),
+        (-3, -3),
+        (0.1, np.float32(0.1)),
+        (np.int8(-3), -3),
+        (np.float16(0.5), 0.5),
+        (np.bool_(False), 0),
+        (np.array(2), 2),
+        (np.array([[True]]), 1),
+        (float("inf"), np.inf),
+    ],
+    ids=repr,
+)
+def test_number_of_any_kind_is_taken(value: Any, number: float) -> None:
+    factory = make_env_factory(partial(Tells, value), info_keys=["x"])
+    with SerialSampler(factory, config()) as sampler:
+        assert (sampler.collect(nothing).info == number).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("1", "str"),
+        (None, "NoneType"),
+        ({"r": 1.0}, "dict"),
+        (np.zeros(2), r"ndarray \(float64 of shape \(2,\)\)"),
+        (np.array(1j), r"ndarray \(complex128 of shape \(\)\)"),
+    ],
+    ids=["text", "none", "dict", "two", "complex"],
+)
+def test_what_is_no_number_is_refused(value: Any, kind: str) -> None:
+    factory = make_env_factory(partial(Tells, value), info_keys=["x"])
+    with SerialSampler(factory, config()) as sampler:
+        message = rf"returned info\['x'\] of type {kind} from step; .* must be one number"
+        with pytest.raises(RuntimeError, match=message):
+            sampler.collect(nothing)
+
+
+@pytest.mark.parametrize("env", ["breakout", "catch", "counting"])
+def test_environments_without_an_info_are_refused(env: str) -> None:
+    message = rf"info_keys=\[a,b\] cannot be given with env={env}, which has no info"
+    with pytest.raises(ValueError, match=message):
+        make_env_factory(env, info_keys=["a", "b"])
+
+
+def test_keys_besides_those_of_the_spec_are_refused() -> None:
+    factory = make_env_factory(SteppingEnv, info_keys=["step"])
+    with pytest.raises(EnvError, match=r"info_keys=\[step\] .* env=SteppingEnv.* in its spec"):
+        SerialSampler(factory, config())
+
+
+@pytest.mark.parametrize("keys", ["ab", ("a", "a"), ("",), (1,)], ids=repr)
+def test_keys_that_are_no_different_names_are_refused(keys: Any) -> None:
+    with pytest.raises(ValueError, match=r"info_keys is .*; it must be a tuple of different names"):
+        SerialSampler(make_env_factory(TellingEnv, info_keys=keys), config())

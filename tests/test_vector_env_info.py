@@ -1,0 +1,135 @@
+"""Numbers that environments tell, in infos as Gymnasium's own and for Stable-Baselines3."""
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecMonitor
+from telling_envs import KEYS, SteppingEnv, TellingEnv, told
+from toy_envs import ScriptedEnv
+
+from accel_rl.envs import StepResult
+from accel_rl.samplers import SB3VecEnv, VectorEnv
+
+B = 5
+
+
+def only_told(infos: dict[str, Any]) -> dict[str, list[Any]]:
+    names = [name for key in KEYS for name in (key, f"_{key}") if name in infos]
+    return {name: np.ravel(infos[name]).astype(float).tolist() for name in names}
+
+
+def assert_same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert only_told(ours) == only_told(theirs)
+    assert ("final_info" in ours) == ("final_info" in theirs)
+    if "final_info" in ours:
+        assert only_told(ours["final_info"]) == only_told(theirs["final_info"])
+        assert ours["_final_info"].tolist() == theirs["_final_info"].tolist()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_infos_are_those_of_gymnasium_with_the_same_seed(mode: AutoresetMode) -> None:
+    ours = VectorEnv(TellingEnv, B, num_workers=2, autoreset_mode=mode, info_keys=KEYS)
+    theirs = SyncVectorEnv([TellingEnv] * B, autoreset_mode=mode)
+    assert ours.info_keys == KEYS
+    rng = np.random.default_rng(0)
+    assert np.array_equal(ours.reset(seed=2)[0], theirs.reset(seed=2)[0])
+    names = set()
+    for _ in range(60):
+        actions = rng.integers(4, size=B)
+        observation, _, terminated, truncated, infos = ours.step(actions)
+        their_observation, *_, their_infos = theirs.step(actions)
+        assert np.array_equal(observation, their_observation)
+        assert_same_infos(infos, their_infos)
+        names |= set(infos) | set(infos.get("final_info", ()))
+        done = terminated | truncated
+        if mode is AutoresetMode.DISABLED and done.any():
+            ours.reset(options={"reset_mask": done})
+            theirs.reset(options={"reset_mask": done})
+    assert {"place", "even", "is_success"} < names and "never" not in names
+    ours.close()
+    theirs.close()
+
+
+def test_each_group_gets_its_own() -> None:
+    env = VectorEnv(SteppingEnv, 4, num_groups=2, num_workers=1)
+    env.reset()
+    env.send([0, 1])
+    env.send([1, 0])
+    for actions in ([0, 1], [1, 0]):
+        infos = env.recv()[-1]
+        assert infos["step"].tolist() == [1, 1] and infos["action"].tolist() == actions
+        assert infos["step"].dtype == np.float64 and infos["_step"].all()
+    env.close()
+
+
+class Lives(ScriptedEnv):
+    """Tells the life in which each step was taken."""
+
+    spec = dataclasses.replace(ScriptedEnv.spec, info_keys=("life",))
+
+    def step(self, action: int, out: Any) -> StepResult:
+        life = self.life
+        return super().step(action, out)._replace(info=(life,))
+
+
+def test_lost_life_is_an_end_like_others() -> None:
+    env = VectorEnv(partial(Lives, ".ll.t"), 1, num_workers=1, autoreset_mode="SameStep")
+    env.reset()
+    found = []
+    for _ in range(5):
+        infos = env.step([0])[-1]
+        final = infos.get("final_info", {})
+        found.append([each["life"].tolist() for each in (infos, final) if "life" in each])
+        assert ("life" in infos) == (not final)
+    assert found == [[[0]], [[0]], [[1]], [[2]], [[2]]]
+    env.close()
+
+
+@pytest.mark.parametrize("key", ["raw_reward", "final_obs", "_raw_reward", "_place"])
+def test_name_that_infos_have_for_something_else_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"info_keys has {key}, a name that this vector env"):
+        VectorEnv(TellingEnv, 1, num_workers=1, info_keys=["place", key])
+
+
+def test_environment_without_an_info_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be given with env=catch, which has no info"):
+        VectorEnv("catch", 1, num_workers=1, info_keys=["x"])
+
+
+@pytest.fixture
+def sb3() -> Iterator[SB3VecEnv]:
+    options = {"num_workers": 1, "autoreset_mode": "SameStep", "info_keys": KEYS}
+    env = SB3VecEnv(VectorEnv(TellingEnv, B, seed=1, **options))
+    yield env
+    env.close()
+
+
+def test_each_info_of_sb3_has_what_its_environment_told(sb3: SB3VecEnv) -> None:
+    before = sb3.reset()
+    for _ in range(40):
+        actions = np.arange(B) % 4
+        observation, _, done, infos = sb3.step(actions)
+        for b, info in enumerate(infos):
+            expected = told(before[b], int(actions[b]), bool(done[b]))
+            del expected["text"]
+            assert {key: info[key] for key in KEYS if key in info} == expected
+        before = observation
+
+
+def test_sb3_counts_successes(sb3: SB3VecEnv) -> None:
+    env = VecMonitor(sb3, info_keywords=("is_success", "place"))
+    model = PPO("MlpPolicy", env, n_steps=40, batch_size=40, n_epochs=1, device="cpu")
+    model.learn(40 * B)
+    successes, episodes = list(model.ep_success_buffer), list(model.ep_info_buffer)
+    assert len(successes) == len(episodes) > 20
+    assert successes == [episode["is_success"] for episode in episodes]
+    # In `TellingEnv` each second game is a success, and the place tells number and length.
+    for episode in episodes:
+        number, rest = divmod(episode["place"], 100)
+        assert episode["is_success"] == number % 2 and rest // 10 == episode["l"]

@@ -19,7 +19,7 @@ def told(observation: Any, action: int, ended: bool) -> dict[str, Any]:
     if step % 2 == 0:
         info["even"] = np.array([step])
     if ended:
-        info["is_success"] = np.bool_(episode % 2)
+        info["is_success"] = bool(episode % 2)
     return info
 
 

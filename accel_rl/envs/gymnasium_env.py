@@ -37,11 +37,10 @@ class GymnasiumEnv:
         info_keys: of bools, numbers, or arrays of one of these.
 
     Raises:
-        EnvError: from the constructor if ``make`` raises, or for spaces that do not fit; from
-            ``reset`` and ``step`` if the environment raises, or returns an observation of another
-            shape or kind, a reward that is not finite, or under an info key something else than a
-            number.
-        ValueError: ``info_keys`` are not different names.
+        EnvError: from the constructor if ``make`` raises, or for spaces or keys that do not fit;
+            from ``reset`` and ``step`` if the environment raises, or returns an observation of
+            another shape or kind, a reward that is not finite, or under an info key something else
+            than one number.
     """
 
     def __init__(
@@ -74,13 +73,16 @@ class GymnasiumEnv:
         self._first_action = int(actions.start)
         self._seed: int | None = None
         self._shape = observations.shape
-        self._spec = EnvSpec(
-            name=name,
-            observation_shape=self._shape,
-            observation_dtype=np.dtype(observations.dtype),
-            num_actions=int(actions.n),
-            info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
-        )
+        try:
+            self._spec = EnvSpec(
+                name=name,
+                observation_shape=self._shape,
+                observation_dtype=np.dtype(observations.dtype),
+                num_actions=int(actions.n),
+                info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
+            )
+        except ValueError as error:
+            raise EnvError(f"environment {name}: {error}") from error
         self._info_keys = self._spec.info_keys
 
     @property

@@ -1,0 +1,150 @@
+"""``info_keys`` of a run: columns of metrics and evaluations, over resumes too."""
+
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from saved_runs import quiet, trained
+from telling_envs import KEYS
+
+from accel_rl.samplers import Episode
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
+from accel_rl.training.loop import train
+from accel_rl.training.metrics import Scores, tag
+
+TELLING = ("env=telling_envs:TellingEnv", "num_envs=1", "num_groups=1")
+ALL = f"info_keys=[{','.join(KEYS)}]"
+
+
+def rows_of(path: Path) -> list[dict[str, float]]:
+    with path.open(newline="") as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def successes(first: int, last: int) -> float:
+    """Each second game of a `TellingEnv` is a success."""
+    return float(np.mean([number % 2 for number in range(first, last + 1)]))
+
+
+def test_scores_have_the_mean_of_each_key_over_the_window() -> None:
+    scores = Scores(["a", "b", "c"])
+    scores.add([Episode(0, 1.0, 1.0, 5, False, info={"a": 1_000.0})] * 50)
+    told = [
+        {"a": float(n), **({"b": 3.0} if n % 4 else {"b": 7.0} if n else {})} for n in range(100)
+    ]
+    scores.add([Episode(0, 1.0, 1.0, 5, False, info=info) for info in told])
+    again = Scores(["a", "b", "c"])
+    again.set_state(scores.get_state())
+    for each in (scores, again):
+        found = each.summary()
+        assert found["episode_info_a_mean"] == 49.5
+        assert found["episode_info_b_mean"] == pytest.approx((75 * 3 + 24 * 7) / 99)
+        assert math.isnan(found["episode_info_c_mean"])
+
+
+def test_columns_are_under_the_episodes_in_tensorboard() -> None:
+    assert tag("episode_info_is_success_mean") == "episode/episode_info_is_success_mean"
+
+
+def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
+    run_dir = trained(
+        tmp_path / "run",
+        *TELLING,
+        ALL,
+        "total_steps=1000",
+        "evaluation_interval=500",
+        "evaluation_steps=50",
+        "evaluation_envs=1",
+    )
+    rows = rows_of(run_dir / "metrics.csv")
+    assert len(rows) == 25
+    for row in rows:
+        last = round(row["episodes"])
+        first = last - round(row["episodes_in_window"]) + 1
+        assert row["episode_info_is_success_mean"] == pytest.approx(successes(first, last))
+        assert row["episode_info_place_mean"] > 100 and row["episode_info_even_mean"] >= 2
+        assert math.isnan(row["episode_info_never_mean"])
+    assert rows[-1]["episodes_in_window"] == 100 < rows[-1]["episodes"]
+    evaluations = rows_of(run_dir / "evaluation.csv")
+    assert len(evaluations) == 2
+    for row in evaluations:
+        mean = successes(1, round(row["episodes"]))
+        assert row["episode_info_is_success_mean"] == pytest.approx(mean)
+        assert math.isnan(row["episode_info_never_mean"])
+    check_evaluation(run_dir)
+
+
+def check_evaluation(run_dir: Path) -> None:
+    """The score of the saved run."""
+    options = EvaluateOptions(serial=True, num_steps=50, num_envs=1)
+    report = evaluate_run(run_dir, options, quiet())
+    assert report.info_means["is_success"] == pytest.approx(successes(1, report.num_games))
+    assert report.info_means["never"] is None and set(report.info_means) == set(KEYS)
+    assert json.loads((run_dir / "evaluation.json").read_text()) == dataclasses.asdict(report)
+    console = quiet()
+    console.print(report_table(report))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "mean is_success" in text and "mean never" in text
+
+
+def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
+    run_dir = trained(tmp_path / "run", *TELLING, "total_steps=200", "info_keys=[is_success]")
+
+    def go_on(*arguments: str) -> list[dict[str, float]]:
+        train(parse_arguments([f"resume={run_dir}", *arguments]), quiet())
+        return rows_of(run_dir / "metrics.csv")
+
+    before = rows_of(run_dir / "metrics.csv")
+    rows = go_on("total_steps=400")
+    assert rows[:5] == [pytest.approx(row, nan_ok=True) for row in before] and len(rows) == 10
+    num_episodes = round(rows[5]["episodes"]) - round(rows[4]["episodes"])
+    window = [number % 2 for number in range(1, round(rows[4]["episodes"]) + 1)]
+    window += [number % 2 for number in range(1, num_episodes + 1)]  # of a new environment
+    assert rows[5]["episode_info_is_success_mean"] == pytest.approx(np.mean(window[-100:]))
+    rows = go_on("total_steps=600", "info_keys=[is_success,place]")
+    assert not any(math.isnan(row["episode_info_is_success_mean"]) for row in rows)
+    assert [math.isnan(row["episode_info_place_mean"]) for row in rows] == [True] * 10 + [False] * 5
+
+
+def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path) -> None:
+    run_dir = trained(tmp_path / "run", "env=telling_envs:SteppingEnv")
+    assert rows_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
+
+
+def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
+    arguments = ("algo=ga3c", *TELLING[:1], ALL, "num_envs=2", "num_groups=2", "total_steps=400")
+    given = (
+        "model=mlp",
+        "tuner=false",
+        "decorrelation_steps=0",
+        "log_interval=100",
+        "min_training_batch=1",
+    )
+    run_dir = tmp_path / "run"
+    train(parse_arguments([*arguments, *given, f"run_dir={run_dir}"]), quiet())
+    last = rows_of(run_dir / "metrics.csv")[-1]
+    assert 0.2 < last["episode_info_is_success_mean"] < 0.8
+    assert last["episode_info_place_mean"] > 100
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("breakout", r"info_keys=\[lives\] cannot be given with env=breakout, which has no info"),
+        (
+            "telling_envs:SteppingEnv",
+            r"info_keys=\[lives\] .* in its spec, and leave info_keys out",
+        ),
+    ],
+)
+def test_environment_that_takes_no_keys_is_refused_before_anything_is_made(
+    env: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path / "run", f"env={env}", "info_keys=[lives]")
+    assert not (tmp_path / "run").exists()

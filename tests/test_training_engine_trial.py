@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from accel_rl.parallel import FlatParameters, Local, Ranks, Team
-from accel_rl.samplers import SamplerConfig
+from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Core, Machine, available_cpus
 from accel_rl.training import engine_trial
@@ -36,8 +36,12 @@ class Workshop:
         self.running: list[Fake] = []
         self.most_running = 0
         self.lines: list[str] = []
+        self.refused: Callable[[Layout], bool] = lambda layout: False
+        self.failing: Callable[[Layout], bool] = lambda layout: False
 
     def __call__(self, layout: Layout) -> "Fake":
+        if self.refused(layout):
+            raise ValueError("too many files")
         self.made.append(layout)
         return Fake(self, layout)
 
@@ -55,6 +59,8 @@ class Fake:
         self.num_workers = layout.num_workers or NUM_CORES * layout.workers_per_core
 
     def start(self) -> None:
+        if self.shop.failing(self.layout):
+            raise SamplerError("no licence left")
         self.shop.running.append(self)
         self.shop.most_running = max(self.shop.most_running, len(self.shop.running))
 
@@ -127,6 +133,16 @@ def test_failure_of_one_ends_both(shop: Workshop, monkeypatch: pytest.MonkeyPatc
         shop.choose(Layout(2, 1, None))
     assert shop.most_running == 2
     assert not shop.running
+
+
+def test_what_cannot_be_had_is_left_out(shop: Workshop) -> None:
+    shop.refused = lambda layout: (layout.num_workers or 0) > 8
+    shop.failing = lambda layout: layout.num_groups == 4
+    assert shop.choose(Layout(2, 1, 8)) == Layout(2, 1, 8)
+    layout = "num_groups=2 workers_per_core=1 num_workers=16"
+    assert f"{layout} cannot be had: too many files" in shop.lines
+    layout = "num_groups=4 workers_per_core=1 num_workers=8"
+    assert f"{layout} cannot be had: no licence left" in shop.lines
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 6, 7, 16, 96])

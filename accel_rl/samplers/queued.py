@@ -31,6 +31,7 @@ from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import ALONE
 from accel_rl.samplers.noise import EnvNoise
 from accel_rl.samplers.policy_output import check_values, write_actions
+from accel_rl.samplers.priority_lock import PriorityLock
 from accel_rl.samplers.saving import SamplerState
 from accel_rl.samplers.segments import Segment, Segments, Taken
 from accel_rl.topology import Seat, plan_cores
@@ -147,7 +148,7 @@ class QueuedSampler:
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
         self.training_queue = ClosableQueue[Segment](training_queue_size)
-        self._taking = threading.RLock()  # who has it is the one thread that uses the pool
+        self._taking = PriorityLock()  # who has it is the one thread that uses the pool
         self._counting = threading.Lock()
         self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
         self._paused_seconds = self._resumed_at = 0.0
@@ -196,7 +197,7 @@ class QueuedSampler:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
             )
-        with self._taking:
+        with self._taking.urgently():
             if not self.is_running or self._pool.is_closed:
                 return
             change = num_agents - len(self._pool.agents)
@@ -230,7 +231,7 @@ class QueuedSampler:
 
     def _serve(self, policy: QueuedPolicy) -> int:
         began = self._clock()
-        with self._taking:
+        with self._taking.in_turn():
             if not self.is_running or self._pool.is_closed:
                 raise QueueClosed
             self._add_missing()
@@ -311,7 +312,7 @@ class QueuedSampler:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within, no agent gets an action; what they do already they finish. No clock runs."""
-        with self._taking, self._pool.sending:
+        with self._taking.urgently(), self._pool.sending:
             began = perf_counter()
             try:
                 yield
@@ -348,7 +349,7 @@ class QueuedSampler:
         """End the agents, and let trainers have what is in the queue. Again, it does nothing."""
         self.is_running = False
         self.training_queue.close()
-        with self._taking:
+        with self._taking.urgently():
             self._pool.close()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
-from accel_rl.samplers import ActionServer, ParallelSampler
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
 from accel_rl.training.options import format_value
 from accel_rl.training.parts import Parts, make_sampler, with_sampler
 
@@ -111,7 +111,8 @@ def choose(
     """The fastest layout that is found within ``seconds``, ``first`` if no other is faster.
 
     ``make`` gives the simulators of a layout, ``num_envs`` of them, which are started and closed
-    here. ``tell`` is given a line for each.
+    here, beside those of the fastest. What cannot be had is not faster. ``tell`` is given a line
+    for each.
     """
     began = perf_counter()
     best, fastest = first, make(first)
@@ -124,7 +125,11 @@ def choose(
         waiting = neighbours(first, fastest.num_workers, num_envs)
         while waiting and perf_counter() < end:
             layout = waiting.pop(0)
-            other = make(layout)
+            try:
+                other = make(layout)
+            except (ValueError, SamplerError) as error:
+                tell(f"{layout.describe()} cannot be had: {error}")
+                continue
             try:
                 counted = layout._replace(num_workers=other.num_workers)
                 if counted not in tried and _is_faster(other, fastest, end, tell, layout):
@@ -173,8 +178,12 @@ def _is_faster(
     other: Engine, fastest: Engine, end: float, tell: Callable[[str], None], layout: Layout
 ) -> bool:
     """Whether ``other``, of ``layout``, is; no if there is no time to tell before ``end``."""
-    other.start()
-    other.measure()
+    try:
+        other.start()
+        other.measure()
+    except SamplerError as error:
+        tell(f"{layout.describe()} cannot be had: {error}")
+        return False
     losses = 0
     for _ in range(NUM_TURNS):
         if perf_counter() > end:

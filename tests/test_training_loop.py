@@ -130,7 +130,7 @@ def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecord
         config,
         run_dir,
         PlainLines(Console(file=io.StringIO())),
-        lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}},
+        lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}},
         frame_skip=4,
         metric_names=("loss",),
         device=torch.device("cpu"),
@@ -258,6 +258,24 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
         "episodes": 4,
         "training_seconds": saved["counts"]["training_seconds"],
     }
+
+
+@pytest.mark.parametrize("name", ["parameters", "secondary_parameters"])
+def test_parameters_that_others_made_nan_do_not_replace_a_good_checkpoint(
+    name: str, tmp_path
+) -> None:
+    weights = {each: torch.ones(2) for each in ("parameters", "secondary_parameters")}
+    first, second = ({"parameters": {"weight": x}} for x in weights.values())
+    state = {"learner": first, "algorithm": {"secondary": {"learner": second}}}
+    recorder = make_recorder(make_config(num_checkpoints=1), tmp_path, Tape())
+    recorder._make_state = lambda: dict(state)
+    with contextlib.closing(recorder):
+        recorder.save()
+        recorder.steps = 4
+        weights[name][1] = math.nan
+        with pytest.raises(FloatingPointError, match=f"diverged: {name} not finite after 4 steps"):
+            recorder.save()
+    assert [load_checkpoint(path)["counts"]["steps"] for path in list_checkpoints(tmp_path)] == [0]
 
 
 def test_rows_have_counts_and_scores_under_unmistakable_names(tmp_path) -> None:

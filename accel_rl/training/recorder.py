@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from accel_rl.algos.two_learners import PREFIX
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
@@ -285,6 +286,7 @@ class Recorder:
         }
         learners = {"num_learners": self._team.ranks.size, "parts": parts}
         state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
+        self._refuse(_not_finite(state))  # of a store, where others may have diverged
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
@@ -345,6 +347,16 @@ class Recorder:
             self.seconds, self._times, self.learning_seconds, self._evaluating_seconds
         )
         return Reading(self.steps, self.updates, clock)
+
+
+def _not_finite(state: Mapping[str, Any]) -> Iterator[str]:
+    """Which parameters that a checkpoint would hold are not finite."""
+    exchanges = {"parameters": state["learner"]}
+    if "secondary" in state["algorithm"]:
+        exchanges[f"{PREFIX}parameters"] = state["algorithm"]["secondary"]["learner"]
+    for name, exchange in exchanges.items():
+        if not all(torch.isfinite(each).all() for each in exchange["parameters"].values()):
+            yield name
 
 
 def _exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:

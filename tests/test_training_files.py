@@ -104,6 +104,17 @@ def test_parts_are_deleted_once_no_checkpoint_that_is_kept_needs_them(tmp_path) 
     assert parts() == []
 
 
+def test_parts_that_checkpoints_name_stay_while_the_first_learner_saves_none(tmp_path) -> None:
+    """It may evaluate for long, and the run may be killed meanwhile."""
+    for steps in (100, 200):
+        save_part(tmp_path, steps, 1, {}, num_kept=2)
+        save_checkpoint(tmp_path, steps, {"parts": {1: steps}}, num_kept=2)
+    for steps in range(300, 900, 100):
+        save_part(tmp_path, steps, 1, {}, num_kept=2)
+    kept = [path.name for path in sorted((tmp_path / "checkpoints").glob("part_*"))]
+    assert kept == [part_path(tmp_path, steps, 1).name for steps in (100, 200, 600, 700, 800)]
+
+
 def test_parts_stay_where_a_checkpoint_is_broken(tmp_path) -> None:
     save_part(tmp_path, 90, 1, {}, num_kept=2)
     save_checkpoint(tmp_path, 100, {"parts": {1: 90}}, num_kept=2).write_bytes(b"cut off")

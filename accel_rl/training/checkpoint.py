@@ -61,32 +61,46 @@ def part_path(run_dir: Path, steps: int, rank: int) -> Path:
 def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
     """Writes what one learner but the first adds to a checkpoint, and deletes older parts of it.
 
-    It keeps one part more than ``num_kept``: the first learner may not be done with this one yet.
+    It keeps those that a checkpoint names, and the last ``num_kept`` and one more: the first
+    learner may not be done with this one yet.
 
     Raises:
         OSError: it could not be written.
     """
     path = part_path(run_dir, steps, rank)
     _write(path, state)
-    for old in sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1]:
-        old.unlink(missing_ok=True)  # the first learner deletes some, too
+    old = set(sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1])
+    named = _named_parts(run_dir) if old else None
+    if named is not None:
+        for part in old - named:
+            part.unlink(missing_ok=True)  # the first learner deletes some, too
 
 
 def _delete_old_parts(run_dir: Path) -> None:
     """Deletes what no checkpoint needs, also of learners that the run has no more."""
     parts = list((run_dir / "checkpoints").glob("part_*.pt"))
-    kept = list_checkpoints(run_dir)
-    if not parts:
+    named = _named_parts(run_dir) if parts else None
+    if named is None:
         return
-    try:
-        named = [load_checkpoint(path, mapped=True).get("parts") or {} for path in kept]
-    except ValueError:  # a broken one may need any of them
-        return
-    steps = [f"{number:012d}" for each in named for number in each.values()]
-    oldest = min(steps, default=kept[0].stem.removeprefix("steps_"))
+    steps = list_checkpoints(run_dir)[0].stem.removeprefix("steps_")
+    oldest = min((part.name for part in named), default=f"part_{steps}")
     for part in parts:
-        if part.name < f"part_{oldest}":
+        if part.name < oldest:
             part.unlink(missing_ok=True)
+
+
+def _named_parts(run_dir: Path) -> set[Path] | None:
+    """The parts that checkpoints name; None where one cannot be read: it may name any."""
+    named: set[Path] = set()
+    for path in list_checkpoints(run_dir):
+        try:
+            parts = load_checkpoint(path, mapped=True).get("parts") or {}
+        except FileNotFoundError:  # deleted just now, by the first learner
+            continue
+        except (OSError, ValueError):
+            return None
+        named |= {part_path(run_dir, steps, rank) for rank, steps in parts.items()}
+    return named
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:

@@ -174,8 +174,9 @@ class _Watch:
         if learner.returncode == 0:
             return
         self._store.set(f"{LOST}/{rank}", "1")  # nobody is to wait for it
-        if learner.returncode in _STOPPED:  # if it was asked by itself, it has told the others
-            self._deadline = self._deadline or time.monotonic() + STOP_SECONDS
+        if learner.returncode in _STOPPED:
+            if self._deadline is None:  # asked by itself, maybe too early for telling the others
+                self._stop(signal.SIGTERM)
             return
         if self._deadline is not None:
             if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):

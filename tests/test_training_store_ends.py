@@ -1,0 +1,61 @@
+"""How a run with a store ends where one learner is stopped, lost or hangs: saved, and in time."""
+
+import signal
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from test_training_learners import ENDLESS, SMALL, last_checkpoint, launched, table
+
+STORE = (*SMALL, "sync=store", ENDLESS)
+
+
+@pytest.fixture
+def slow_to_reset(tmp_path, monkeypatch) -> Path:
+    """A file that the second learner makes when it begins, for long, to reset its environments.
+
+    Those are ``env=slow:Slow``.
+    """
+    begun = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(
+        textwrap.dedent(
+            f"""
+            import os, pathlib, time
+            from accel_rl.envs.catch import Catch
+            class Slow(Catch):
+                def reset(self, out):
+                    if os.environ["RANK"] == "1":
+                        pathlib.Path("{begun}").touch()
+                        time.sleep(300)
+                    super().reset(out)
+            """
+        )
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    return begun
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 100
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path.name} after 100 s"
+        time.sleep(0.02)
+
+
+def assert_saved_at_the_end(run_dir: Path) -> None:
+    """The last row is of the last steps, whatever was saved at intervals."""
+    assert last_checkpoint(run_dir)["counts"]["steps"] == int(table(run_dir)[-1]["steps"])
+
+
+def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(
+    slow_to_reset: Path, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    options = ("env=slow:Slow" if each == "env=catch" else each for each in STORE)
+    with launched(run_dir, *options) as run:
+        run.wait_for_rows()
+        wait_for(slow_to_reset)
+        run.learner(1).terminate()
+        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+    assert_saved_at_the_end(run_dir)

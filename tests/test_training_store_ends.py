@@ -48,6 +48,32 @@ def assert_saved_at_the_end(run_dir: Path) -> None:
     assert last_checkpoint(run_dir)["counts"]["steps"] == int(table(run_dir)[-1]["steps"])
 
 
+def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_which_saves(
+    tmp_path,
+) -> None:
+    script = tmp_path / "hasty.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from accel_rl.training import stopping
+            stopping.STOP_SECONDS = 2.0
+            from accel_rl.__main__ import main
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    with launched(run_dir, *STORE, program=(str(script),)) as run:
+        run.wait_for_rows()
+        hanging = run.learner(1)
+        hanging.suspend()
+        run.process.send_signal(signal.SIGINT)
+        errors = run.ends(128 + signal.SIGKILL, seconds=30)
+    assert errors == f"error: learner 1 (pid {hanging.pid}) had to be killed\n"
+    assert_saved_at_the_end(run_dir)
+
+
 def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(
     slow_to_reset: Path, tmp_path
 ) -> None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -31,7 +31,8 @@ from accel_rl.training.stopping import (
 
 FAILURE_SECONDS = 60.0
 """for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
-that hangs is the likely failure, and there is an earlier checkpoint"""
+that hangs is the likely failure, and there is an earlier checkpoint. Also for the first learner to
+save and end, after others that did not were killed"""
 _STOPPED = [128 + number for number in SIGNALS]
 """exit codes of learners that were asked to stop, and did"""
 
@@ -168,7 +169,7 @@ class _Watch:
                 del self._running[rank]
                 self._after_end(rank, learner)
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            self._kill()
+            self._end_late()
 
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0:
@@ -195,15 +196,24 @@ class _Watch:
     def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
         """Asks all to end; asked again, kills them."""
         if self._deadline is not None:
-            self._kill()
+            self._kill(self._running)
             return
         self._deadline = time.monotonic() + seconds
         for learner in self._running.values():
             learner.send_signal(number)
 
-    def _kill(self) -> None:
+    def _end_late(self) -> None:
+        """Kills all but the first, which may only have waited for them; later that one, too."""
+        others = {rank: learner for rank, learner in self._running.items() if rank != 0}
+        if 0 in self._running and others:
+            self._kill(others)
+            self._deadline = time.monotonic() + FAILURE_SECONDS
+        else:
+            self._kill(self._running)
+
+    def _kill(self, learners: Mapping[int, subprocess.Popen[bytes]]) -> None:
         self._has_killed = True
-        for rank, learner in self._running.items():
+        for rank, learner in learners.items():
             _say(f"learner {rank} (pid {learner.pid}) had to be killed")
             learner.kill()
             learner.wait()

@@ -1,5 +1,7 @@
 """How learners talk through the store; several of them in one process, over a store in memory."""
 
+import subprocess
+
 import pytest
 from torch.distributed import HashStore, PrefixStore
 
@@ -51,6 +53,21 @@ def test_learners_meet_but_for_those_that_are_lost() -> None:
     second.reach("later", 1)
     store.set(f"{LOST}/2", "1")
     first.meet("later")
+
+
+def test_process_that_has_ended_is_waited_for_no_longer_where_no_launcher_tells() -> None:
+    (first, second), _ = make_teams(2)
+    with subprocess.Popen(["sleep", "100"]) as process:
+        second.reach("process", 1, process.pid)
+        first.watch()
+        with pytest.raises(TeamError, match="learner 1 has not answered"):
+            first.meet("begin")
+        process.kill()
+        process.wait(10)
+    first.meet("end")
+    second.reach("saved", 1, 500)
+    assert first.wait_for_all("saved", 1) == {1: 500}
+    first.close()
 
 
 def test_steps_of_all_are_counted_together_and_a_request_is_seen_by_all() -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_training_learners import ENDLESS, SMALL, last_checkpoint, launched, table
+from test_training_learners import ENDLESS, SMALL, TORCHRUN, last_checkpoint, launched, table
 
 STORE = (*SMALL, "sync=store", ENDLESS)
 
@@ -72,6 +72,16 @@ def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_whi
         errors = run.ends(128 + signal.SIGKILL, seconds=30)
     assert errors == f"error: learner 1 (pid {hanging.pid}) had to be killed\n"
     assert_saved_at_the_end(run_dir)
+
+
+def test_learner_that_torchrun_lost_keeps_the_first_from_saving_no_longer(tmp_path) -> None:
+    """Which torchrun kills 30 seconds after it has asked it to stop."""
+    with launched(tmp_path, *STORE, program=(*TORCHRUN, "launch/train.py")) as run:
+        run.wait_for_rows()
+        run.learner(1).kill()
+        run.ends(1, seconds=25)
+    assert_saved_at_the_end(tmp_path)
+    assert "stopped by SIGTERM" in (tmp_path / "train.log").read_text()
 
 
 def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(

@@ -12,6 +12,7 @@ import functools
 import os
 import pickle
 import re
+import select
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -72,6 +73,7 @@ class Team:
         self.uses_nccl = False
         self._num_posted = 0
         self._num_read = [0] * ranks.size
+        self._processes: dict[int, int] = {}  # descriptors, by rank
 
     @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
@@ -198,6 +200,19 @@ class Team:
         """Whether that learner has ended before its time."""
         return self._store is not None and self._store.check([f"{LOST}/{rank}"])
 
+    def watch(self) -> None:
+        """From here on waits for nobody whose process has ended; all must be on this machine.
+
+        Of launchers only our own tells who is lost.
+
+        Raises:
+            TeamError: another learner has not come here in time.
+        """
+        self.reach("process", 1, os.getpid())
+        for rank, pid in self.wait_for_all("process", 1).items():
+            with contextlib.suppress(ProcessLookupError):  # lost before there is anything to save
+                self._processes[rank] = os.pidfd_open(pid)
+
     def open_group(self, *, nccl: bool = False) -> None:
         """Opens the process group, for collective calls.
 
@@ -224,19 +239,26 @@ class Team:
             ) from error
 
     def close(self) -> None:
-        """Leaves the process group. Calling it again does nothing.
+        """Leaves the process group, and watches nobody. Calling it again does nothing.
 
         Through NCCL all others must do so, too: after a failure they may not.
         """
         if dist.is_initialized() and self._store is not None:
             dist.destroy_process_group()
         self._store = None
+        while self._processes:
+            os.close(self._processes.popitem()[1])
 
     def _next(self, rank: int) -> str:
         return f"post/{rank}/{self._num_read[rank]}"
 
     def _has(self, rank: int) -> bool:
         return self._store is not None and self._store.check([self._next(rank)])
+
+    def _has_ended(self, rank: int) -> bool:
+        """Whether that learner's process has, if it is watched."""
+        process = self._processes.get(rank)
+        return process is not None and bool(select.select([process], [], [], 0)[0])
 
     @_touching_store
     def _is_there(self, key: str, count: int = 0) -> bool:
@@ -253,7 +275,7 @@ class Team:
         deadline = time.monotonic() + self.timeout_seconds
         pause = 0.0005
         while not self._is_there(key, count):
-            if self.is_lost(rank):
+            if self.is_lost(rank) or self._has_ended(rank):
                 return self._is_there(key, count)  # it may have come so far before its end
             if time.monotonic() > deadline:
                 raise TeamError(

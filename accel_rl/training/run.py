@@ -106,6 +106,8 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         if shared.parallel.sync == "all_reduce":
             check_same_processors(shared, team)
             team.open_group(nccl=has_own_gpu(shared, ranks))
+        else:
+            team.watch()
         code = _train(shared, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         _tell(error, team)

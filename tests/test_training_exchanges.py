@@ -1,5 +1,6 @@
 """Parameters that are taken over from the store within a rollout; generators across devices."""
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,14 @@ import torch
 from accel_rl.algos import PPO
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
-from accel_rl.parallel import FlatParameters
+from accel_rl.parallel import Adam, FlatParameters, MultiStepAdam, ParameterStore, StoreExchange
 from accel_rl.samplers import PolicyInput
 from accel_rl.training import parts
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.exchanges import PullingServer
+from accel_rl.training.iterate import _evaluate_if_due
+from accel_rl.training.recorder import Recorder
+from accel_rl.training.stopping import StopRequest
 
 
 class Exchange:
@@ -96,3 +100,27 @@ def test_seconds_of_a_second_learners_exchange_count_too(monkeypatch) -> None:
     built = parts.build(config)
     built.server.close()
     assert built.exchange.take_metrics() == {"push_seconds": 11.0, "push_lag_mean": 1.0}
+
+
+@pytest.mark.parametrize("sync_period", [1, 3])
+def test_evaluation_makes_no_push_old(sync_period: int) -> None:
+    """Neither the next one, nor that of steps that the store has not yet seen."""
+    first, second = (FlatParameters(torch.nn.Linear(3, 2)) for _ in range(2))
+    rule = Adam(eps=1e-5)
+
+    def others_go_on(*_: Any) -> None:
+        for _ in range(50):
+            other.step(lr=0.01)
+
+    with contextlib.closing(ParameterStore.create(first, rule, 2)) as store:
+        own: StoreExchange = MultiStepAdam(first, store, rule, None, sync_period)
+        other = StoreExchange(second, store, rule, None)
+        recorder: Any = object.__new__(Recorder)
+        recorder.steps, recorder.evaluate = 100, others_go_on
+        evaluator: Any = SimpleNamespace(is_due=lambda steps: True)
+        own.step(lr=0.01)
+        _evaluate_if_due(recorder, evaluator, StopRequest(), [own])
+        for _ in range(sync_period):
+            own.step(lr=0.01)
+    assert own.take_metrics()["push_lag_max"] == 0
+    assert other.take_metrics()["push_lag_max"] == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 
+from accel_rl.algos.two_learners import TwoLearners
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange, Team
+from accel_rl.parallel import Exchange, StoreExchange, Team
 from accel_rl.samplers.base import Sampler
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
@@ -31,7 +33,8 @@ def iterate(
     team: Team = ALONE,
 ) -> None:
     """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
-    _evaluate_if_due(recorder, evaluator, stop)  # a stop may have cut off the last one
+    shared = _shared(exchange, learner)
+    _evaluate_if_due(recorder, evaluator, stop, shared)  # a stop may have cut off the last one
     while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
         sampler.collect(server)
         steps = _count_steps(config, recorder, team)
@@ -45,7 +48,7 @@ def iterate(
         recorder.after_update(
             steps, exchange.num_updates, metrics, sampler.take_episodes(), sampler.times
         )
-        _evaluate_if_due(recorder, evaluator, stop)
+        _evaluate_if_due(recorder, evaluator, stop, shared)
 
 
 def iterate_overlapped(
@@ -65,7 +68,8 @@ def iterate_overlapped(
     ``server`` acts with the agent of ``overlap`` and keeps its rollout. Nothing is left that was
     collected and not learned from where a checkpoint is due, a stop is asked for or the run ends.
     """
-    _evaluate_if_due(recorder, evaluator, stop)
+    shared = _shared(exchange, learner)
+    _evaluate_if_due(recorder, evaluator, stop, shared)
     batch = None
     while True:
         is_stopped = _is_stopped(config, team, stop)
@@ -91,10 +95,10 @@ def iterate_overlapped(
             recorder.is_learning = False
             recorder.after_update(steps, exchange.num_updates, metrics, episodes, sampler.times)
         batch = None
+        _evaluate_if_due(recorder, evaluator, stop, shared)
         if goes_on:
             overlap.take_over(config.sampler.horizon)
             batch = server.finish()
-        _evaluate_if_due(recorder, evaluator, stop)
 
 
 def is_apart(config: TrainConfig, team: Team) -> bool:
@@ -124,10 +128,28 @@ def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
     return received > 0
 
 
+def _shared(exchange: Exchange, learner: Learner) -> list[StoreExchange]:
+    """Those of the run's exchanges whose stores others change meanwhile."""
+    second = [learner.exchange] if isinstance(learner, TwoLearners) else []
+    return [each for each in (exchange, *second) if isinstance(each, StoreExchange)]
+
+
 def _evaluate_if_due(
-    recorder: Recorder | Follower, evaluator: Evaluator | None, stop: StopRequest
+    recorder: Recorder | Follower,
+    evaluator: Evaluator | None,
+    stop: StopRequest,
+    shared: Sequence[StoreExchange],
 ) -> None:
+    """An evaluation where one is due, of the ``shared`` parameters as they are then.
+
+    Others go on meanwhile: no step waits for its end to go into a store, and the next gradient is
+    of the parameters that are there then.
+    """
     if evaluator is None or stop.received is not None or not evaluator.is_due(recorder.steps):
         return
     assert isinstance(recorder, Recorder), "the first learner evaluates"
+    for exchange in shared:
+        exchange.pull()
     recorder.evaluate(evaluator, stop)
+    for exchange in shared:
+        exchange.pull()

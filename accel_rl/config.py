@@ -33,7 +33,7 @@ class TrainConfig:
     (or 3, 2, 1: the first layer's stride); or module:function that returns one of your own"""
     total_steps: int = 10_000_000
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
-    too that reset_policy=wait masks"""
+    too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
     schedule_steps: int | None = None
     """steps after which schedules have run to their end; none: total_steps"""
     seed: int = 0
@@ -228,6 +228,7 @@ class TrainConfig:
     def planned_steps(self) -> int:
         """``total_steps`` rounded up to whole rollouts: exactly what an undisturbed run takes.
 
+        Of several learners with a store one reaches it, and each other may end a rollout after it.
         Of GA3C's, which has none, ``total_steps``; its threads look ten times a second whether they
         are reached, so there are somewhat more.
         """

@@ -3,6 +3,7 @@
 import signal
 import textwrap
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,27 @@ STORE = (*SMALL, "sync=store", ENDLESS)
 
 
 @pytest.fixture
-def slow_to_reset(tmp_path, monkeypatch) -> Path:
-    """A file that the second learner makes when it begins, for long, to reset its environments.
+def at_reset(tmp_path, monkeypatch) -> Callable[[str], str]:
+    """An environment with which the second learner does something else when it begins."""
 
-    Those are ``env=slow:Slow``.
-    """
-    begun = tmp_path / "begun"
-    (tmp_path / "slow.py").write_text(
-        textwrap.dedent(
-            f"""
-            import os, pathlib, time
-            from accel_rl.envs.catch import Catch
-            class Slow(Catch):
-                def reset(self, out):
-                    if os.environ["RANK"] == "1":
-                        pathlib.Path("{begun}").touch()
-                        time.sleep(300)
-                    super().reset(out)
-            """
+    def make(what: str) -> str:
+        lines = (
+            "import os, pathlib, time",
+            "from accel_rl.envs.catch import Catch",
+            "class Strange(Catch):",
+            "    def reset(self, out):",
+            f"        if os.environ['RANK'] == '1': {what}",
+            "        super().reset(out)",
         )
-    )
+        (tmp_path / "strange.py").write_text("\n".join(lines))
+        return "env=strange:Strange"
+
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    return begun
+    return make
+
+
+def with_env(env: str, options: Sequence[str]) -> list[str]:
+    return [env if each.startswith("env=") else each for each in options]
 
 
 def wait_for(path: Path) -> None:
@@ -84,14 +84,23 @@ def test_learner_that_torchrun_lost_keeps_the_first_from_saving_no_longer(tmp_pa
     assert "stopped by SIGTERM" in (tmp_path / "train.log").read_text()
 
 
-def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(
-    slow_to_reset: Path, tmp_path
-) -> None:
-    run_dir = tmp_path / "run"
-    options = ("env=slow:Slow" if each == "env=catch" else each for each in STORE)
-    with launched(run_dir, *options) as run:
+def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(at_reset, tmp_path) -> None:
+    run_dir, begun = tmp_path / "run", tmp_path / "begun"
+    env = at_reset(f"pathlib.Path('{begun}').touch(); time.sleep(300)")
+    with launched(run_dir, *with_env(env, STORE)) as run:
         run.wait_for_rows()
-        wait_for(slow_to_reset)
+        wait_for(begun)
         run.learner(1).terminate()
         assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
     assert_saved_at_the_end(run_dir)
+
+
+def test_run_that_goes_on_without_a_learner_that_failed_says_so(at_reset, tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    options = with_env(at_reset("raise RuntimeError('broken')"), SMALL)
+    more = ("sync=store", "on_learner_failure=continue", "total_steps=3000")
+    with launched(run_dir, *options, *more) as run:
+        errors = run.ends(0)
+    assert errors.startswith("error: learner 1: ") and "broken" in errors
+    assert errors.endswith(" ended with exit code 1; the others go on without it\n")
+    assert (run_dir / "train.log").read_text().count("learner 1 has ended early") == 1

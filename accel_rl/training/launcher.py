@@ -183,15 +183,15 @@ class _Watch:
             if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):
                 _say(f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping")
             return
-        what_now = "the others are stopped"
+        what = f"learner {rank} (pid {learner.pid}) {_how(learner)}"
         if self._goes_on and rank != 0:
             self._done_without.append(learner)
-            what_now = "the others go on without it"
-        else:
-            self._has_failed = True
-            self._stop(signal.SIGTERM, FAILURE_SECONDS)
+            _say(f"{what}; the others go on without it")
+            return
+        self._has_failed = True
+        self._stop(signal.SIGTERM, FAILURE_SECONDS)
         if learner.returncode != 1:  # then it has said why itself
-            _say(f"learner {rank} (pid {learner.pid}) {_how(learner)}; {what_now}")
+            _say(f"{what}; the others are stopped")
 
     def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
         """Asks all to end; asked again, kills them."""

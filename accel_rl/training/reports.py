@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from accel_rl.training.metrics import Scores
 
 SAVED = "saved"
 """what learners call the steps after which they saved their last parts of checkpoints"""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Report(NamedTuple):
@@ -50,6 +53,7 @@ class Others:
         self._exchange = exchange
         self._num_earlier = num_earlier
         self._num_updates = [0] * team.ranks.size
+        self._lost: set[int] = set()
 
     @property
     def are_in_step(self) -> bool:
@@ -62,7 +66,7 @@ class Others:
         return self._num_earlier + sum(self._num_updates)
 
     def merge(self, own: Report, steps: int) -> Report:
-        """``own`` and what the others have reported, as one.
+        """``own`` and what the others have reported, as one. Logs which of them are newly lost.
 
         Means are means over learners, and ``num_updates`` counts each update once. Where learners
         go in step, each has reported as often as this one, and is waited for.
@@ -71,6 +75,8 @@ class Others:
             TeamError: a learner has not reported, or has other parameters than this one.
         """
         in_step = self.are_in_step
+        if not in_step:
+            self._log_lost()
         reports = [own]
         for rank, messages in self._team.read(waits=in_step).items():
             if messages:
@@ -98,6 +104,13 @@ class Others:
         Returns after how many steps each of them did, as its file's name says; none of lost ones.
         """
         return self._team.wait_for_all(SAVED, steps)
+
+    def _log_lost(self) -> None:
+        """Says of each lost learner once that it is, unless all are being stopped."""
+        for rank in set(range(1, self._team.ranks.size)) - self._lost:
+            if not self._team.is_stop_asked and self._team.is_lost(rank):
+                _LOGGER.info("learner %d has ended early, and is waited for no more", rank)
+                self._lost.add(rank)
 
 
 def _join(reports: Sequence[Report]) -> Report:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from saved_runs import quiet, trained
 
 from accel_rl.config import TrainConfig
 from accel_rl.training.checkpoint import (
@@ -19,7 +20,9 @@ from accel_rl.training.checkpoint import (
     save_checkpoint,
     save_part,
 )
+from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.files import write_whole
+from accel_rl.training.loop import train
 from accel_rl.training.run_directory import log_to, make_run_directory
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -131,6 +134,17 @@ def test_checkpoint_that_fails_in_the_middle_is_absent_and_the_old_ones_stay(
         save_checkpoint(tmp_path, 6, state_of(6), num_kept=1)
     assert names(tmp_path / "checkpoints") == ["steps_000000000005.pt"]
     assert load_checkpoint(list_checkpoints(tmp_path)[-1])["counts"] == {"steps": 5}
+
+
+def test_what_killed_processes_left_of_checkpoints_is_deleted_when_the_run_goes_on(
+    tmp_path,
+) -> None:
+    folder = trained(tmp_path, "env=catch", "algo=a2c", "horizon=5") / "checkpoints"
+    before = names(folder)
+    for path in (part_path(tmp_path, 30, 1), folder / "steps_000000000030.pt"):
+        path.with_name(f".{path.name}.part").write_bytes(b"cut off")
+    train(parse_arguments([f"resume={tmp_path}", "total_steps=50"]), quiet())
+    assert names(folder) == [*before, "steps_000000000050.pt"]
 
 
 def test_checkpoint_is_not_copied_in_memory(tmp_path) -> None:

@@ -17,6 +17,7 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -101,6 +102,16 @@ def _named_parts(run_dir: Path) -> set[Path] | None:
             return None
         named |= {part_path(run_dir, steps, rank) for rank, steps in parts.items()}
     return named
+
+
+def delete_unfinished(run_dir: Path) -> None:
+    """Deletes what processes that were killed have left of checkpoints and parts.
+
+    Nobody may be writing any. What cannot be deleted stays.
+    """
+    for path in (run_dir / "checkpoints").glob(".*.pt.part"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:

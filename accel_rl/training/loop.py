@@ -22,6 +22,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.topology import available_cpus
+from accel_rl.training.checkpoint import delete_unfinished
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
@@ -95,6 +96,8 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
                 stack.enter_context(hold(Path(config.resume)))
             _check_is_shared(Path(config.resume), team)
             saved = load_last(config, team.ranks)
+            if is_first:
+                delete_unfinished(Path(config.resume))  # the others write none before all have met
         cpus = available_cpus()
         parts = _build(config, saved, team)
         stack.callback(lambda: parts.sampler.close())  # of the parts that there are then

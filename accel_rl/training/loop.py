@@ -38,7 +38,7 @@ from accel_rl.training.progress import (
 )
 from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.queued_loop import iterate_queued
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.recorder import OnRow, Recorder
 from accel_rl.training.resume import (
     describe_idleness,
     describe_resumed,
@@ -75,8 +75,17 @@ class TrainResult:
     stopped_by: signal.Signals | None = None
 
 
-def train(config: TrainConfig, console: Console | None = None, team: Team = ALONE) -> TrainResult:
+def train(
+    config: TrainConfig,
+    console: Console | None = None,
+    team: Team = ALONE,
+    *,
+    on_row: OnRow | None = None,
+) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
+
+    ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. In it
+    ``signal.raise_signal(signal.SIGINT)`` ends the run like Ctrl-C; what it raises, as a failure.
 
     Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
     With a ``team`` this is one of its learners; only the first shows progress.
@@ -131,7 +140,7 @@ def train(config: TrainConfig, console: Console | None = None, team: Team = ALON
             with log_to(log, ProgressHandler(progress)):
                 if config.tune:
                     config, parts = tune_engine(config, parts, team, cpus, progress.say)
-                return _run(config, parts, run_dir, progress, stop, saved, team)
+                return _run(config, parts, run_dir, progress, stop, saved, team, on_row)
         except Exception as error:
             who = _blame(team) if isinstance(error, TeamError) else ""
             raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
@@ -170,8 +179,9 @@ def _run(
     stop: StopRequest,
     saved: Mapping[str, Any] | None,
     team: Team,
+    on_row: OnRow | None,
 ) -> TrainResult:
-    recorder = _make_recorder(config, parts, run_dir, progress, saved, team)
+    recorder = _make_recorder(config, parts, run_dir, progress, saved, team, on_row)
     try:
         if team.ranks.is_first:
             write_config(config, run_dir / "config.yaml")
@@ -243,6 +253,7 @@ def _make_recorder(
     progress: Progress,
     saved: Mapping[str, Any] | None,
     team: Team,
+    on_row: OnRow | None,
 ) -> Recorder | Follower:
     if not team.ranks.is_first:
         return Follower(config, run_dir, parts.get_state, saved, team, parts.exchange)
@@ -258,6 +269,7 @@ def _make_recorder(
         device=parts.device,
         exchange=parts.exchange,
         team=team,
+        on_row=on_row,
     )
 
 

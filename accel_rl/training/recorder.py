@@ -29,6 +29,9 @@ from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""
 
+OnRow = Callable[[Mapping[str, float]], object]
+"""is given a row of metrics, by column; NaN where there is no value"""
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -65,6 +68,7 @@ class Recorder:
         device: torch.device,
         exchange: Exchange,
         team: Team = ALONE,
+        on_row: OnRow | None = None,
     ) -> None:
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
         if saved is not None:
@@ -83,6 +87,7 @@ class Recorder:
         self._metric_names = metric_names
         self._exchange = exchange
         self._team = team
+        self._on_row = on_row
         self._own_updates = exchange.num_updates
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
@@ -217,6 +222,8 @@ class Recorder:
         self.rows.append(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(self.status(before)))
+        if self._on_row is not None:
+            self._on_row(row)
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
 
     def _refuse(self, diverged: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, evaluating, make_agent, make_learner
+from accel_rl.algos.replay import ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
 from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
@@ -101,6 +102,24 @@ def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
             assert metrics["replay_ratio"].item() == pytest.approx(expected)
             assert metrics["training_intensity"].item() == pytest.approx(8 * expected)  # batch 8
             assert tuple(metrics) == learner.metric_names
+
+
+def test_steps_whose_final_observation_is_gone_lose_their_priority_when_drawn(monkeypatch) -> None:
+    monkeypatch.setattr(ReplaySpec, "num_finals", T * B)  # of 4 of the 25 rollouts that fit
+    learner, _, _ = make(prioritized=True)
+    truncated = torch.zeros(T, B, dtype=torch.bool)
+    truncated[-1] = True
+    for _, batch in zip(range(40), batches(), strict=False):
+        finals = {
+            "final_observation": batch.observation[-1],
+            "final_step": torch.full((B,), T - 1),
+            "final_env": torch.arange(B),
+        }
+        terminated = torch.zeros_like(truncated)
+        learner.update(batch._replace(terminated=terminated, truncated=truncated, **finals), 0.0)
+    step, env, _ = learner._priorities.draw(4_000, torch.Generator())
+    num_lost = int((~learner.replay.gather(step, env).valid).sum())
+    assert num_lost < 300  # of 4,000; 859 if they kept their priorities
 
 
 def test_nothing_is_learned_before_min_steps() -> None:

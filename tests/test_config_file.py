@@ -147,7 +147,18 @@ def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
         ("seed: 1", ["resume=runs/x"], "config=FILE cannot be given with resume=runs/x, which has"),
         ("", [], "config=FILE holds no options; write them as `key: value`"),
         ("- seed", [], "config=FILE holds no options"),
-        ("]", [], "config=FILE cannot be read: "),
+        ("seed: 1\nseed: 2", [], "config=FILE cannot be read: line 2: found duplicate key seed"),
+        ("a: 1\n  b: 2", [], "config=FILE cannot be read: line 2: mapping values are not allowed"),
+        (
+            "seed: @",
+            [],
+            "config=FILE cannot be read: line 1: found character that cannot start any",
+        ),
+        (
+            "sampler: {num_envs: 8}\nsampler.num_envs: 4",
+            [],
+            "config=FILE: sampler.num_envs is given twice",
+        ),
     ],
 )
 def test_file_that_cannot_be_had_is_refused_by_name(
@@ -238,6 +249,36 @@ def test_parts_of_a_sweep_share_the_copy_of_the_file(tmp_path) -> None:
     written(tmp_path, "env: counting\n")
     with pytest.raises(ValueError, match="is not empty; choose another"):
         make_directory(options, plan_runs({"seed": "0,1"}, options.config))
+
+
+def test_empty_file_name_is_refused_by_a_sweep_as_by_a_run() -> None:
+    for plan in (lambda: plan_runs({"seed": "0"}, ""), lambda: parse_arguments(["config="])):
+        with pytest.raises(ValueError, match="is a directory; name a file"):
+            plan()
+
+
+@pytest.mark.parametrize("text", [None, "env: catch\nlr: 0.1\n"])
+def test_sweep_whose_file_is_not_as_it_was_does_not_go_on(text: str | None, tmp_path) -> None:
+    written(tmp_path, "env: catch\n")
+    options = SweepOptions(sweep_dir=f"{tmp_path}/sweep", config=str(tmp_path / "my.yaml"))
+    runs = plan_runs({"seed": "0,1"}, options.config)
+    copy = make_directory(options, runs) / "config.yaml"
+    assert read_plan(copy.parent) == runs
+    copy.unlink()
+    if text is not None:
+        copy.write_text(text)
+    with pytest.raises(ValueError, match=rf"{copy}, which has options of all runs, is not as it"):
+        read_plan(copy.parent)
+
+
+def test_file_that_changes_while_runs_are_checked_is_refused(tmp_path) -> None:
+    written(tmp_path, "env: catch\n")
+    options = SweepOptions(sweep_dir=f"{tmp_path}/sweep", config=str(tmp_path / "my.yaml"))
+    runs = plan_runs({"seed": "0,1"}, options.config)
+    written(tmp_path, "env: catch\nlr: 0.1\n")
+    with pytest.raises(ValueError, match=r"my\.yaml has changed since the runs were checked"):
+        make_directory(options, runs)
+    assert not list((tmp_path / "sweep").iterdir())
 
 
 @pytest.mark.learning

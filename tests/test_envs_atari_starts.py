@@ -60,6 +60,10 @@ def test_starts_that_differ_are_found_out_and_the_game_steps(game: str) -> None:
     random_play(game, "auto", 5)
 
 
+def test_starts_of_time_pilot_differ_without_presses_too() -> None:
+    assert not starts_are_identical("time_pilot", ())
+
+
 @pytest.mark.parametrize("game", ["breakout", "pong", "space_invaders", "ms_pacman"])
 def test_starts_that_are_identical_are_recognised(game: str) -> None:
     assert starts_are_identical(game, start_presses(game))

@@ -113,6 +113,17 @@ def test_state_gives_the_same_draws_and_goes_on_alike() -> None:
         assert all(map(torch.equal, one, two))
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_step_of_priority_zero_is_drawn_no_more(alpha: float) -> None:
+    _, replay, priorities = filled(alpha=alpha)
+    gone, *rest = leaves(replay, priorities)
+    step, env = (torch.tensor([each]) for each in gone)
+    priorities.update(step, env, torch.tensor([0.0]))
+    assert list(leaves(replay, priorities)) == rest
+    priorities.update(step, env, torch.tensor([2.0]))
+    assert list(leaves(replay, priorities)) == rest
+
+
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 def test_priority_that_is_not_finite_leaves_what_was_before(broken: float) -> None:
     _, replay, priorities = filled()

@@ -61,7 +61,7 @@ def test_panel_has_the_name_of_the_column(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("column", "num_groups"),
-    [("entropy", 1), ("steps_per_second", 2), ("inference_share", 2), ("updates", 2)],
+    [("entropy", 1), ("steps_per_second", 2), ("inference_share", 2), ("updates", 1)],
 )
 def test_runs_of_different_workers_are_apart_where_they_differ_in_speed(
     column: str, num_groups: int, tmp_path
@@ -72,6 +72,13 @@ def test_runs_of_different_workers_are_apart_where_they_differ_in_speed(
     ]
     curves = [read_curve(run_dir, "steps", column) for run_dir in runs]
     assert len(make_groups(curves, "steps", column)) == num_groups
+
+
+def test_table_that_cannot_be_read_is_named(tmp_path) -> None:
+    runs = [saved(tmp_path / name, entropy=[1.0, 2.0]) for name in ("whole", "broken")]
+    (tmp_path / "broken" / "metrics.csv").write_bytes(b"\xff\xff")
+    with pytest.raises(ValueError, match=r"broken/metrics\.csv cannot be read"):
+        plot(runs, PlotOptions(what="entropy"))
 
 
 def test_unknown_column_is_refused_with_the_nearest_and_how_to_see_all(tmp_path) -> None:

@@ -214,6 +214,7 @@ class DQN:
         total, half, priority, details = self._losses(batch, weight, self._measurements.wants_half)
         gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
         if self._priorities is not None and self._owns_replay:
+            priority = priority.masked_fill(~batch.valid, 0.0)  # a final observation may be gone
             self._priorities.update(step, env, priority.to(self.replay.device))
         return torch.cat((details, gradient_norm.view(1)))
 

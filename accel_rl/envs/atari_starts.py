@@ -29,7 +29,7 @@ from accel_rl.envs.atari_screen import Screen
 
 PROBED_SEEDS = 3  # console seeds: what memory comes up with decides in some games
 PROBED_STARTS = 20  # with each seed; the rarest known difference is in one start of twenty
-DIFFER_LATE = {"tic_tac_toe_3d"}  # alike at first; differences show after hundreds of frames
+DIFFER_LATE = {"tic_tac_toe_3d", "time_pilot"}  # after hundreds of frames, of this game or before
 PLAYED_FRAMES = 30  # of random play after each start, for differences that take time to show
 LONG_GAME_FRAMES = 400  # of random play before the last start; some games keep memory of it
 

@@ -21,7 +21,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
 from accel_rl.training.files import whole_lines
 from accel_rl.training.ineffective import PARALLEL_ONLY
-from accel_rl.training.metrics import read_rows, tag
+from accel_rl.training.metrics import read_rows
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import read_config
 
@@ -104,7 +104,7 @@ def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -
 def _column_names(run_dir: Path) -> list[str]:
     try:
         return next(csv.reader(whole_lines(run_dir / "metrics.csv")), [])
-    except OSError:  # of which `read_curve` tells
+    except (OSError, ValueError, csv.Error):  # of which `read_curve` tells
         return []
 
 
@@ -177,7 +177,7 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     configs = [curve.config for curve in curves]
     is_apart = (
         axis == "minutes"
-        or tag(column).startswith(("run/", "time/"))
+        or column.endswith(("_seconds", "_per_second", "_share"))
         or any(config.algo == "ga3c" for config in configs)
     )
     same = _SAME if is_apart else _SAME + _SPEED

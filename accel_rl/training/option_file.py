@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def read_option_file(path: Path) -> dict[str, Any]:
         tree = OmegaConf.load(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         message = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        if mark := getattr(error, "problem_mark", None):
+            message = f"line {mark.line + 1}: {getattr(error, 'problem', message)}"
         raise ValueError(f"config={path} cannot be read: {message}") from error
     if not isinstance(tree, DictConfig) or not tree:
         raise ValueError(
@@ -32,7 +35,11 @@ def read_option_file(path: Path) -> dict[str, Any]:
         )
     container = OmegaConf.to_container(tree, resolve=False)
     assert isinstance(container, dict)
-    options = _flat(container, "")
+    options: dict[str, Any] = {}
+    for key, value in _flat(container, ""):
+        if key in options:
+            raise ValueError(f"config={path}: {key} is given twice")
+        options[key] = value
     if options.pop("resume", None) is not None:
         raise ValueError(
             f"config={path} says resume, which goes on with a run in its own options; "
@@ -47,11 +54,9 @@ def exact_text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else format_value(value)
 
 
-def _flat(tree: dict[Any, Any], group: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _flat(tree: dict[Any, Any], group: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            options |= _flat(value, f"{group}{name}.")
+            yield from _flat(value, f"{group}{name}.")
         else:
-            options[f"{group}{name}"] = tuple(value) if isinstance(value, list) else value
-    return options
+            yield f"{group}{name}", tuple(value) if isinstance(value, list) else value

@@ -60,7 +60,7 @@ class Priorities:
         return step, leaf % B, probability
 
     def update(self, step: Tensor, env: Tensor, priority: Tensor) -> None:
-        """Give these steps, ``[n]``, the priorities ``[n]``, above 0.
+        """Give these steps, ``[n]``, the priorities ``[n]``; with 0 they are drawn no more.
 
         Steps that have been overwritten since they were drawn stay as they are, and so do those
         whose priority is not finite, as it is once learning has diverged.
@@ -69,7 +69,7 @@ class Priorities:
         leaf = step % spec.num_slots * spec.num_envs + env
         before = self._tree.get(leaf)
         is_there = (step >= self._low) & (step < self._high) & (before > 0)
-        new = priority.double() ** self._alpha
+        new = (priority.double() ** self._alpha).masked_fill(priority == 0, 0.0)
         self._tree.set(leaf, torch.where(is_there & new.isfinite(), new, before))
 
     def get_state(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from accel_rl.training.sweep.plan import (
     SweepOptions,
     check_runs,
     is_finished,
+    plan_again,
     plan_runs,
     read_options,
     read_plan,
@@ -135,6 +136,11 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
         )
     if text is not None:
         write_whole(copy, text, shared=True)
+        if plan_again(path, runs) != runs:
+            copy.unlink()
+            raise ValueError(
+                f"config={options.config} has changed since the runs were checked; begin again"
+            )
     write_plan(path, runs)
     return path
 

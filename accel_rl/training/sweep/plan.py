@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
         try:
-            config = parse_arguments((*arguments, *([f"config={file}"] if file else [])))
+            of_file = [] if file is None else [f"config={file}"]
+            config = parse_arguments((*arguments, *of_file))
             if config.cpus:  # a list of the sweep's own on the command line
                 raise ValueError(
                     f"config={file} says cpus, and each run has a share of those of the sweep; "
@@ -229,14 +231,27 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
 
 def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
     """``sweep.yaml``: what `read_plan` reads, beside the options of all runs in ``config.yaml``."""
+    axes = _axes(runs)
+    tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
+    if digest := _digest(sweep_dir):
+        tree["config"] = digest
+    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
+
+
+def plan_again(sweep_dir: Path, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The same runs, by the options of all that lie in ``sweep_dir``."""
+    axes = {key: ",".join(values) for key, values in _axes(runs).items()}
+    return plan_runs(axes, options_of_all(sweep_dir))
+
+
+def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
     axes: dict[str, list[str]] = {}
     for run in runs:
         for argument in run.arguments:
             key, _, value = argument.partition("=")
             if value not in axes.setdefault(key, []):
                 axes[key].append(value)
-    tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
-    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
+    return axes
 
 
 def options_of_all(sweep_dir: Path) -> Path | None:
@@ -245,11 +260,16 @@ def options_of_all(sweep_dir: Path) -> Path | None:
     return path if path.is_file() else None
 
 
+def _digest(sweep_dir: Path) -> str | None:
+    path = options_of_all(sweep_dir)
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def read_plan(sweep_dir: Path) -> list[PlannedRun]:
     """The runs of the sweep in ``sweep_dir``.
 
     Raises:
-        ValueError: it holds no sweep of this version.
+        ValueError: it holds no sweep of this version, or has lost the options of all runs.
     """
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
@@ -259,8 +279,14 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
         assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
+        digest = tree.get("config")
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    if _digest(sweep_dir) != digest:
+        raise ValueError(
+            f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
+            "sweep began; put it back, or begin another sweep"
+        )
     runs = plan_runs(axes, options_of_all(sweep_dir))
     if [run.name for run in runs] != names:
         raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")

@@ -15,10 +15,13 @@ from accel_rl.envs import (
     Catch,
     CountingEnv,
     EnvError,
+    EnvSpec,
+    StepResult,
     is_atari_game,
     make_env_factory,
     probe_spec,
 )
+from accel_rl.envs.make import probe_observations
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 
 
@@ -145,6 +148,74 @@ def test_a_bare_function_of_gymnasium_s_is_told_what_makes_a_factory_of_it() -> 
 def test_continuous_action_space_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Pendulum-v1 has the action space Box.*must be Discrete"):
         probe_spec(make_env_factory("Pendulum-v1"))
+
+
+# ---- observations to look at ---------------------------------------------------------------------
+
+
+class Steps:
+    """Observations ``[episode, step]``; ``num_still``: steps before the first that shows."""
+
+    spec = EnvSpec(name="steps", observation_shape=(2,), observation_dtype=np.int64, num_actions=2)
+
+    def __init__(self, num_still: int = 0, fails_in: str = "") -> None:
+        self._num_still, self._fails_in, self._episode, self.is_closed = (
+            num_still,
+            fails_in,
+            0,
+            False,
+        )
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        pass
+
+    def reset(self, out: np.ndarray) -> None:
+        if self._fails_in == "reset":
+            raise OSError("no level")
+        self._episode, self._step = self._episode + 1, 0
+        out[:] = self._episode, 0
+
+    def step(self, action: int, out: np.ndarray) -> StepResult:
+        self._step += 1
+        out[1] = max(self._step - self._num_still, 0)
+        if self._fails_in == "step":
+            raise OSError("not allowed")
+        return StepResult(0.0, 0.0, False, False, False)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Steps(), [[1, 0], [1, 1]]),
+        (lambda: Steps(num_still=3), [[1, 0], [1, 1]]),
+        (lambda: Steps(num_still=1000), [[1, 0], [1, 0]]),
+        (lambda: Steps(fails_in="step"), [[1, 0], [1, 0]]),
+    ],
+    ids=["first step", "later step", "none", "action not allowed"],
+)
+def test_observations_to_look_at_are_two_that_differ_if_few_steps_show_any(make, expected) -> None:
+    made = []
+
+    def factory() -> Steps:
+        made.append(make())
+        return made[-1]
+
+    assert probe_observations(factory).tolist() == expected
+    assert [each.is_closed for each in made] == [True]
+
+
+def test_observations_to_look_at_are_scalars_where_the_environment_has_these() -> None:
+    first, later = probe_observations(make_env_factory("FrozenLake-v1"))
+    assert first == 0 != later
+
+
+def test_reset_that_fails_when_observations_are_looked_at_is_named() -> None:
+    message = r"environment steps failed in its first reset: OSError: no level"
+    with pytest.raises(EnvError, match=message):
+        probe_observations(lambda: Steps(fails_in="reset"))
 
 
 # ---- the two small environments ------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
 from accel_rl.algos.a2c import A2C, A2CConfig
@@ -29,19 +31,22 @@ def make_agent(
     *,
     evaluates: bool = False,
     capture: Capture = EAGER,
+    observations: NDArray[Any] | None = None,
 ) -> AnyAgent:
     """The agent that learns by ``config``, with fresh parameters on ``device``.
 
     ``model``: the name of the network, or ``module:function``. ``evaluates``: it acts as
     evaluations do. ``capture``: of its acting, and of what its learner computes.
+    ``observations``: two of the environment, on which a network of the user's own is tried.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
     """
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
     if not isinstance(config, DQNConfig):
-        return CategoricalAgent(make_model(model, *shapes, device), capture)
-    network = make_q_model(model, *shapes, config.num_atoms, config.dueling, device)
+        return CategoricalAgent(make_model(model, *shapes, device, observations), capture)
+    more = config.num_atoms, config.dueling
+    network = make_q_model(model, *shapes, *more, device, observations)
     support = None
     if config.num_atoms > 1:
         support = torch.linspace(config.v_min, config.v_max, config.num_atoms, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -9,8 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
+from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, env_failure
@@ -21,6 +24,7 @@ from accel_rl.functions import find_function, import_module
 _OWN = {"catch": Catch, "counting": CountingEnv}
 _MAIN = "__main__:"
 """what is in that module goes to workers by value: they have another main module"""
+_NUM_PROBE_STEPS = 20
 
 
 def make_env_factory(
@@ -86,6 +90,38 @@ def probe_spec(factory: EnvFactory) -> EnvSpec:
     spec = env.spec
     env.close()
     return spec
+
+
+def probe_observations(factory: EnvFactory) -> Array:
+    """Two observations, ``[2, ...]``, from an environment made and closed in this process.
+
+    The first of an episode, and the first one in a few steps that differs from it, if one does.
+
+    Raises:
+        EnvError: the factory or the reset raises, or the factory returns no `Environment`.
+    """
+    with contextlib.closing(probe_env(factory)) as env:
+        spec = env.spec
+        found = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
+        out = np.zeros_like(found[0, ...])
+        try:
+            env.seed(np.random.SeedSequence(0))
+            env.reset(out)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise env_failure(spec.name, "its first reset", error) from error
+        found[:] = out
+        rng = np.random.default_rng(0)
+        with contextlib.suppress(Exception):  # an action may not be allowed where it is taken
+            for _ in range(_NUM_PROBE_STEPS):
+                result = env.step(int(rng.integers(spec.num_actions)), out)
+                if not np.array_equal(out, found[0]):
+                    found[1] = out
+                    break
+                if result.episode_ended:
+                    env.reset(out)
+    return found
 
 
 def probe_env(factory: EnvFactory) -> Environment:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from accel_rl.models.image import (
     A3C_NET,
@@ -38,20 +39,23 @@ def make_model(
     observation_dtype: np.dtype[Any],
     num_actions: int,
     device: torch.device = _CPU,
+    observations: NDArray[Any] | None = None,
 ) -> PolicyValueModel:
     """A network on ``device`` with fresh parameters, drawn from torch's global generator.
 
     ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``paac_nature`` or ``ga3c_large_stride4`` (or
     3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for
     images that are large enough for it, else ``mlp``. Or ``module:function``, which makes one of
-    the user's own; it may give a plain tuple of logits and values.
+    the user's own; it may give a plain tuple of logits and values. ``observations``: two of the
+    environment, ``[2, ...]``, on which such a network is tried; none: one of zeros and one of ones.
 
     Raises:
         ValueError: unknown name, a convolutional network for what is no image or too small,
             ``auto`` for images with their channels last, or a function that makes no such network.
     """
     if ":" in name:
-        return make_own_model(name, observation_shape, observation_dtype, num_actions, device)
+        shapes = observation_shape, observation_dtype, num_actions
+        return make_own_model(name, *shapes, device, observations)
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
     if spec is None:
         return MLP(observation_shape, num_actions).to(device)
@@ -67,11 +71,12 @@ def make_q_model(
     num_atoms: int = 1,
     is_dueling: bool = False,
     device: torch.device = _CPU,
+    observations: NDArray[Any] | None = None,
 ) -> QModel:
     """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough."""
     if ":" in name:
         shapes = observation_shape, observation_dtype, num_actions
-        return make_own_q_model(name, *shapes, num_atoms, is_dueling, device)
+        return make_own_q_model(name, *shapes, num_atoms, is_dueling, device, observations)
     spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
     if spec is None:
         return MLPQNetwork(observation_shape, num_actions, num_atoms, is_dueling).to(device)

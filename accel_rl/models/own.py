@@ -1,7 +1,8 @@
 """Networks of the user's own: ``model=module:function``, in plain torch.
 
-What cannot be learned with is refused when the network is made: on two observations of zeros its
-outputs are looked at, a backward pass is made, and it is copied, as targets and threads copy it.
+What cannot be learned with is refused when the network is made: on two observations its outputs
+are looked at, a backward pass is made, and it is copied, as targets and threads copy it. Another
+one that the function makes must give the same outputs with the same parameters.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -27,7 +29,6 @@ from accel_rl.models.q_value import QModel
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), __file__)
 """files whose lines say nothing about where the user's code failed"""
-_NUM_ROWS = 2
 
 
 class _Form(NamedTuple):
@@ -37,25 +38,34 @@ class _Form(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
+class _Examples(NamedTuple):
+    """The observations ``[2, ...]`` that a network is tried on, and what messages call them."""
+
+    observation: Tensor
+    words: str
+
+
 def make_own_model(
     path: str,
     observation_shape: tuple[int, ...],
     observation_dtype: np.dtype[Any],
     num_actions: int,
     device: torch.device,
+    observations: NDArray[Any] | None = None,
 ) -> PolicyValueModel:
     """The network that ``function(observation_shape=..., num_actions=...)`` makes, on ``device``.
 
     ``path``: ``module:function``. Its call takes observations ``[N, ...]`` of the environment's
-    dtype and gives logits ``[N, A]`` and values ``[N]``, float32, in a tuple.
+    dtype and gives logits ``[N, A]`` and values ``[N]``, float32, in a tuple. ``observations``:
+    two, ``[2, ...]``, on which it is tried; none: one of zeros and one of ones.
 
     Raises:
         ValueError: there is no such function, it fails, or makes what cannot be learned with.
     """
     arguments = {"observation_shape": observation_shape, "num_actions": num_actions}
-    model = _make(path, arguments).to(device)
     form = _Form(f"(logits [N, {num_actions}], value [N])", ((num_actions,), ()))
-    _check(path, model, _zeros(observation_shape, observation_dtype, device), form)
+    examples = _examples(observations, observation_shape, observation_dtype, device)
+    model = _make_checked(path, arguments, form, examples)
     return cast(PolicyValueModel, model)  # but for the names of what it gives
 
 
@@ -67,6 +77,7 @@ def make_own_q_model(
     num_atoms: int,
     is_dueling: bool,
     device: torch.device,
+    observations: NDArray[Any] | None = None,
 ) -> QModel:
     """Likewise for Q-learning: the function is also given ``num_atoms`` and ``is_dueling``.
 
@@ -81,10 +92,31 @@ def make_own_q_model(
         "num_atoms": num_atoms,
         "is_dueling": is_dueling,
     }
-    model = _make(path, arguments).to(device)
     form = _Form(f"a tensor [N, {num_actions}, {num_atoms}]", ((num_actions, num_atoms),))
-    _check(path, model, _zeros(observation_shape, observation_dtype, device), form)
-    return cast(QModel, model)
+    examples = _examples(observations, observation_shape, observation_dtype, device)
+    return cast(QModel, _make_checked(path, arguments, form, examples))
+
+
+def _examples(
+    given: NDArray[Any] | None,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    device: torch.device,
+) -> _Examples:
+    words = "of the environment"
+    if given is None:
+        words = "of zeros and ones"  # which most networks take, also those that look up embeddings
+        given = np.stack([np.zeros(shape, dtype), np.ones(shape, dtype)])
+    return _Examples(torch.from_numpy(given).to(device), words)
+
+
+def _make_checked(
+    path: str, arguments: Mapping[str, Any], form: _Form, examples: _Examples
+) -> nn.Module:
+    """The network, on the device of the examples."""
+    model = _make(path, arguments).to(examples.observation.device)
+    _check(path, model, examples, form)
+    return model
 
 
 def _make(path: str, arguments: Mapping[str, Any]) -> nn.Module:
@@ -118,15 +150,11 @@ def _check_same_buffers(path: str, model: nn.Module, again: nn.Module) -> None:
             )
 
 
-def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.zeros((_NUM_ROWS, *shape), dtype)).to(device)
-
-
-def _check(path: str, model: nn.Module, observation: Tensor, form: _Form) -> None:
+def _check(path: str, model: nn.Module, examples: _Examples, form: _Form) -> None:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    outputs = _forward(path, model, observation, form)  # the first: layers may wait for it
+    outputs = _forward(path, model, examples, form)  # the first: layers may wait for it
     _check_parameters(path, model)
-    if observation._version:
+    if examples.observation._version:
         raise ValueError(
             f"model={path}: forward changes the observations that it is given, which are those "
             "that are learned from; work on a copy"
@@ -138,8 +166,9 @@ def _check(path: str, model: nn.Module, observation: Tensor, form: _Form) -> Non
     total = torch.stack([each.sum() for each in outputs]).sum()
     _call(path, "the backward pass", total.backward)
     with torch.inference_mode():
-        again = _forward(path, model, observation, form)
-        alone = _forward(path, model, observation[:1], form)
+        again = _forward(path, model, examples, form)
+        first = examples._replace(observation=examples.observation[:1])
+        alone = _forward(path, model, first, form)
     _check_outputs(path, outputs, again, alone)
     for name, buffer in model.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
@@ -154,7 +183,7 @@ def _check(path: str, model: nn.Module, observation: Tensor, form: _Form) -> Non
 
 
 def _check_layers(path: str, model: nn.Module) -> None:
-    """Those are refused by name that observations of zeros need not betray."""
+    """Those are refused by name that two observations need not betray."""
     for name, layer in model.named_modules():
         kind = type(layer).__name__
         if isinstance(layer, _BatchNorm) and layer.training:
@@ -201,9 +230,10 @@ def _check_parameters(path: str, model: nn.Module) -> None:
             )
 
 
-def _forward(path: str, model: nn.Module, observation: Tensor, form: _Form) -> list[Tensor]:
+def _forward(path: str, model: nn.Module, examples: _Examples, form: _Form) -> list[Tensor]:
     """What the network gives, of the right form."""
-    given = f"observations {_describe(observation)}"
+    observation, words = examples
+    given = f"observations {_describe(observation)} {words}"
     result = _call(path, f"its forward on {given}", lambda: model(observation))
     is_one = len(form.shapes) == 1
     outputs = [result] if is_one else list(result) if isinstance(result, tuple | list) else []

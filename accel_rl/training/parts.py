@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
-from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_agent, make_learner
+from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory
@@ -40,6 +40,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.topology import Seat
+from accel_rl.training.agent import agent_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
@@ -160,7 +161,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         undo.callback(sampler.close)
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
-        agent = make_agent(config.learner, config.model, spec, device, capture=capture)
+        agent = agent_of(config, spec, device, capture=capture)
         exchange = make_exchange(config, config.learner, agent, team, "first")
         learner: Learner = make_learner(
             config.learner,
@@ -207,7 +208,7 @@ def _build_queued(
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
         torch.manual_seed(config.seed)
-        agent = make_agent(learner, config.model, sampler.env_spec, device)
+        agent = agent_of(config, sampler.env_spec, device)
         assert isinstance(agent, CategoricalAgent)
         flat = FlatParameters(agent.model)
         versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)

@@ -12,12 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from accel_rl.agents import Agent
-from accel_rl.algos import AnyAgent, make_agent
+from accel_rl.algos import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
+from accel_rl.training.agent import agent_of
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from accel_rl.training.devices import pick_device
 
@@ -177,7 +178,7 @@ def load_agent(
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
-    agent = make_agent(config.learner, config.model, spec, device, evaluates=True)
+    agent = agent_of(config, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)
     try:
         flat.from_named_(flat.parameter, state["learner"]["parameters"])

@@ -1,0 +1,42 @@
+"""The agent of a config."""
+
+from __future__ import annotations
+
+import torch
+
+from accel_rl.algos import AnyAgent, make_agent
+from accel_rl.capture import EAGER, Capture
+from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec, make_env_factory
+from accel_rl.envs.make import probe_observations
+
+
+def agent_of(
+    config: TrainConfig,
+    spec: EnvSpec,
+    device: torch.device,
+    *,
+    evaluates: bool = False,
+    capture: Capture = EAGER,
+) -> AnyAgent:
+    """The agent that ``config`` asks for, with fresh parameters on ``device``; see `make_agent`.
+
+    A network of the user's own is tried on observations of the environment: others may have
+    numbers in them that it need not take.
+
+    Raises:
+        ValueError: there is no such network, or it does not fit the environment.
+    """
+    observations = None
+    if ":" in config.model:
+        factory = make_env_factory(config.env, config.atari, config.info_keys)
+        observations = probe_observations(factory)
+    return make_agent(
+        config.learner,
+        config.model,
+        spec,
+        device,
+        evaluates=evaluates,
+        capture=capture,
+        observations=observations,
+    )

@@ -114,12 +114,17 @@ def _make_checked(
     path: str, arguments: Mapping[str, Any], form: _Form, examples: _Examples
 ) -> nn.Module:
     """The network, on the device of the examples."""
-    model = _make(path, arguments).to(examples.observation.device)
+    device = examples.observation.device
+    model = _make(path, arguments, "its call").to(device)
+    with torch.random.fork_rng(devices=[]):
+        again = _make(path, arguments, "its second call").to(device)
+    _check_same_buffers(path, model, again)
     _check(path, model, examples, form)
+    _check_same_outputs(path, model, again, examples, form)
     return model
 
 
-def _make(path: str, arguments: Mapping[str, Any]) -> nn.Module:
+def _make(path: str, arguments: Mapping[str, Any], which: str) -> nn.Module:
     function = find_function("model", path)
     call = f"({', '.join(f'{name}={value}' for name, value in arguments.items())})"
     try:
@@ -128,14 +133,10 @@ def _make(path: str, arguments: Mapping[str, Any]) -> nn.Module:
         raise ValueError(f"model={path} cannot be called with {call}: {error}") from error
     except ValueError:
         pass  # some of what is written in C does not tell
-    model = _call(path, f"its call with {call}", lambda: function(**arguments))
+    model = _call(path, f"{which} with {call}", lambda: function(**arguments))
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
     _check_layers(path, model)
-    if any(True for _ in model.buffers()):
-        with torch.random.fork_rng(devices=[]):
-            again = _call(path, f"its second call with {call}", lambda: function(**arguments))
-        _check_same_buffers(path, model, again)
     return model
 
 
@@ -148,6 +149,34 @@ def _check_same_buffers(path: str, model: nn.Module, again: nn.Module) -> None:
                 "and buffers are not saved with a run; make it an nn.Parameter with "
                 "requires_grad=False, which is, or draw it with a generator of a fixed seed"
             )
+
+
+@torch.inference_mode()
+def _check_same_outputs(
+    path: str, model: nn.Module, again: nn.Module, examples: _Examples, form: _Form
+) -> None:
+    """What else there is than parameters and buffers, nobody but this process has."""
+    if any(map(is_lazy, again.parameters())):
+        _forward(path, again, examples, form)
+    given = dict(model.named_parameters())
+    others = dict(again.named_parameters())
+    for name in sorted(given.keys() | others.keys()):
+        if name not in given or name not in others or given[name].shape != others[name].shape:
+            raise ValueError(
+                f"model={path}: the parameter {name} is not there each time the function is "
+                "called, or has another shape; what is saved with a run must fit the next network"
+            )
+        others[name].copy_(given[name])
+    pairs = zip(
+        _forward(path, model, examples, form), _forward(path, again, examples, form), strict=True
+    )
+    if not all(_agree(a, b) for a, b in pairs):
+        raise ValueError(
+            f"model={path}: with the same parameters it gives other outputs each time the function "
+            "is called, so something else is another one each time, and that is not saved with a "
+            "run; make it an nn.Parameter with requires_grad=False, which is, or draw it with a "
+            "generator of a fixed seed"
+        )
 
 
 def _check(path: str, model: nn.Module, examples: _Examples, form: _Form) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from own_networks import A, Net, make_own
@@ -38,7 +37,7 @@ class OtherLayers(Net):
 
 RANDOM = {
     "tensor": lambda: Scaled(torch.randn(8)),
-    "number": lambda: Scaled(np.random.default_rng().normal()),
+    "number": lambda: Scaled(torch.randn(()).item()),
     "order": Permuted,
     "lazy": lambda: Scaled(torch.randn(8), nn.LazyLinear(8)),
 }

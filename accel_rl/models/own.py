@@ -32,9 +32,10 @@ _NOT_THEIRS = (str(Path(torch.__file__).parent), __file__)
 
 
 class _Form(NamedTuple):
-    """What forward must give: in words, and the shapes of the outputs behind ``N``."""
+    """What forward must give: in words, and each output's name and shape behind ``N``."""
 
     words: str
+    names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
 
@@ -63,7 +64,8 @@ def make_own_model(
         ValueError: there is no such function, it fails, or makes what cannot be learned with.
     """
     arguments = {"observation_shape": observation_shape, "num_actions": num_actions}
-    form = _Form(f"(logits [N, {num_actions}], value [N])", ((num_actions,), ()))
+    words = f"(logits [N, {num_actions}], value [N])"
+    form = _Form(words, ("logits", "value"), ((num_actions,), ()))
     examples = _examples(observations, observation_shape, observation_dtype, device)
     model = _make_checked(path, arguments, form, examples)
     return cast(PolicyValueModel, model)  # but for the names of what it gives
@@ -92,7 +94,8 @@ def make_own_q_model(
         "num_atoms": num_atoms,
         "is_dueling": is_dueling,
     }
-    form = _Form(f"a tensor [N, {num_actions}, {num_atoms}]", ((num_actions, num_atoms),))
+    words = f"a tensor [N, {num_actions}, {num_atoms}]"
+    form = _Form(words, ("tensor",), ((num_actions, num_atoms),))
     examples = _examples(observations, observation_shape, observation_dtype, device)
     return cast(QModel, _make_checked(path, arguments, form, examples))
 
@@ -188,10 +191,12 @@ def _check(path: str, model: nn.Module, examples: _Examples, form: _Form) -> Non
             f"model={path}: forward changes the observations that it is given, which are those "
             "that are learned from; work on a copy"
         )
-    if not outputs[0].requires_grad:
-        raise ValueError(
-            f"model={path}: what forward gives carries no gradient; leave out no_grad and detach"
-        )
+    for name, output in zip(form.names, outputs, strict=True):
+        if not output.requires_grad:
+            raise ValueError(
+                f"model={path}: the {name} that forward gives cannot be learned, since no gradient "
+                "comes through; leave out no_grad and detach"
+            )
     total = torch.stack([each.sum() for each in outputs]).sum()
     _call(path, "the backward pass", total.backward)
     with torch.inference_mode():

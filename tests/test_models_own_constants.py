@@ -1,5 +1,6 @@
 """What networks of the user's own have besides their parameters: the same each time one is made."""
 
+import math
 from typing import Any
 
 import pytest
@@ -18,6 +19,12 @@ class Scaled(Net):
     def forward(self, observation: Tensor) -> Any:
         x = self.trunk(observation) * self.scale
         return self.policy(x), self.value(x).squeeze(1)
+
+
+class Buffered(Net):
+    def __init__(self, buffer: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("buffer", buffer)
 
 
 class Permuted(Net):
@@ -56,6 +63,10 @@ CONSTANT = {
     "frozen parameter": lambda: Scaled(nn.Parameter(torch.randn(8), requires_grad=False)),
     "of a seed": lambda: Scaled(torch.randn(8, generator=torch.Generator().manual_seed(0))),
     "lazy": lambda: Scaled(2.0, nn.LazyLinear(8)),
+    "nan": lambda: Buffered(torch.tensor([math.nan, 1.0, -math.inf])),
+    "whole numbers": lambda: Buffered(torch.arange(3)),
+    "booleans": lambda: Buffered(torch.tensor([True, False])),
+    "none": lambda: Buffered(torch.zeros(0, dtype=torch.uint8)),
 }
 
 
@@ -64,6 +75,16 @@ CONSTANT = {
 def test_constant_that_every_network_has_is_taken(make, monkeypatch) -> None:
     model = make_own(lambda observation_shape, num_actions: make(), monkeypatch)
     assert model(torch.zeros(2, 4))[0].shape == (2, A)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_lazy_running_statistics_are_refused_as_others_are(monkeypatch) -> None:
+    def make(observation_shape: Any, num_actions: Any) -> nn.Module:
+        norm = nn.LazyInstanceNorm1d(track_running_stats=True)
+        return Net(nn.Sequential(nn.Linear(4, 8), nn.Unflatten(1, (2, 4)), norm, nn.Flatten()))
+
+    with pytest.raises(ValueError, match=r"changes the buffer trunk.2.running_mean, .* LayerNorm"):
+        make_own(make, monkeypatch)
 
 
 @pytest.mark.parametrize("more", [{}, {"num_atoms": 5}], ids=["policy", "q"])

@@ -50,6 +50,13 @@ def test_range_of_integers_includes_both_ends(text: str, seeds: list[int]) -> No
     assert [run.config.seed for run in plan_runs({"env": "catch", "seed": text})] == seeds
 
 
+@pytest.mark.parametrize("text", ["is_success,distance", "[is_success,distance]"])
+def test_list_of_info_keys_is_one_value(text: str) -> None:
+    runs = plan_runs({"env": "CartPole-v1", "info_keys": text, "seed": "0..1"})
+    assert [run.config.seed for run in runs] == [0, 1]
+    assert {run.config.info_keys for run in runs} == {("is_success", "distance")}
+
+
 @pytest.mark.parametrize("key", ["sampler.num_envs", "num_envs", "num_workers", "epochs"])
 def test_each_option_that_may_be_an_integer_takes_ranges(key: str) -> None:
     runs = plan_runs(

@@ -156,6 +156,8 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
 
 def _values(key: str, text: str) -> list[str]:
     """What ``key=text`` lists, ranges of integers in full."""
+    if key == "info_keys":  # one value is a list itself
+        return [text]
     values = text.split(",")
     kinds = _kinds(key) if ".." in text else set()
     if not kinds & {int, float}:  # of text two dots may be a part

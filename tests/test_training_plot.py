@@ -85,6 +85,16 @@ def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     np.testing.assert_allclose(group.half_width, group.x / 10_000 * 2.4843, atol=1e-4)
 
 
+def test_what_runs_measure_besides_does_not_tell_groups_apart(tmp_path) -> None:
+    given = {0: "info_keys=step", 1: "info_keys=is_success,step"}
+    runs = [
+        saved(tmp_path / f"{seed}", {0: 0.0, 10: 1.0}, f"seed={seed}", option, env="CartPole-v1")
+        for seed, option in given.items()
+    ]
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert group.seeds == (0, 1)
+
+
 def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
     runs = [
         saved(tmp_path / name, {0: 0.0, 10: end}, f"seed={seed}")

@@ -35,7 +35,7 @@ COLUMNS: dict[Axis, tuple[str, float]] = {
     "frames": ("frames", 1.0),
     "minutes": ("training_seconds", 1 / 60),
 }
-_SAME = ("seed", "run_dir")
+_SAME = ("seed", "run_dir", "info_keys")
 """options in which runs of one group may differ"""
 _SPEED = ("serial", "log_interval", "checkpoint_interval", "num_checkpoints", *PARALLEL_ONLY)
 """options that change how fast a run is, but not what it learns; GA3C's agents do that"""
@@ -164,7 +164,7 @@ def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
 
 
 def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
-    """Groups of runs with equal options but for the seed, labelled by what tells them apart.
+    """Groups of runs with equal options but for seed and `info_keys`, labelled by what differs.
 
     Over steps and frames also options count as equal that change nothing but the speed, unless
     ``column`` is a speed or a share of the time. Of runs with the same seed the one that began (or

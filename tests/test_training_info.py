@@ -5,11 +5,12 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from saved_runs import quiet, trained
-from telling_envs import KEYS
+from telling_envs import KEYS, TellingEnv
 
 from accel_rl.samplers import Episode
 from accel_rl.training.command_line import parse_arguments
@@ -90,6 +91,27 @@ def check_evaluation(run_dir: Path) -> None:
     console.print(report_table(report))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "mean is_success" in text and "mean never" in text
+
+
+class Boundless(TellingEnv):
+    """Tells infinity."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info | {"infinite": math.inf}
+
+
+def test_infinite_numbers_leave_the_evaluation_s_file_valid_json(tmp_path: Path) -> None:
+    run_dir = trained(
+        tmp_path / "run",
+        "env=test_training_info:Boundless",
+        "model=mlp",
+        "info_keys=[infinite,place]",
+    )
+    evaluate_run(run_dir, EvaluateOptions(serial=True, num_steps=50, num_envs=1), quiet())
+    text = (run_dir / "evaluation.json").read_text()
+    found = json.loads(text, parse_constant=pytest.fail)["info_means"]
+    assert found["infinite"] is None and found["place"] > 100
 
 
 def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:

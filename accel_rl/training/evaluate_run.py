@@ -205,7 +205,7 @@ def report_table(report: EvaluationReport) -> RenderableType:
 
 def _info_means(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, float | None]:
     means = info_means(episodes, keys).values()
-    return {key: None if math.isnan(m) else m for key, m in zip(keys, means, strict=True)}
+    return {key: m if math.isfinite(m) else None for key, m in zip(keys, means, strict=True)}
 
 
 def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:

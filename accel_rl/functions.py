@@ -19,8 +19,9 @@ def find_function(option: str, path: str) -> Callable[..., Any]:
     module = import_module(module_name, option, path)
     function = getattr(module, function_name, None)
     if not callable(function):
+        where = getattr(module, "__file__", None) or "built in"  # one of the same name comes first
         raise ValueError(
-            f"{option}={path}: the module {module_name} has no function {function_name}"
+            f"{option}={path}: the module {module_name} ({where}) has no function {function_name}"
         )
     found: Callable[..., Any] = function
     return found

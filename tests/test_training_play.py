@@ -227,6 +227,24 @@ def test_gymnasium_environment_is_filmed_as_it_renders(env: str, tmp_path) -> No
     assert pictures[0].shape == (28 + 300, 422, 3)  # even sides
 
 
+class Numbered(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """`Drawn`, observed as one number."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+
+    def observation(self, observation: Any) -> int:
+        return int(observation[0])
+
+
+def make_numbered() -> Numbered:
+    return Numbered(Drawn("rgb_array"))
+
+
+def test_environment_whose_observations_are_single_numbers_is_filmed(tmp_path) -> None:
+    game = play_game(trained(tmp_path / "run", "env=test_training_play:make_numbered"))
+    assert (game.score, game.num_steps) == (4.0, 4)
+
+
 @pytest.mark.parametrize("env", ["counting", "test_training_play:Drawn"])
 def test_environment_without_pictures_is_refused(env: str, tmp_path) -> None:
     run_dir = trained(tmp_path / "run", f"env={env}")

@@ -104,7 +104,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
         device = pick_device(options.device)
         agent, _ = load_agent(checkpoint, config, spec, device, greedy=options.greedy)
         env.seed(env_seed)
-        env.reset(observation[0])
+        env.reset(observation[0, ...])
         while True:
             for picture in pictures:
                 movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
@@ -114,7 +114,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
                 break
             on_device = torch.from_numpy(observation).to(device)
             action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device), slice(0, 1))
-            result = env.step(int(action), observation[0])
+            result = env.step(int(action), observation[0, ...])
             score += result.raw_reward
             num_steps += 1
             has_ended = result.episode_ended

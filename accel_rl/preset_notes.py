@@ -65,7 +65,7 @@ _Q_LEARNING = (
     _COUNTS + " The size of the replay is that of all environments together, too.",
     _LIVES,
     "A return that meets the limit of 27,000 steps goes on with the value of the final "
-    "observation; there the limit is the game's end.",
+    "observation; there the limit is the game's end. learner.time_limit_terminal=true gives that.",
     "Updates are counted from steps, so that the training intensity is kept with any batch size; "
     "there the batch must divide.",
     "Epsilon falls from the first step on; there it stays at 1 until learning begins, and then "

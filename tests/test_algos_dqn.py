@@ -122,6 +122,19 @@ def test_steps_whose_final_observation_is_gone_lose_their_priority_when_drawn(mo
     assert num_lost < 300  # of 4,000; 859 if they kept their priorities
 
 
+def test_time_limit_may_end_the_task_but_no_step_that_was_not_taken() -> None:
+    learner, _, _ = make(time_limit_terminal=True)
+    source = batches()
+    batch = next(source)._replace(terminated=torch.zeros(T, B, dtype=torch.bool))
+    batch.truncated[1, 2:4] = True
+    batch.valid[1, 3] = False
+    learner.update(batch, 0.0)
+    learner.update(next(source), 0.0)
+    drawn = learner.replay.gather(torch.ones(B, dtype=torch.int64), torch.arange(B))
+    assert drawn.valid.tolist() == [True, True, True, False, True, True]
+    assert drawn.discount[drawn.valid].tolist() == pytest.approx([0.99, 0.99, 0, 0.99, 0.99])
+
+
 def test_nothing_is_learned_before_min_steps() -> None:
     learner, _, exchange = make(min_steps=72)
     source = batches()

@@ -106,7 +106,7 @@ def test_life_lost_at_the_limit_is_terminated_not_truncated() -> None:
     results, _ = play(make(), 100)
     first_loss = next(t for t, r in enumerate(results) if r.terminated)
     results, _ = play(make(max_episode_steps=first_loss + 1), first_loss + 1)
-    assert results[-1][2:] == (True, False, True)  # terminated, truncated, episode_ended
+    assert results[-1][2:5] == (True, False, True)  # terminated, truncated, episode_ended
 
 
 def test_reward_is_the_sign_and_raw_reward_the_game_own() -> None:

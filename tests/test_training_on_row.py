@@ -1,6 +1,7 @@
 """``train(..., on_row=...)``: a program that looks at a run while it goes on."""
 
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, train
 from accel_rl.training.metrics import read_rows
+from accel_rl.training.stopping import StopRequest
 
 SMALL = [
     "env=catch",
@@ -39,15 +41,35 @@ def test_each_row_is_given_as_the_file_has_it(tmp_path, algo: str) -> None:
         assert row == pytest.approx(seen, rel=1e-6, nan_ok=True)
 
 
-def test_a_signal_raised_in_it_ends_the_run_with_all_saved(tmp_path) -> None:
-    def stop(row: Mapping[str, float]) -> None:
-        if row["steps"] >= 800:
-            signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("algo", ["a2c", "ga3c"])
+def test_true_ends_the_run_with_all_saved(tmp_path, algo: str, in_thread: bool) -> None:
+    results = []
 
-    result = train(config(tmp_path), quiet(), on_row=stop)
-    assert result.stopped_by == signal.SIGINT
+    def run() -> None:
+        given = config(tmp_path, algo)
+        results.append(train(given, quiet(), on_row=lambda row: row["steps"] >= 800))
+
+    thread = threading.Thread(target=run)
+    if in_thread:
+        thread.start()
+        thread.join(60.0)
+    else:
+        run()
+    [result] = results
+    assert result.is_cut and result.stopped_by is None
     [checkpoint] = list_checkpoints(result.run_dir)
-    assert 800 <= int(checkpoint.stem.removeprefix("steps_")) < 1200
+    assert 800 <= int(checkpoint.stem.removeprefix("steps_")) < 2000
+    assert (result.run_dir / "train.log").read_text().rstrip().endswith("ended by on_row")
+
+
+def test_signal_that_comes_then_is_the_first() -> None:
+    with StopRequest() as stop:
+        stop.hold()
+        stop.ask()
+        assert stop.received == signal.SIGTERM and stop.is_own
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received == signal.SIGINT and not stop.is_own
 
 
 def test_what_it_raises_fails_the_run_with_all_saved(tmp_path) -> None:

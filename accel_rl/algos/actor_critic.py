@@ -34,9 +34,6 @@ class ActorCriticConfig(LearnerConfig):
     """the gradient is scaled down to this L2 norm; none: never"""
     normalize_advantage: bool = False
     """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
-    time_limit_terminal: bool = False
-    """true: a time limit ends the task, as in the papers; false: the value goes on behind it, as it
-    always does where a worker was lost before it took a step"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

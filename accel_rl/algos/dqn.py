@@ -10,7 +10,8 @@ instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, aft
 
 - Updates are counted from steps, so that the training intensity holds exactly also where an
   iteration's share is no whole number of updates; theirs must be one.
-- A return that meets a time limit goes on with the final observation's value; theirs ends there.
+- A return that meets a time limit goes on with the final observation's value; theirs ends there, as
+  ours does with ``time_limit_terminal``.
 - Prioritized drawing is with replacement; theirs, without, hardly ever drew the last environments.
 - Priorities are at least 1e-6, so that no step is lost for ever.
 - Log probabilities are exact; theirs are those of probabilities clipped at 1e-6, without gradient
@@ -167,6 +168,9 @@ class DQN:
         other learner. Returns metrics, means over the optimizer steps, as 0-d tensors on the
         learner's device, without waiting for it; nothing where there was no such step.
         """
+        if self.config.time_limit_terminal:
+            ended = batch.terminated | (batch.truncated & batch.valid)
+            batch = batch._replace(terminated=ended).without_finals()
         self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
         if self._priorities is not None:
             self._priorities.follow()

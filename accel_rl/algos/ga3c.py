@@ -56,8 +56,6 @@ class GA3CConfig(LearnerConfig):
     """added to that mean inside the root"""
     rmsprop_initial: float = 1.0
     """what that mean begins with"""
-    time_limit_terminal: bool = False
-    """true: a time limit ends the task; false: the value goes on behind it"""
     num_predictors: int = 2
     """threads that choose actions, at the start"""
     num_trainers: int = 2

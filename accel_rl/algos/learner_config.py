@@ -17,6 +17,9 @@ class LearnerConfig:
 
     gamma: float = 0.99
     """discount of one step"""
+    time_limit_terminal: bool = False
+    """true: a time limit ends the task, as in the papers; false: the value goes on behind it, as it
+    always does where a worker was lost before it took a step"""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """linear: the learning rate falls to 0 over the run"""
     max_gradient_norm: float | None = None

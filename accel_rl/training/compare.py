@@ -120,7 +120,8 @@ def read_curve(run_dir: Path, axis: Axis, column: str = SCORE) -> SavedCurve:
     points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
     if not points:
         what = "finished game" if column == SCORE else f"value of {column}"
-        raise ValueError(f"{run_dir} has no {what} in its metrics.csv yet; let it train on")
+        hint = ", or see whether the environment tells it" * column.startswith("episode_info_")
+        raise ValueError(f"{run_dir} has no {what} in its metrics.csv yet; let it train on{hint}")
     x, y = np.array(points).T
     return SavedCurve(run_dir, config, x, y)
 

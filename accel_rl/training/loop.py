@@ -64,15 +64,17 @@ class RunError(RuntimeError):
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. ``status`` has its counts, and its speeds and shares over all of it.
+    """How a run ended. ``status`` has its counts, its scores, and its speeds and shares over all.
 
-    Only the first of several learners knows that; the others' ``status`` is None.
+    Only the first of several learners knows that; the others' ``status`` is None. ``is_cut``:
+    ``on_row`` has ended it.
     """
 
     run_dir: Path
     status: Status | None
     updates: int
     stopped_by: signal.Signals | None = None
+    is_cut: bool = False
 
 
 def train(
@@ -84,11 +86,11 @@ def train(
 ) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
 
-    ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. In it
-    ``signal.raise_signal(signal.SIGINT)`` ends the run like Ctrl-C; what it raises, as a failure.
-
     Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
     With a ``team`` this is one of its learners; only the first shows progress.
+
+    ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. If it
+    returns True the run ends like that, too, as ``is_cut`` tells; what it raises fails the run.
 
     Raises:
         ValueError: the config cannot be had here, before any process or file is made.
@@ -181,7 +183,12 @@ def _run(
     team: Team,
     on_row: OnRow | None,
 ) -> TrainResult:
-    recorder = _make_recorder(config, parts, run_dir, progress, saved, team, on_row)
+
+    def look(row: Mapping[str, float]) -> None:
+        if on_row is not None and on_row(row):
+            stop.ask()
+
+    recorder = _make_recorder(config, parts, run_dir, progress, saved, team, look)
     try:
         if team.ranks.is_first:
             write_config(config, run_dir / "config.yaml")
@@ -209,12 +216,16 @@ def _run(
         raise
     finally:
         recorder.close()
-    _LOGGER.info("%s", f"stopped by {stop.received.name}" if stop.received else "finished")
+    how = "finished"
+    if stop.received is not None:
+        how = "ended by on_row" if stop.is_own else f"stopped by {stop.received.name}"
+    _LOGGER.info("%s", how)
     status = None
     if isinstance(recorder, Recorder):
         status = recorder.whole_run()
         progress.show(status)
-    return TrainResult(run_dir, status, recorder.updates, stop.received)
+    stopped_by = None if stop.is_own else stop.received
+    return TrainResult(run_dir, status, recorder.updates, stopped_by, stop.is_own)
 
 
 def _go_through(
@@ -253,7 +264,7 @@ def _make_recorder(
     progress: Progress,
     saved: Mapping[str, Any] | None,
     team: Team,
-    on_row: OnRow | None,
+    on_row: OnRow,
 ) -> Recorder | Follower:
     if not team.ranks.is_first:
         return Follower(config, run_dir, parts.get_state, saved, team, parts.exchange)

@@ -19,7 +19,7 @@ from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_checkpoint
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
-from accel_rl.training.metrics import LearnerMetrics, MetricsWriter, Scores
+from accel_rl.training.metrics import EPISODE_WINDOW, LearnerMetrics, MetricsWriter, Scores
 from accel_rl.training.parts import ALONE
 from accel_rl.training.progress import Progress, Status, clock, line
 from accel_rl.training.reports import Others, make_report
@@ -77,6 +77,7 @@ class Recorder:
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores(info_keys)
+        self._unseen_keys = tuple(info_keys)
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config = config
         self._run_dir = run_dir
@@ -103,6 +104,7 @@ class Recorder:
             self.scores.set_state(saved["recorder"]["scores"])
             self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
             self._saved_steps = self.steps
+        self._earlier_episodes = self.scores.num_episodes
         self._earlier_seconds = counts["training_seconds"]
         self._evaluating_seconds = 0.0
         self._times = SamplerTimes(0.0, 0.0, 0.0)
@@ -224,7 +226,20 @@ class Recorder:
         _LOGGER.info(line(self.status(before)))
         if self._on_row is not None:
             self._on_row(row)
+        self._tell_of_unseen_keys(row)
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
+
+    def _tell_of_unseen_keys(self, row: Mapping[str, float]) -> None:
+        """Once, when enough episodes have ended that a key which none told may be mistyped."""
+        num_episodes = self.scores.num_episodes - self._earlier_episodes
+        if not self._unseen_keys or num_episodes < EPISODE_WINDOW:
+            return
+        unseen = [k for k in self._unseen_keys if math.isnan(row[f"episode_info_{k}_mean"])]
+        self._unseen_keys = ()
+        if unseen:
+            text = f"info_keys: no episode's last step has told {', '.join(unseen)} so far"
+            self._progress.say(text)
+            _LOGGER.info("%s", text)
 
     def _refuse(self, diverged: Iterable[str]) -> None:
         """Raises FloatingPointError if there are metrics that have ``diverged``."""

@@ -57,12 +57,18 @@ class StopRequest:
     def __init__(self, before_abort: Callable[[], None] = lambda: None) -> None:
         self._before_abort = before_abort
         self.received: signal.Signals | None = None
+        self.is_own = False
         self._is_held = False
         self._before: dict[signal.Signals, object] = {}
 
     def hold(self) -> None:
         """From now on the loop reads ``received``."""
         self._is_held = True
+
+    def ask(self) -> None:
+        """As if a signal had come, but from the program itself, as ``is_own`` tells."""
+        if self.received is None:
+            self.received, self.is_own = signal.SIGTERM, True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -81,13 +87,13 @@ class StopRequest:
             signal.signal(number, before)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        if self.received is not None and not self.is_own:
             if number == HANGUP or is_started():
                 return
             self._before_abort()
             # Dies of the signal, so that a shell sees it; the kernel takes the workers along.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.received = signal.Signals(number)
+        self.received, self.is_own = signal.Signals(number), False
         if not self._is_held:
             raise Interrupted(self.received)

@@ -200,3 +200,10 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
 )
 def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
     assert hint in find_bottleneck(split, is_serial=is_serial, on_gpu=on_gpu).hint
+
+
+def test_summary_has_the_means_of_infos_that_were_told() -> None:
+    means = {"episode_info_is_success_mean": 0.87654, "episode_info_never_mean": math.nan}
+    given = status(scores={**status().scores, **means})
+    text = "\n".join(render(summary(given, Path("runs/x"), 1, None), 80))
+    assert "is_success  0.8765  mean of their last steps" in text and "never" not in text

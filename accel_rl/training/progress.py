@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +164,10 @@ def summary(
     table.add_row("run", how)
     table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
     table.add_row("score", _score(status))
+    for name, value in status.scores.items():
+        if name.startswith("episode_info_") and not math.isnan(value):
+            key = name.removeprefix("episode_info_").removesuffix("_mean")
+            table.add_row(Text(key), f"{value:.4g}  mean of their last steps")
     table.add_row(
         "time", clock(status.seconds) if status.seconds >= 60 else f"{status.seconds:.1f} s"
     )

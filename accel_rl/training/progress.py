@@ -167,7 +167,7 @@ def summary(
     for name, value in status.scores.items():
         if name.startswith("episode_info_") and not math.isnan(value):
             key = name.removeprefix("episode_info_").removesuffix("_mean")
-            table.add_row(Text(key), f"{value:.4g}  mean of their last steps")
+            table.add_row(Text(key), f"{value:.4g}  mean of the episodes' last steps")
     table.add_row(
         "time", clock(status.seconds) if status.seconds >= 60 else f"{status.seconds:.1f} s"
     )

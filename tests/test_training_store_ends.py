@@ -11,6 +11,8 @@ from test_training_learners import ENDLESS, SMALL, TORCHRUN, last_checkpoint, la
 
 STORE = (*SMALL, "sync=store", ENDLESS)
 
+pytestmark = pytest.mark.learning  # for their time
+
 
 @pytest.fixture
 def at_reset(tmp_path, monkeypatch) -> Callable[[str], str]:

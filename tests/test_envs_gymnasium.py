@@ -153,18 +153,46 @@ def test_error_in_reset_is_named_and_chained() -> None:
     ("step", "message"),
     [
         (broken, "scripted failed in step: KeyError: 'lost'"),
-        (lambda: (1.0, False), "scripted failed in step: ValueError: not enough values"),
-        (lambda: ("much", False, False), "scripted failed in step: ValueError: could not convert"),
+        (
+            lambda: (1.0, False),
+            "scripted: step must return observation, reward, terminated, truncated, info; it "
+            "returned 4 values",
+        ),
+        (
+            lambda: ("much", False, False),
+            "scripted returned a reward of type str from step; it must be one number",
+        ),
+        (lambda: (np.ones(2), False, False), r"a reward of type ndarray \(float64 of shape \(2,\)"),
         (lambda: (float("nan"), False, False), "returned the reward nan from step; it must be fin"),
         (lambda: (float("inf"), False, False), "returned the reward inf from step; it must be fin"),
     ],
-    ids=["raises", "too-few", "no-number", "nan", "inf"],
+    ids=["raises", "too-few", "no-number", "array", "nan", "inf"],
 )
 def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
     env, out = wrap(Scripted(step=step))
     env.reset(out)
     with pytest.raises(EnvError, match=message):
         env.step(0, out)
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        (np.zeros((3, 3), np.float32), r"ndarray \(float32 of shape \(3, 3\)\)"),
+        (None, "NoneType"),
+        ((0, 0, 0), "3 values"),
+    ],
+    ids=["observation-alone", "nothing", "three"],
+)
+def test_what_is_returned_is_told_where_it_is_something_else(
+    call: str, returned: Any, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = Scripted()
+    env, out = wrap(scripted)
+    monkeypatch.setattr(scripted, call, lambda *args, **options: returned)
+    with pytest.raises(EnvError, match=rf"{call} must return observation, .*; it returned {found}"):
+        env.reset(out) if call == "reset" else env.step(0, out)
 
 
 @pytest.mark.parametrize(

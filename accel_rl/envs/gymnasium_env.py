@@ -103,19 +103,32 @@ class GymnasiumEnv:
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         try:
-            observation, _ = self.env.reset(seed=seed)
+            returned = self.env.reset(seed=seed)
         except Exception as error:
             raise env_failure(self._name, "reset", error) from error
+        try:
+            observation, _ = returned
+        except (TypeError, ValueError):
+            raise self._wrong_return("reset", "observation, info", returned) from None
         self._write(observation, out, "reset")
 
     def step(self, action: int, out: Array) -> StepResult:
         try:
-            observation, reward, terminated, truncated, info = self.env.step(
-                action + self._first_action
-            )
-            reward = float(reward)
+            returned = self.env.step(action + self._first_action)
         except Exception as error:
             raise env_failure(self._name, "step", error) from error
+        try:
+            observation, reward, terminated, truncated, info = returned
+        except (TypeError, ValueError):
+            names = "observation, reward, terminated, truncated, info"
+            raise self._wrong_return("step", names, returned) from None
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            raise EnvError(
+                f"environment {self._name} returned a reward of type {_type_name(reward)} from "
+                f"step; it must be one number"
+            ) from None
         if not math.isfinite(reward):
             raise EnvError(
                 f"environment {self._name} returned the reward {reward} from step; "
@@ -132,6 +145,13 @@ class GymnasiumEnv:
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed
         self.env.set_state(state)  # type: ignore[attr-defined]
+
+    def _wrong_return(self, call: str, names: str, returned: object) -> EnvError:
+        is_tuple = isinstance(returned, tuple)
+        found = f"{len(returned)} values" if is_tuple else _type_name(returned)  # type: ignore[arg-type]
+        return EnvError(
+            f"environment {self._name}: {call} must return {names}; it returned {found}"
+        )
 
     def _numbers(self, info: Mapping[str, Any]) -> list[float]:
         """Those under the info keys; NaN for one that is not there."""

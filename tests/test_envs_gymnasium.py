@@ -233,3 +233,11 @@ def test_action_space_that_is_not_discrete_is_refused(space: spaces.Space[Any]) 
 def test_observation_space_that_is_no_array_is_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(EnvError, match=r"observation space .*; it must be one array .*Flatten"):
         wrap(Scripted(observation_space=space))
+
+
+@pytest.mark.parametrize("space", ["action_space", "observation_space"])
+def test_environment_without_a_space_is_told_which(space: str) -> None:
+    scripted = Scripted()
+    delattr(scripted, space)
+    with pytest.raises(EnvError, match=f"environment scripted has no {space}; set it in the const"):
+        wrap(scripted)

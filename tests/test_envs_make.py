@@ -301,6 +301,11 @@ def test_what_is_no_factory_is_told_what_one_is(factory: Any) -> None:
         probe_spec(factory)
 
 
+def test_environment_in_place_of_a_function_that_makes_it_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"env is <.*Catch object.*; it must be a name or a funct"):
+        make_env_factory(Catch())  # type: ignore[arg-type]
+
+
 def test_module_of_an_id_is_imported_in_workers_too(tmp_path: Path, monkeypatch) -> None:
     """It registers another id, which the environment makes, and which its entry point does not."""
     (tmp_path / "outer_env.py").write_text(

@@ -54,6 +54,12 @@ class GymnasiumEnv:
             self.env = make()
         except Exception as error:
             raise env_failure(name, "its constructor", error) from error
+        for space in ("action_space", "observation_space"):
+            if not hasattr(self.env, space):
+                raise EnvError(
+                    f"environment {name} has no {space}; set it in the constructor, to one of "
+                    f"gymnasium.spaces"
+                )
         actions, observations = self.env.action_space, self.env.observation_space
         if not isinstance(actions, spaces.Discrete):
             raise EnvError(

@@ -45,9 +45,11 @@ def make_env_factory(
 
     Raises:
         ValueError: there is no such environment; the message offers close names. Or it has no
-            ``info``.
+            ``info``, or ``env`` is neither a name nor a function.
     """
     if not isinstance(env, str):
+        if not callable(env):
+            raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
         return make_from_callable(env, info_keys)
     if env in _OWN or is_atari_game(env):
         if info_keys:

@@ -69,7 +69,7 @@ def test_option_becomes_its_value(argument: str, key: str, value: Any) -> None:
         (["total_step=5"], r"unknown option total_step; did you mean total_steps"),
         (["entropy_coef=1"], r"did you mean entropy_coefficient\?$"),
         (["sampler.num_env=5"], r"unknown option sampler.num_env; did you mean sampler.num_envs"),
-        (["learning_rate=1"], r"unknown option learning_rate"),
+        (["learning_rate=1"], r"unknown option learning_rate; did you mean lr\?$"),
         (["qqqq=1"], r"unknown option qqqq; --help lists all"),
         (["sampler=3"], r"sampler is a group of options"),
         (["algo=a2d"], r"algo=a2d is unknown; did you mean a2c"),

@@ -101,7 +101,7 @@ def test_plot_of_measurements_says_where_the_picture_is(tmp_path, capsys, monkey
         (["evaluate", "absent"], "there is no run directory absent; name one that training"),
         (["plot", "absent"], "there is no run directory absent; name one that training"),
         (["plot"], "no run is named; name run directories"),
-        (["evaluate", "RUN", "num_step=3"], "unknown option num_step; did you mean num_steps or"),
+        (["evaluate", "RUN", "num_step=3"], "unknown option num_step; did you mean num_steps?"),
         (["play", "RUN", "--seed", "3"], "options are written without dashes: seed=VALUE"),
         (["evaluate", "RUN", "seed=1", "seed=2"], "seed is given twice"),
         (["evaluate", "RUN", "num_steps=few"], "num_steps=few is not valid; it must be: integer"),

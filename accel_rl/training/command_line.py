@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from accel_rl.training.ineffective import refuse_ineffective
 from accel_rl.training.option_file import exact_text, read_option_file
 from accel_rl.training.options import Option, field_docs, format_value, list_options
 from accel_rl.training.saved_run import read_config
+from accel_rl.training.suggestions import suggest, suggest_option
 
 Config = TypeVar("Config")
 
@@ -135,8 +135,7 @@ def resolve_key(key: str, options: Mapping[str, Option]) -> str:
     groups = {option.group for option in options.values()} - {""}
     if key in groups:
         raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
-    names = list(dict.fromkeys([*options, *(option.name for option in options.values())]))
-    raise ValueError(f"unknown option {key}; {_suggest(key, names)}")
+    raise ValueError(f"unknown option {key}; {suggest_option(key, options)}")
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
@@ -211,7 +210,7 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
 def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
     if name not in PRESETS:
-        raise ValueError(f"algo={name} is unknown; {_suggest(name, list(PRESETS))}")
+        raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
     preset = PRESETS[name]
     scales = {}
     for scale, key in _SCALES.items():
@@ -281,15 +280,6 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
                 "leave it out"
             )
     return dataclasses.replace(read_config(Path(run_dir)), resume=run_dir)
-
-
-def _suggest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    if close:
-        # Of an option found by both its names the shorter is enough.
-        shown = [each for each in close if "." not in each or each.rpartition(".")[2] not in close]
-        return f"did you mean {' or '.join(shown)}?"
-    return f"there are {', '.join(known)}" if len(known) < 20 else "--help lists all"
 
 
 def _value(option: Option, text: str) -> object:

@@ -1,0 +1,54 @@
+"""What an unknown option is answered with."""
+
+import pytest
+
+from accel_rl.training.command_line import parse_arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        ("learning_rate=1", "lr"),
+        ("learner.learning_rate=1", "learner.lr"),
+        ("discount=1", "gamma"),
+        ("ent_coef=1", "entropy_coefficient"),
+        ("vf_coef=1", "value_coefficient"),
+        ("total_timesteps=1", "total_steps"),
+        ("n_envs=1", "num_envs"),
+        ("n_steps=1", "horizon"),
+        ("num_steps=1", "horizon"),
+        ("algo=dqn n_steps=1", "n_step"),
+        ("algo=dqn buffer_size=1", "replay_size"),
+    ],
+)
+def test_another_library_s_name_gives_ours(arguments: str, suggestion: str) -> None:
+    assert answer(arguments) == f"did you mean {suggestion}?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        ("entropy=1", "entropy_coefficient"),
+        ("gae=1", "gae_lambda"),
+        ("lambda=1", "gae_lambda"),
+        ("algo=ppo clip=1", "clip_reward or clip_range or clip_value"),
+        ("algo=ppo batch=1", "minibatch_size"),
+        ("algo=dqn batch=1", "batch_size or secondary_batch_size"),
+        ("algo=dqn replay=1", "replay_size or replay_device or save_replay"),
+        ("algo=dqn epsilon=1", "epsilon_initial or epsilon_final or epsilon_steps"),
+        ("sampler.workers=1", "sampler.workers_per_core or sampler.num_workers"),
+    ],
+)
+def test_word_gives_the_options_that_have_it(arguments: str, suggestion: str) -> None:
+    assert answer(arguments) == f"did you mean {suggestion}?"
+
+
+@pytest.mark.parametrize("arguments", ["epsilon=1", "buffer_size=1", "algo=dqn ent_coef=1", "e=1"])
+def test_name_like_none_of_the_algorithm_s_gives_where_all_are(arguments: str) -> None:
+    assert answer(arguments) == "--help lists all"
+
+
+def answer(arguments: str) -> str:
+    with pytest.raises(ValueError) as info:
+        parse_arguments(arguments.split())
+    return str(info.value).partition("; ")[2]

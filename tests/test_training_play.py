@@ -245,10 +245,19 @@ def test_environment_whose_observations_are_single_numbers_is_filmed(tmp_path) -
     assert (game.score, game.num_steps) == (4.0, 4)
 
 
-@pytest.mark.parametrize("env", ["counting", "test_training_play:Drawn"])
-def test_environment_without_pictures_is_refused(env: str, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("env", "advice"),
+    [
+        ("counting", ""),
+        (
+            "test_training_play:Drawn",
+            '; let test_training_play:Drawn make a gymnasium.Env with render_mode="rgb_array"',
+        ),
+    ],
+)
+def test_environment_without_pictures_is_refused(env: str, advice: str, tmp_path) -> None:
     run_dir = trained(tmp_path / "run", f"env={env}")
-    with pytest.raises(EnvError, match=r"cannot be shown: .* are no pictures; let a function make"):
+    with pytest.raises(EnvError, match=f"cannot be shown: .* are no pictures{advice}$"):
         play_game(run_dir)
 
 

@@ -155,10 +155,10 @@ def _picture(observation: Array, name: str) -> Picture:
         levels = (levels.clip(0, 1) * 255).astype(np.uint8)
     is_colour = levels.ndim == 3 and levels.shape[2] == 3
     if levels.dtype != np.uint8 or not (is_colour or levels.ndim in (2, 3)):
+        advice = f'; let {name} make a gymnasium.Env with render_mode="rgb_array"'
         raise EnvError(
             f"environment {name} cannot be shown: its observations, {observation.dtype} of shape "
-            f"{list(observation.shape)}, are no pictures; let a function make it, a gymnasium.Env "
-            'with render_mode="rgb_array", and name that in env=module:function'
+            f"{list(observation.shape)}, are no pictures{advice if ':' in name else ''}"
         )
     if not is_colour:
         if levels.ndim == 3:

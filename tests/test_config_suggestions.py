@@ -1,8 +1,11 @@
-"""What an unknown option is answered with."""
+"""What an unknown option, or several values in place of one, are answered with."""
+
+from pathlib import Path
 
 import pytest
 
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.command_line import override, parse_arguments
+from accel_rl.training.play import PlayOptions
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,30 @@ def test_word_gives_the_options_that_have_it(arguments: str, suggestion: str) ->
 @pytest.mark.parametrize("arguments", ["epsilon=1", "buffer_size=1", "algo=dqn ent_coef=1", "e=1"])
 def test_name_like_none_of_the_algorithm_s_gives_where_all_are(arguments: str) -> None:
     assert answer(arguments) == "--help lists all"
+
+
+SWEEP = "; several values are for `sweep`, on its command line"
+
+
+@pytest.mark.parametrize("argument", ["seed=0..2", "lr=1e-3,3e-4", "num_workers=[1,2]"])
+def test_several_values_of_one_are_told_to_be_the_sweep_s(argument: str) -> None:
+    assert answer(argument).endswith(SWEEP)
+
+
+def test_list_in_a_file_is_told_to_be_the_sweep_s(tmp_path: Path) -> None:
+    path = tmp_path / "options.yaml"
+    path.write_text("lr: [1e-3, 3e-4]")
+    assert answer(f"config={path}").endswith(SWEEP)
+
+
+@pytest.mark.parametrize("argument", ["seed=two", "cpus=0..3", "cpus=a,b", "lr=[1"])
+def test_other_wrong_values_are_not(argument: str) -> None:
+    assert "it must be" in answer(argument) and "sweep" not in answer(argument)
+
+
+def test_only_training_has_a_sweep() -> None:
+    with pytest.raises(ValueError, match=r"it must be: integer$"):
+        override(PlayOptions(), {"seed": "0..2"})
 
 
 def answer(arguments: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ Config = TypeVar("Config")
 
 _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 """options that some presets scale others by"""
+
+_SWEEP_HINT = "; several values are for `sweep`, on its command line"
 
 USAGE = """\
 python launch/train.py [key=value ...]     one training run
@@ -108,8 +111,9 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
             OmegaConf.update(change, key, _value(option, text))
             tree = OmegaConf.merge(tree, change)
         except OmegaConfBaseException as error:
+            hint = _SWEEP_HINT if isinstance(base, TrainConfig) and _is_list(option, text) else ""
             raise ValueError(
-                f"{key}={text} is not valid; it must be: {option.type_name}"
+                f"{key}={text} is not valid; it must be: {option.type_name}{hint}"
             ) from error
     try:
         config = OmegaConf.to_object(tree)
@@ -280,6 +284,12 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
                 "leave it out"
             )
     return dataclasses.replace(read_config(Path(run_dir)), resume=run_dir)
+
+
+def _is_list(option: Option, text: str) -> bool:
+    """Whether ``text`` has several values, as a sweep or YAML writes them, of an option of one."""
+    takes_several = any(get_origin(kind) is tuple for kind in option.alternatives)
+    return not takes_several and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text) is not None
 
 
 def _value(option: Option, text: str) -> object:

@@ -100,6 +100,12 @@ def test_before_the_first_episode_no_score_is_shown() -> None:
     assert "score none yet" in line(early)
 
 
+def test_summary_without_an_episode_asks_whether_there_is_an_end() -> None:
+    without = status(num_episodes=0, scores={"episode_return_raw_mean": math.nan})
+    text = " ".join("\n".join(render(summary(without, Path("runs/x"), 1, None), 80)).split())
+    assert "no episode has finished: too few steps, or does the environment never return" in text
+
+
 def test_environments_without_frame_skip_show_no_frames() -> None:
     assert "frames" not in "\n".join(render(panel(status(frame_skip=1), "x"), 80))
 

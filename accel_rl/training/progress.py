@@ -26,6 +26,10 @@ LINE_SECONDS = 10.0
 """between two plain lines, at least"""
 
 _COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
+_NO_EPISODE = (
+    "no episode has finished: too few steps, or does the environment never return terminated or "
+    "truncated?"
+)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def summary(
     frames = f", {status.steps * status.frame_skip:,} frames" if status.frame_skip > 1 else ""
     table.add_row("run", how)
     table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
-    table.add_row("score", _score(status))
+    table.add_row("score", _score(status) if status.num_episodes else _NO_EPISODE)
     for name, value in status.scores.items():
         if name.startswith("episode_info_") and not math.isnan(value):
             key = name.removeprefix("episode_info_").removesuffix("_mean")

@@ -37,6 +37,7 @@ class Workshop:
         self.most_running = 0
         self.lines: list[str] = []
         self.refused: Callable[[Layout], bool] = lambda layout: False
+        self.error: Exception = SamplerError("no licence left")
         self.failing: Callable[[Layout], bool] = lambda layout: False
 
     def __call__(self, layout: Layout) -> "Fake":
@@ -60,7 +61,7 @@ class Fake:
 
     def start(self) -> None:
         if self.shop.failing(self.layout):
-            raise SamplerError("no licence left")
+            raise self.shop.error
         self.shop.running.append(self)
         self.shop.most_running = max(self.shop.most_running, len(self.shop.running))
 
@@ -135,14 +136,16 @@ def test_failure_of_one_ends_both(shop: Workshop, monkeypatch: pytest.MonkeyPatc
     assert not shop.running
 
 
-def test_what_cannot_be_had_is_left_out(shop: Workshop) -> None:
+@pytest.mark.parametrize("error", [SamplerError("no licence"), OSError(11, "no more")], ids=str)
+def test_what_cannot_be_had_is_left_out(shop: Workshop, error: Exception) -> None:
+    shop.error = error
     shop.refused = lambda layout: (layout.num_workers or 0) > 8
     shop.failing = lambda layout: layout.num_groups == 4
     assert shop.choose(Layout(2, 1, 8)) == Layout(2, 1, 8)
     layout = "num_groups=2 workers_per_core=1 num_workers=16"
     assert f"{layout} cannot be had: too many files" in shop.lines
     layout = "num_groups=4 workers_per_core=1 num_workers=8"
-    assert f"{layout} cannot be had: no licence left" in shop.lines
+    assert f"{layout} cannot be had: {error}" in shop.lines
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 6, 7, 16, 96])

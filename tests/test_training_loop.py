@@ -264,7 +264,10 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
 def test_parameters_that_others_made_nan_do_not_replace_a_good_checkpoint(
     name: str, tmp_path
 ) -> None:
-    weights = {each: torch.ones(2) for each in ("parameters", "secondary_parameters")}
+    constant = -math.inf  # as in a mask
+    weights = {
+        each: torch.tensor([constant, 1.0]) for each in ("parameters", "secondary_parameters")
+    }
     first, second = ({"parameters": {"weight": x}} for x in weights.values())
     state = {"learner": first, "algorithm": {"secondary": {"learner": second}}}
     recorder = make_recorder(make_config(num_checkpoints=1), tmp_path, Tape())

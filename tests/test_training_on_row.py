@@ -63,6 +63,11 @@ def test_true_ends_the_run_with_all_saved(tmp_path, algo: str, in_thread: bool) 
     assert (result.run_dir / "train.log").read_text().rstrip().endswith("ended by on_row")
 
 
+def test_true_of_the_last_row_cuts_nothing(tmp_path) -> None:
+    result = train(config(tmp_path), quiet(), on_row=lambda row: row["steps"] >= 2000)
+    assert not result.is_cut and result.status is not None and result.status.steps >= 2000
+
+
 def test_signal_that_comes_then_is_the_first() -> None:
     with StopRequest() as stop:
         stop.hold()

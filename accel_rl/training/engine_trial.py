@@ -127,7 +127,7 @@ def choose(
             layout = waiting.pop(0)
             try:
                 other = make(layout)
-            except (ValueError, SamplerError) as error:
+            except (ValueError, SamplerError, OSError) as error:
                 tell(f"{layout.describe()} cannot be had: {error}")
                 continue
             try:
@@ -181,7 +181,7 @@ def _is_faster(
     try:
         other.start()
         other.measure()
-    except SamplerError as error:
+    except (SamplerError, OSError) as error:
         tell(f"{layout.describe()} cannot be had: {error}")
         return False
     losses = 0

@@ -185,7 +185,7 @@ def _run(
 ) -> TrainResult:
 
     def look(row: Mapping[str, float]) -> None:
-        if on_row is not None and on_row(row):
+        if on_row is not None and on_row(row) and row["steps"] < config.planned_steps:
             stop.ask()
 
     recorder = _make_recorder(config, parts, run_dir, progress, saved, team, look)

@@ -230,14 +230,14 @@ class Recorder:
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
 
     def _tell_of_unseen_keys(self, row: Mapping[str, float]) -> None:
-        """Once, when enough episodes have ended that a key which none told may be mistyped."""
+        """Once, when so many episodes have ended that a key which none told may be mistyped."""
         num_episodes = self.scores.num_episodes - self._earlier_episodes
         if not self._unseen_keys or num_episodes < EPISODE_WINDOW:
             return
         unseen = [k for k in self._unseen_keys if math.isnan(row[f"episode_info_{k}_mean"])]
         self._unseen_keys = ()
         if unseen:
-            text = f"info_keys: no episode's last step has told {', '.join(unseen)} so far"
+            text = f"info_keys: none of the last episodes told a number for {', '.join(unseen)}"
             self._progress.say(text)
             _LOGGER.info("%s", text)
 
@@ -308,7 +308,7 @@ class Recorder:
         }
         learners = {"num_learners": self._team.ranks.size, "parts": parts}
         state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
-        self._refuse(_not_finite(state))  # of a store, where others may have diverged
+        self._refuse(_lost_to_nan(state))  # of a store, where others may have diverged
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps = self.steps
@@ -371,13 +371,13 @@ class Recorder:
         return Reading(self.steps, self.updates, clock)
 
 
-def _not_finite(state: Mapping[str, Any]) -> Iterator[str]:
-    """Which parameters that a checkpoint would hold are not finite."""
+def _lost_to_nan(state: Mapping[str, Any]) -> Iterator[str]:
+    """Which parameters that a checkpoint would hold are NaN; constants may be infinite."""
     exchanges = {"parameters": state["learner"]}
     if "secondary" in state["algorithm"]:
         exchanges[f"{PREFIX}parameters"] = state["algorithm"]["secondary"]["learner"]
     for name, exchange in exchanges.items():
-        if not all(torch.isfinite(each).all() for each in exchange["parameters"].values()):
+        if any(torch.isnan(each).any() for each in exchange["parameters"].values()):
             yield name
 
 

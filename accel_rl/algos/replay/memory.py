@@ -171,6 +171,7 @@ class Replay:
         self._frames = self._all_frames[: S * B].view(S, B, *spec.frame_shape)
         self._finals = self._all_frames[S * B + 1 :]
         self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
+        self._has_finals = False  # whether any did, without asking the device
         self._fields = {
             name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
         }
@@ -240,7 +241,9 @@ class Replay:
             action=self._fields["action"][step % self.spec.num_slots, env],
             reward=window.reward,
             discount=window.discount,
-            next_observation=self._stacks(step + window.length, env, window.final),
+            next_observation=self._stacks(
+                step + window.length, env, window.final if self._has_finals else None
+            ),
             valid=window.valid,
             step=step,
             env=env,
@@ -293,6 +296,7 @@ class Replay:
         if "finals" in state:
             self._finals.copy_(state["finals"])
             self._num_finals.copy_(state["num_finals"])
+            self._has_finals = bool(state["num_finals"])
         self._next_age.copy_(state["next_age"])
         self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
         self._next_observation.copy_(state["next_observation"])
@@ -335,6 +339,7 @@ class Replay:
             at = batch.final_step, batch.final_env
             numbers[at] = torch.where(batch.valid[at], number, -1)  # no step, nothing behind it
             self._num_finals += M
+            self._has_finals = True
         return numbers
 
     def _cut_replaced(self, observation: Tensor) -> None:

@@ -30,6 +30,7 @@ def _free(device: torch.device) -> int:
 def replay_too_large(
     nbytes: int, size: int, device: torch.device, num_learners: int, num_local: int = 1
 ) -> ValueError:
+    """What `check_free_memory` raises."""
     free = _free(device)
     fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
     what = f"a replay of replay_size={size}"

@@ -11,7 +11,7 @@ instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, aft
 - Updates are counted from steps, so that the training intensity holds exactly also where an
   iteration's share is no whole number of updates; theirs must be one.
 - A return that meets a time limit goes on with the final observation's value; theirs ends there, as
-  ours does with ``time_limit_terminal``.
+  ours does with ``time_limit_terminal``. One that meets a lost worker is not learned from.
 - Prioritized drawing is with replacement; theirs, without, hardly ever drew the last environments.
 - Priorities are at least 1e-6, so that no step is lost for ever.
 - Log probabilities are exact; theirs are those of probabilities clipped at 1e-6, without gradient

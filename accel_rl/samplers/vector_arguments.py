@@ -34,16 +34,15 @@ def find_factory(
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
     if isinstance(env, str):
         factory = make_env_factory(env, atari or AtariConfig(), info_keys)
-        probe = probe_env(factory)
-        _check_names(probe.spec.info_keys)
-        return factory, probe
-    if not callable(env):
+    elif callable(env):
+        factory = make_from_callable(env, info_keys)
+    else:
         raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
-    factory = make_from_callable(env, info_keys)
     probe = probe_env(factory)
     _check_names(probe.spec.info_keys)
-    # Without an environment of Gymnasium's, workers need not load Gymnasium.
-    return factory if isinstance(probe, GymnasiumEnv) else env, probe
+    if not isinstance(env, str) and not isinstance(probe, GymnasiumEnv):
+        return env, probe  # without an environment of Gymnasium's, workers need not load Gymnasium
+    return factory, probe
 
 
 def find_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -288,8 +288,7 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
 
 def _is_list(option: Option, text: str) -> bool:
     """Whether ``text`` has several values, as a sweep or YAML writes them, of an option of one."""
-    takes_several = any(get_origin(kind) is tuple for kind in option.alternatives)
-    return not takes_several and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text) is not None
+    return not option.is_list and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text) is not None
 
 
 def _value(option: Option, text: str) -> object:

@@ -37,6 +37,11 @@ class Option:
         return get_args(self.type) if is_union else (self.type,)
 
     @property
+    def is_list(self) -> bool:
+        """Whether one value of it is a list."""
+        return any(get_origin(each) is tuple for each in self.alternatives)
+
+    @property
     def type_name(self) -> str:
         """What may be given, in words."""
         return " or ".join(_type_name(each) for each in self.alternatives)

@@ -16,8 +16,9 @@ class Priorities:
     """Draws steps of ``replay`` in proportion to ``priority ** alpha``.
 
     New steps have the priority ``default``. Those that cannot be drawn have 0, and keep it whatever
-    is written: overwritten ones, and those that are not valid. Each sample comes
-    from an equal share of the sum of its own (stratified), with replacement.
+    is written: overwritten ones, and those that are not valid when they come. One that loses its
+    final observation later keeps its own until it is given 0. Each sample comes from an equal share
+    of the sum of its own (stratified), with replacement.
     """
 
     def __init__(self, replay: Replay, alpha: float, default: float) -> None:

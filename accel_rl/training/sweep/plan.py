@@ -156,10 +156,11 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
 
 def _values(key: str, text: str) -> list[str]:
     """What ``key=text`` lists, ranges of integers in full."""
-    if key == "info_keys":  # one value is a list itself
+    options = _options(key)
+    if any(option.is_list for option in options):
         return [text]
     values = text.split(",")
-    kinds = _kinds(key) if ".." in text else set()
+    kinds = {kind for each in options for kind in each.alternatives} if ".." in text else set()
     if not kinds & {int, float}:  # of text two dots may be a part
         return values
     if int not in kinds:
@@ -183,12 +184,10 @@ def _values(key: str, text: str) -> list[str]:
 
 
 @functools.cache
-def _kinds(key: str) -> set[object]:
-    """The types that the option ``key`` has in any preset; none where there is no such option."""
-    options: list[Option] = []
-    for preset in PRESETS.values():
-        options += list_options(preset())
-    return {kind for each in options if key in (each.key, each.name) for kind in each.alternatives}
+def _options(key: str) -> list[Option]:
+    """Those called ``key``, of all presets."""
+    options = [option for preset in PRESETS.values() for option in list_options(preset())]
+    return [each for each in options if key in (each.key, each.name)]
 
 
 def check_runs(runs: Sequence[PlannedRun]) -> None:

@@ -1,4 +1,4 @@
-"""The agent of a config."""
+"""The environments and the agent of a config."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ import torch
 from accel_rl.algos import AnyAgent, make_agent
 from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvSpec, make_env_factory
+from accel_rl.envs import EnvFactory, EnvSpec, make_env_factory
 from accel_rl.envs.make import probe_observations
+
+
+def factory_of(config: TrainConfig) -> EnvFactory:
+    """A factory of the environment that ``config`` names.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    return make_env_factory(config.env, config.atari, config.info_keys)
 
 
 def agent_of(
@@ -29,8 +38,7 @@ def agent_of(
     """
     observations = None
     if ":" in config.model:
-        factory = make_env_factory(config.env, config.atari, config.info_keys)
-        observations = probe_observations(factory)
+        observations = probe_observations(factory_of(config))
     return make_agent(
         config.learner,
         config.model,

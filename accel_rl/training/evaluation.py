@@ -20,7 +20,6 @@ import torch
 from accel_rl.agents import Agent
 from accel_rl.algos import AnyAgent, evaluating
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
 from accel_rl.samplers import (
     ActionServer,
     Evaluation,
@@ -30,6 +29,7 @@ from accel_rl.samplers import (
 )
 from accel_rl.samplers.base import Sampler
 from accel_rl.topology import available_cpus
+from accel_rl.training.agent import factory_of
 from accel_rl.training.metrics import info_means, read_rows
 from accel_rl.training.stopping import Interrupted, StopRequest
 
@@ -134,7 +134,7 @@ def make_evaluation_sampler(
     serial: bool,
 ) -> Sampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games."""
-    factory = make_env_factory(config.env, config.atari, config.info_keys)
+    factory = factory_of(config)
     sampler_config = dataclasses.replace(
         config.sampler,
         num_envs=num_envs,

@@ -17,7 +17,6 @@ from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
 from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
 from accel_rl.parallel import (
     Exchange,
     FlatParameters,
@@ -40,7 +39,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.states import decode_state, encode_state
 from accel_rl.topology import Seat
-from accel_rl.training.agent import agent_of
+from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
@@ -193,7 +192,7 @@ def _build_queued(
     """Those of GA3C."""
     agents = config.sampler.num_groups
     sampler = QueuedSampler(
-        make_env_factory(config.env, config.atari, config.info_keys),
+        factory_of(config),
         config.sampler,
         seed,
         list(config.cpus) or None,
@@ -257,7 +256,7 @@ def make_sampler(
 
     ``share``: its sampler settings. ``seed``: of all learners together.
     """
-    factory = make_env_factory(config.env, config.atari, config.info_keys)
+    factory = factory_of(config)
     seed = rank_seed(seed, ranks.rank)
     if config.serial:
         return SerialSampler(factory, share, seed)

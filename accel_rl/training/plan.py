@@ -10,11 +10,11 @@ from time import perf_counter
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import CorePlan, Machine, Seat, available_cpus, read_machine
+from accel_rl.training.agent import factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
 from accel_rl.training.speed_model import Shape, find_limits, predict
@@ -63,7 +63,7 @@ def describe_plan(
         num_gpus = _num_gpus(config)
     if nodes is None and num_gpus and here:
         nodes = gpu_nodes(num, num_gpus)
-    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
+    spec = probe_spec(factory_of(config))
     share = sampler_share(config, Ranks(size=num))
     yield f"plan of {config.title}, on {machine.describe()}"
     if config.tune:

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.parallel.team import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
-from accel_rl.training.agent import agent_of
+from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
 from accel_rl.training.console import LastingConsole, discard
 from accel_rl.training.devices import check_same_processors, has_own_gpu, learner_device
@@ -65,7 +64,7 @@ def _probe(config: TrainConfig) -> None:
 
     Here, there is one message of that, before any process starts.
     """
-    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
+    spec = probe_spec(factory_of(config))
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone
         agent_of(config, spec, device)

@@ -14,11 +14,11 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from accel_rl.agents import Agent
 from accel_rl.algos import AnyAgent
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
+from accel_rl.envs import EnvSpec, probe_spec
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
-from accel_rl.training.agent import agent_of
+from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from accel_rl.training.devices import pick_device
 
@@ -91,7 +91,7 @@ def load_policy(
     config = read_config(Path(run_dir))
     path = latest_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
-    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
+    spec = probe_spec(factory_of(config))
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from accel_rl.algos import DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory, probe_spec
+from accel_rl.envs import probe_spec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import SerialSampler
 from accel_rl.samplers.base import PolicyInput
+from accel_rl.training.agent import factory_of
 from accel_rl.training.division import sampler_share
 from accel_rl.training.parts import Parts, build
 from accel_rl.training.speed_model import Costs, all_reduce_seconds
@@ -66,7 +67,7 @@ class PartsOfOne:
     """
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
-        factory = make_env_factory(config.env, config.atari, config.info_keys)
+        factory = factory_of(config)
         self._config = alone(config, num_learners, probe_spec(factory).frame_stack)
         self._num_learners = num_learners
         few = dataclasses.replace(

@@ -38,6 +38,7 @@ OTHERWISE = {
     "paac": ["num_envs=6", "lr=0.0123456789", "max_gradient_norm=none"],
     "ga3c": ["num_envs=12", "num_groups=6", "tuner=false"],
     "a2c": ["env=catch", "serial=true", "num_envs=1", "num_groups=1", "decorrelation_steps=0"],
+    "a3c": ["serial=true", "learners=2", "cpus=[0,1]", "affinity=auto"],
     "a2c_baselines": ["cpus=[0]", "affinity=auto", "total_steps=3e6", "atari.frame_skip=3"],
 }
 

@@ -154,6 +154,8 @@ def test_killed_learner_ends_the_run_which_one_learner_can_go_on_with(tmp_path) 
     with launched(tmp_path, *SMALL, ENDLESS) as run:
         run.wait_for_rows(3)
         learner = run.learner(1)
+        cores = {tuple(run.learner(rank).cpu_affinity()) for rank in (0, 1)}
+        assert len(cores) == min(2, len(os.sched_getaffinity(0)))  # serial ones divide them, too
         learner.kill()
         errors = run.ends(1, seconds=20)
     assert errors == (
@@ -381,7 +383,8 @@ LEARNING = {
 def learned(run_dir: Path, algo: str, learners: int) -> tuple[float, float]:
     """Mean returns at the start and the end of a run; 0.9 is 95 % of the balls caught."""
     common = ("env=catch", "serial=true", "log_interval=2000", f"learners={learners}")
-    assert train(run_dir, f"algo={algo}", *common, *LEARNING[algo]) == ""
+    told = train(run_dir, f"algo={algo}", *common, *LEARNING[algo])
+    assert told == "" or "ranks share" in told  # as three do on two cores
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir)]
     return returns[0], float(np.mean(returns[-5:]))
 

@@ -47,6 +47,8 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
         if config.sampler.num_groups == 1:  # what it is, and has to be with one environment
             del reasons["sampler.num_groups"]
+        if config.num_learners > 1:  # which divide the cores
+            del reasons["cpus"], reasons["sampler.affinity"]
     for key, text in given.items():
         reason = reasons.get(key)
         if key.startswith("atari.") and not is_atari_game(config.env):

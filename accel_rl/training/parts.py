@@ -38,7 +38,7 @@ from accel_rl.samplers import (
 )
 from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.states import decode_state, encode_state
-from accel_rl.topology import Seat
+from accel_rl.topology import Seat, plan_cores
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.division import sampler_share
@@ -258,15 +258,18 @@ def make_sampler(
     """
     factory = factory_of(config)
     seed = rank_seed(seed, ranks.rank)
-    if config.serial:
-        return SerialSampler(factory, share, seed)
     on_gpu = device.type == "cuda"
     nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
-    sampler = ParallelSampler(factory, share, seed, list(config.cpus) or None, on_gpu, seat)
+    cpus = list(config.cpus) or None
+    sampler: Sampler
+    if config.serial:
+        sampler = SerialSampler(factory, share, seed)
+    else:
+        sampler = ParallelSampler(factory, share, seed, cpus, on_gpu, seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":
         # All of it: a GPU's server has one core of that, too little for evaluations.
-        os.sched_setaffinity(0, set().union(sampler.plan.server_cpus, *sampler.plan.worker_cpus))
+        os.sched_setaffinity(0, plan_cores(cpus=cpus, **seat._asdict()).server_cpus)
     return sampler
 
 

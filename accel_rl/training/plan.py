@@ -13,7 +13,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.topology import CorePlan, Machine, Seat, available_cpus, read_machine
+from accel_rl.topology import CorePlan, Machine, Seat, available_cpus, format_cpus, read_machine
 from accel_rl.training.agent import factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
@@ -71,9 +71,12 @@ def describe_plan(
     plans = []
     for rank in range(num):
         seat = Seat(rank, num, None if nodes is None else tuple(nodes))
-        plan = plan_workers(share, list(config.cpus) or None, num_gpus > 0, seat, machine)
+        has_server = num_gpus > 0 and not config.serial
+        plan = plan_workers(share, list(config.cpus) or None, has_server, seat, machine)
         where = f"cuda:{rank % num_gpus}" if num_gpus else "the CPU"
-        how = "all in its process" if config.serial else plan.describe()
+        how = plan.describe()
+        if config.serial:
+            how = f"all in its process on CPUs {format_cpus(plan.server_cpus)}"
         yield f"learner {rank} on {where}: {share.num_envs} x {spec.name}, {how}"
         plans.append(plan)
     began = perf_counter()
@@ -106,7 +109,7 @@ def _measure(config: TrainConfig, plan: CorePlan, seconds: float) -> Measured:
 def _as_many_cpus(config: TrainConfig, number: int) -> Iterator[None]:
     """Within, this process keeps to as many CPUs as one learner of several has for its own."""
     cpus = available_cpus()
-    is_pinned = config.num_learners > 1 and not config.serial and config.sampler.affinity != "off"
+    is_pinned = config.num_learners > 1 and config.sampler.affinity != "off"
     if is_pinned:
         os.sched_setaffinity(0, cpus[:number])
     try:

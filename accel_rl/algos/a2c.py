@@ -196,5 +196,6 @@ class A2C:
         if wants_half:
             valid = batch.valid & every_other(batch.valid)
             half = Half(loss_of(valid).total * scale, valid.sum())
-        details = (*loss[1:], masked_mean(return_, batch.valid))
-        return loss.total * scale, half, torch.stack(details).detach()
+        total, *details = loss
+        details = [*details, masked_mean(return_, batch.valid)]
+        return total * scale, half, torch.stack(details).detach()

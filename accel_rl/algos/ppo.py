@@ -248,7 +248,14 @@ class PPO:
         def loss_of(valid: Tensor) -> PPOLoss:
             return ppo_loss(
                 output,
-                batch._replace(valid=valid),
+                Minibatch(  # torch 2.6 cannot compile _replace
+                    batch.action,
+                    batch.return_,
+                    batch.advantage,
+                    batch.behaviour_log_prob,
+                    batch.behaviour_value,
+                    valid,
+                ),
                 clip_range,
                 config.clip_value,
                 config.value_coefficient,
@@ -259,7 +266,8 @@ class PPO:
         if wants_half:
             valid = batch.valid & every_other(batch.valid)
             half = Half(loss_of(valid).total, valid.sum())
-        return loss.total, half, torch.stack(loss[1:]).detach()
+        total, *details = loss
+        return total, half, torch.stack(details).detach()
 
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:

@@ -53,7 +53,7 @@ class TrainConfig:
     serial: bool = False
     """step all environments in this process, without workers; works on every system"""
     cpus: tuple[int, ...] = ()
-    """CPUs that workers may be pinned to; empty: all that this process may use"""
+    """CPUs that workers and several learners may be pinned to; empty: all this process may use"""
     overlap: bool = False
     """the next rollout is collected while the learner works on the last one, so its policy is one
     iteration behind: for a GPU, or more cores than simulators keep busy"""

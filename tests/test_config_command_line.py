@@ -120,6 +120,7 @@ def test_wrong_argument_is_refused_with_the_way_out(arguments: list[str], match:
         ["on_worker_failure=raise", "max_worker_restarts=3"],
         ["serial=true", "num_workers=2"],
         ["serial=true", "cpus=[0]"],
+        ["serial=true", "learners=2", "affinity=off", "cpus=[0]"],
         ["lr=1e-3", "lr_base=1e-3"],
         ["env=catch", "sticky_actions=0.25"],
         ["env=CartPole-v1", "atari.frame_skip=2"],

@@ -19,7 +19,7 @@ PARALLEL_ONLY = (
     "sampler.step_timeout_seconds",
     "sampler.reset_timeout_seconds",
 )
-"""options that a serial sampler has no use for"""
+"""options that a serial sampler has no use for; two of them serve several learners that have one"""
 
 
 def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
@@ -44,11 +44,12 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         names = ("tuner_interval_seconds", "max_agents")
         reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
     if config.serial:
-        reasons |= dict.fromkeys(PARALLEL_ONLY, "serial is true")
+        idle = set(PARALLEL_ONLY)
         if config.sampler.num_groups == 1:  # what it is, and has to be with one environment
-            del reasons["sampler.num_groups"]
+            idle.remove("sampler.num_groups")
         if config.num_learners > 1:  # which divide the cores
-            del reasons["cpus"], reasons["sampler.affinity"]
+            idle -= {"cpus", "sampler.affinity"}
+        reasons |= dict.fromkeys(idle, "serial is true")
     for key, text in given.items():
         reason = reasons.get(key)
         if key.startswith("atari.") and not is_atari_game(config.env):

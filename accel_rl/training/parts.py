@@ -268,7 +268,7 @@ def make_sampler(
     else:
         sampler = ParallelSampler(factory, share, seed, cpus, on_gpu, seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":
-        # All of it: a GPU's server has one core of that, too little for evaluations.
+        # All of it, as the server of no GPU has: one core is too little for evaluations.
         os.sched_setaffinity(0, plan_cores(cpus=cpus, **seat._asdict()).server_cpus)
     return sampler
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
+from accel_rl.algos.replay.huge_pages import zeros_in_huge_pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,10 @@ class Replay:
         S, B = spec.num_slots, spec.num_envs
         # One more, which stays blank, for what is older than an episode; then the final ones.
         shape = (S * B + 1 + spec.num_finals, *spec.frame_shape)
-        self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
+        if device.type == "cpu":
+            self._all_frames = zeros_in_huge_pages(shape, spec.observation_dtype)
+        else:
+            self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
         self._frames = self._all_frames[: S * B].view(S, B, *spec.frame_shape)
         self._finals = self._all_frames[S * B + 1 :]
         self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
@@ -236,14 +240,17 @@ class Replay:
     def gather(self, step: Tensor, env: Tensor) -> Transitions:
         """The transitions of these steps and environments, ``[N]`` int64 each."""
         window = self.window(step, env)
+        final = None
+        if self._has_finals:
+            final = torch.cat((torch.full_like(window.final, -1), window.final))
+        steps = torch.cat((step, step + window.length))
+        observation, next_observation = self._stacks(steps, env.repeat(2), final).chunk(2)
         return Transitions(
-            observation=self._stacks(step, env),
+            observation=observation,
             action=self._fields["action"][step % self.spec.num_slots, env],
             reward=window.reward,
             discount=window.discount,
-            next_observation=self._stacks(
-                step + window.length, env, window.final if self._has_finals else None
-            ),
+            next_observation=next_observation,
             valid=window.valid,
             step=step,
             env=env,
@@ -343,12 +350,12 @@ class Replay:
         return numbers
 
     def _cut_replaced(self, observation: Tensor) -> None:
-        is_other = (observation != self._next_observation).view(len(observation), -1).any(1)
+        is_other = _rows_differ(observation, self._next_observation)
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
         self._next_age.mul_(~is_other)
         if self.spec.frame_stack > 1:
-            has_history = (observation[:, :-1] != 0).flatten(1).any(1)
+            has_history = observation[:, :-1].flatten(1).any(1).bool()  # of bytes it is a byte
             self._num_unknown.masked_fill_(is_other & has_history, self.spec.frame_stack - 1)
 
     def _ages(self, batch: RolloutTensors) -> Tensor:
@@ -369,3 +376,11 @@ class Replay:
         yield slice(0, fits), slice(first, first + fits)
         if fits < stop - start:
             yield slice(fits, stop - start), slice(0, stop - start - fits)
+
+
+def _rows_differ(first: Tensor, second: Tensor) -> Tensor:
+    """``[B]`` bool, of ``[B, ...]`` each: byte by byte; eight at a time where they come so."""
+    first, second = first.flatten(1), second.flatten(1)
+    if first.shape[1] * first.itemsize % 8 == 0:
+        first, second = first.view(torch.int64), second.view(torch.int64)
+    return (first != second).any(1)

@@ -66,6 +66,8 @@ def measure(
                 progress.advance(task)
             progress.reset(task, total=rounds * len(results))
             for number in range(rounds):
+                if not console.is_terminal:
+                    console.print(f"round {number + 1}/{rounds}", highlight=False)
                 for name, result in results.items():
                     progress.update(task, description=f"round {number + 1}/{rounds}: {name}")
                     if result.error is None:

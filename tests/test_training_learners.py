@@ -185,8 +185,8 @@ def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
         run.learner(1).suspend()
         assert run.process.stderr is not None
         assert run.process.stderr.readline().endswith("learner 1 does not answer\n")
-        first = run.learner(0)
-        first.wait(20)
+        run.learner(0).wait(20)
+        assert "; learner 1 does not answer\n" in (tmp_path / "train.log").read_text()
         run.process.send_signal(signal.SIGTERM)
         assert "learner 1 (pid " in run.ends(1, seconds=10)
 

@@ -138,13 +138,18 @@ def train(
         )
         stop = stack.enter_context(StopRequest(progress.close))
         log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
+        who = ""
         try:
             with log_to(log, ProgressHandler(progress)):
-                if config.tune:
-                    config, parts = tune_engine(config, parts, team, cpus, progress.say)
-                return _run(config, parts, run_dir, progress, stop, saved, team, on_row)
+                try:
+                    if config.tune:
+                        config, parts = tune_engine(config, parts, team, cpus, progress.say)
+                    return _run(config, parts, run_dir, progress, stop, saved, team, on_row)
+                except TeamError as error:
+                    who = _blame(team)
+                    _LOGGER.info("%s%s", error, who)
+                    raise
         except Exception as error:
-            who = _blame(team) if isinstance(error, TeamError) else ""
             raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
 
 

@@ -146,6 +146,20 @@ def test_evaluation_without_a_finished_game_does_not_hide_the_score_of_training(
     assert (row["score"], row["score_of"]) == ("3", "last 100 games")
 
 
+def test_means_of_what_the_environment_tells_stand_beside_the_scores(tmp_path) -> None:
+    scores = {f"catch-a2c-{seed}": 1.0 for seed in range(3)}
+    jobs = jobs_of(tmp_path, scores, env="catch", seed="0..2")
+    columns = [*COLUMNS, "episode_info_is_success_mean"]
+    for job, told in zip(jobs, (0.25, 1.0, NAN), strict=True):
+        write_table(job.run_dir / "metrics.csv", columns, [100.0, 10.0, 9.0, 1.0, told])
+    write_table(jobs[1].run_dir / "evaluation.csv", ["steps", *columns[3:]], [100.0, 1.0, 0.75])
+    write_report(tmp_path, jobs)
+    told = [row["episode_info_is_success_mean"] for row in results(tmp_path)]
+    assert told == ["0.25", "0.75", ""]
+    table = "is_success of each game\n\n| env | a2c |\n| --- | ---: |\n| catch | 0.50 |\n"
+    assert f"\n## Mean {table}" in (tmp_path / "results.md").read_text()
+
+
 def test_report_without_a_score_says_what_is_missing(tmp_path) -> None:
     assert write_report(tmp_path, jobs_of(tmp_path, {"catch-a2c-0": NAN}, env="catch")) == []
     text = (tmp_path / "results.md").read_text()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -31,13 +31,15 @@ _COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
 _MOST_INTERVALS = 3
 """between ticks of scores, for whose labels a panel has little room"""
 _SCORE = "episode_return_raw_mean"
+_INFO = "episode_info_"
 
 
 @dataclass(frozen=True)
 class Score:
     """A finished run's: that of its last evaluation, else of its last 100 games.
 
-    ``steps`` and ``training_seconds``: what it took, evaluations left out.
+    ``steps`` and ``training_seconds``: what it took, evaluations left out. ``info``: means of the
+    environment's own numbers over the same games, by their column in ``metrics.csv``.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Score:
     source: str
     steps: int
     training_seconds: float
+    info: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -98,14 +101,16 @@ def read_score(job: Job) -> Score | None:
     if not rows:
         raise ValueError(f"{path} is empty or not there")
     last = rows[-1]
-    value, source = last[_SCORE], f"last {EPISODE_WINDOW} games"
+    scored, source = last, f"last {EPISODE_WINDOW} games"
     for row in read_rows(job.run_dir / "evaluation.csv", _SCORE)[-1:]:
         if math.isfinite(row[_SCORE]):  # else it has finished no game
-            value, source = row[_SCORE], "last evaluation"
+            scored, source = row, "last evaluation"
+    value = scored[_SCORE]
     if not math.isfinite(value):
         return None
     cost = int(last["steps"]), last["training_seconds"]
-    return Score(job.run.label, config.env, config.seed, value, source, *cost)
+    info = {column: mean for column, mean in scored.items() if column.startswith(_INFO)}
+    return Score(job.run.label, config.env, config.seed, value, source, *cost, info)
 
 
 def make_panels(scores: Sequence[Score]) -> list[Panel]:
@@ -142,17 +147,20 @@ def _csv(jobs: Sequence[Job], scores: Mapping[str, Score | None]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = "run configuration env seed state score human_normalized score_of steps training_seconds"
-    writer.writerow([*head.split(), "error"])
+    columns = _info_columns(scores.values())
+    writer.writerow([*head.split(), *columns, "error"])
     for job in jobs:
         config = job.run.config
         row: list[object] = [job.run.name, job.run.label, config.env, config.seed, job.state]
         score = scores.get(job.run.name)
         if score is None:
-            row += [""] * 5
+            row += [""] * (5 + len(columns))
         else:
             normalized = human_normalized(score.env, score.value)
             row += [f"{score.value:.10g}", "" if normalized is None else f"{normalized:.6g}"]
             row += [score.source, score.steps, f"{score.training_seconds:.1f}"]
+            means = [score.info.get(column, math.nan) for column in columns]
+            row += ["" if math.isnan(mean) else f"{mean:.10g}" for mean in means]
         writer.writerow([*row, job.error])
     return text.getvalue()
 
@@ -186,18 +194,11 @@ def _markdown(
             "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
             "mean. In brackets: 95 % interval, stratified bootstrap over the runs of each game, "
             f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scored))}.",
-            "",
-            "## Mean score of each game",
-            "",
+            *_means("score", scored, lambda score: score.value),
         ]
-        labels = list(dict.fromkeys(score.label for score in scored))
-        lines += _table(
-            ["env", *labels],
-            [
-                [env, *(_mean(scored, env, label) for label in labels)]
-                for env in dict.fromkeys(score.env for score in scored)
-            ],
-        )
+        for column in _info_columns(scored):
+            key = column.removeprefix(_INFO).removesuffix("_mean")
+            lines += _means(key, scored, lambda score, c=column: score.info.get(c, math.nan))  # type: ignore[misc]
     without = [name for name, score in scores.items() if score is None]
     if without:
         lines += ["", "## Finished, but no game", "", *(f"- {name}" for name in without)]
@@ -214,9 +215,22 @@ def _sources(scores: Sequence[Score]) -> list[str]:
     return sorted({f"mean of its {score.source}" for score in scores})
 
 
-def _mean(scores: Sequence[Score], env: str, label: str) -> str:
-    values = [each.value for each in scores if (each.env, each.label) == (env, label)]
-    return f"{np.mean(values):,.2f}" if values else "none"
+def _info_columns(scores: Iterable[Score | None]) -> list[str]:
+    return list(dict.fromkeys(column for score in scores if score for column in score.info))
+
+
+def _means(name: str, scores: Sequence[Score], value: Callable[[Score], float]) -> list[str]:
+    """A section: the mean over the runs of each environment and configuration, which tell it."""
+    labels = list(dict.fromkeys(score.label for score in scores))
+    rows = []
+    for env in dict.fromkeys(score.env for score in scores):
+        row = [env]
+        for label in labels:
+            values = [value(each) for each in scores if (each.env, each.label) == (env, label)]
+            known = [each for each in values if math.isfinite(each)]
+            row.append(f"{np.mean(known):,.2f}" if known else "none")
+        rows.append(row)
+    return ["", f"## Mean {name} of each game", "", *_table(["env", *labels], rows)]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -142,7 +142,8 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
         await_true(lambda: sampler.serve(policy) >= 0 and pid_of(sampler, 0) != pid)
         await_true(lambda: sampler.serve(policy) >= 0 and len(sampler._tracker._ended) == 2)
         episodes = sampler.take_episodes()
-        segments += serve_until(sampler, sampler.steps + 100)
+        while len([s for s in segments if s.observation[0, 2] == 0]) < 4 + 2:
+            segments += serve_until(sampler, sampler.steps + 10)
         steps = sampler.steps
         assert sampler.generation == generation + 1 and sampler.num_agents == 2
         running = sampler._segments._length.sum()

@@ -107,12 +107,13 @@ def read_config(run_dir: Path) -> TrainConfig:
     """
     path = run_dir / "config.yaml"
     try:
-        if not run_dir.is_dir():
-            raise ValueError(
-                f"there is no run directory {run_dir}; name one that training has made"
-            )
-        if not path.is_file():
-            raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it")
+        path.stat()  # not is_file(), which from Python 3.14 on takes what it cannot read for absent
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if run_dir.is_dir():
+            raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it") from error
+        raise ValueError(
+            f"there is no run directory {run_dir}; name one that training has made"
+        ) from error
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
     try:

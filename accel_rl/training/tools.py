@@ -95,7 +95,7 @@ def _tell(console: Console, words: str) -> None:
 
 def _names_run(argument: str) -> bool:
     is_option = "=" in argument or argument.startswith("-")
-    return not is_option or Path(argument).is_dir()
+    return not is_option or os.path.isdir(argument)  # Path raises where a name is too long
 
 
 def _help(name: str, width: int) -> str:

@@ -144,7 +144,7 @@ class TrainConfig:
         if self.overlap and self.parallel.pull_steps is not None:
             raise ValueError(
                 f"overlap=true acts with the parameters of the rollout's start, and pull_steps="
-                f"{self.parallel.pull_steps} changes them within; use pull_steps=null, or leave "
+                f"{self.parallel.pull_steps} changes them within; use pull_steps=none, or leave "
                 f"out overlap"
             )
         if self.overlap and self.checkpoint_interval <= self.steps_per_iteration:
@@ -163,7 +163,7 @@ class TrainConfig:
         if self.num_learners > 1:
             raise ValueError(
                 f"algo={self.algo} has one model, and {self.num_learners} learners were asked for; "
-                f"use gpus=1, or algo=a3c for several"
+                f"use learners=1 (and one GPU at most), or algo=a3c for several"
             )
         if self.overlap:
             raise ValueError(

@@ -16,6 +16,10 @@ def find_function(option: str, path: str) -> Callable[..., Any]:
             ``option=path``.
     """
     module_name, _, function_name = path.partition(":")
+    if not function_name.isidentifier():
+        raise ValueError(
+            f"{option}={path} names no function; use module:function, as in my_module:make"
+        )
     module = import_module(module_name, option, path)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -33,14 +37,21 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
     Raises:
         ValueError: it cannot be imported.
     """
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(
+            f"{option}={value}: {name!r} is no name of a module; give it as in an import, without "
+            f"folders, and put its folder on PYTHONPATH"
+        )
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        hint = "install it or put its folder on PYTHONPATH"
+        if name.endswith(".py"):
+            hint = "leave out .py"
         raise ValueError(
-            f"{option}={value}: the module {name} cannot be imported ({error}); install it or "
-            f"put its folder on PYTHONPATH"
+            f"{option}={value}: the module {name} cannot be imported ({error}); {hint}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"{option}={value}: the module {name} cannot be imported: "
             f"{type(error).__name__}: {error}"

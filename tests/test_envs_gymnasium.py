@@ -1,5 +1,6 @@
 """Gymnasium environments behind our contract: spaces, calls, seeds, and what is refused."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,22 @@ def test_ends_are_those_of_gymnasium(terminated: bool, truncated: bool) -> None:
     assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated, ())
 
 
+@pytest.mark.parametrize("kind", [np.bool_, int, float, np.float32, lambda flag: np.array([flag])])
+def test_flags_may_be_numbers_or_arrays_of_one(kind: Callable[[bool], Any]) -> None:
+    env, out = wrap(Scripted(step=lambda: (1.0, kind(True), kind(False))))
+    env.reset(out)
+    assert env.step(0, out)[2:5] == (True, False, True)
+
+
+def test_info_that_is_no_dict_is_told_where_keys_are_wanted(monkeypatch) -> None:
+    scripted = Scripted()
+    env = GymnasiumEnv(lambda: scripted, "scripted", ("is_success",))
+    out = np.zeros((2, 3), np.float32)
+    monkeypatch.setattr(scripted, "step", lambda action: (out, 1.0, False, False, None))
+    with pytest.raises(EnvError, match="an info of type NoneType from step; with info_keys it mus"):
+        env.step(0, out)
+
+
 def test_only_the_first_reset_is_seeded() -> None:
     seeds = []
     for seed in (1, 1, 2):
@@ -165,8 +182,18 @@ def test_error_in_reset_is_named_and_chained() -> None:
         (lambda: (np.ones(2), False, False), r"a reward of type ndarray \(float64 of shape \(2,\)"),
         (lambda: (float("nan"), False, False), "returned the reward nan from step; it must be fin"),
         (lambda: (float("inf"), False, False), "returned the reward inf from step; it must be fin"),
+        (lambda: (-1e300, False, False), r"the reward -1e\+300 from step; .* as float32 too"),
+        (sys.exit, "scripted failed in step: SystemExit: "),
+        (
+            lambda: (1.0, {}, False),
+            "returned terminated of type dict from step, {}; it must be a b",
+        ),
+        (lambda: (1.0, None, False), "terminated of type NoneType from step, None; it must be"),
+        (lambda: (1.0, False, "no"), "returned truncated of type str from step, 'no'; it must be"),
+        (lambda: (1.0, 2, False), "returned terminated of type int from step, 2; it must be a bo"),
+        (lambda: (1.0, np.ones(2), False), r"terminated of type ndarray \(float64 of shape \(2,\)"),
     ],
-    ids=["raises", "too-few", "no-number", "array", "nan", "inf"],
+    ids="raises too-few no-number array nan inf large exits swapped none text int flags".split(),
 )
 def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
     env, out = wrap(Scripted(step=step))

@@ -13,3 +13,21 @@ def test_module_without_the_function_is_told_with_its_file(path: str, file: str)
     with pytest.raises(ValueError) as info:
         find_function("model", path)
     assert str(info.value) == f"model={path}: the module {name} ({file}) has no function Net"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("json", "model=json names no function; use module:function, as in my_module:make"),
+        ("json:", "model=json: names no function"),
+        (":make", "model=:make: '' is no name of a module; give it as in an import"),
+        ("./nets:make", r"model=\./nets:make: './nets' is no name of a module"),
+        ("json.py:make", r"the module json\.py cannot be imported \(.*\); leave out \.py"),
+        ("quits:make", "model=quits:make: the module quits cannot be imported: SystemExit: 3"),
+    ],
+)
+def test_what_names_no_function_is_told_what_to_write(path, message, tmp_path, monkeypatch) -> None:
+    (tmp_path / "quits.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        find_function("model", path)

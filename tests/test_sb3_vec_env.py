@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from echo_env import FIRST, EchoEnv
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -171,3 +172,12 @@ def test_vector_environment_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make("catch", **options)
+
+
+def test_actions_count_from_0_wherever_the_space_starts() -> None:
+    """What their policies give."""
+    env = make(EchoEnv, 3)
+    assert env.action_space == gymnasium.spaces.Discrete(3)
+    env.reset()
+    assert env.step(np.arange(3))[1].tolist() == [FIRST, FIRST + 1, FIRST + 2]
+    env.close()

@@ -80,6 +80,7 @@ def test_names_can_be_those_of_folders() -> None:
         ([], "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
         (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
         (["seed=0..2,1"], "seed=0..2,1 lists 1 twice"),
+        (["learner.lr=1e-3,0.001"], "learner.lr=1e-3,0.001 lists 1e-3 twice"),
         (["seed=4..0"], "seed=4..0: 4..0 is no range; write the first integer and the last, which"),
         (["seed=0.."], "seed=0..: 0.. is no range"),
         (["seed=7,0..1.5"], "seed=7,0..1.5: 0..1.5 is no range"),

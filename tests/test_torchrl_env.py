@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from echo_env import FIRST, EchoEnv
 from tensordict import TensorDict
 from torchrl.envs import RewardSum, TransformedEnv, check_env_specs
 from toy_envs import ScriptedEnv
@@ -132,3 +133,10 @@ def test_missing_package_is_named(module: str, name: str, message: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n"
     assert f"ImportError: {name} {message}" in done.stderr
+
+
+def test_actions_count_from_0_wherever_the_space_starts() -> None:
+    env = make(EchoEnv, 3)
+    start = env.reset().set("action", torch.arange(3))
+    assert env.step(start)["next", "reward"].flatten().tolist() == [FIRST, FIRST + 1, FIRST + 2]
+    env.close()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
+from echo_env import EchoEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 from toy_envs import ScriptedEnv, ToyEnv
@@ -309,3 +311,17 @@ def test_use_out_of_turn_is_an_error() -> None:
     for act in (env.reset, env.recv, lambda: env.step([0] * B), lambda: env.send([0] * 3)):
         with pytest.raises(SamplerError, match="this vector environment is closed"):
             act()
+
+
+def test_actions_are_those_of_the_space_also_where_it_does_not_start_at_0() -> None:
+    theirs = gymnasium.vector.SyncVectorEnv([EchoEnv] * 2)
+    with closing(VectorEnv(EchoEnv, 2, num_groups=2)) as env:
+        assert env.single_action_space == theirs.single_action_space
+        assert env.action_space == theirs.action_space
+        env.reset(), theirs.reset()
+        for ours, others in zip(env.step([2, 4])[:2], theirs.step([2, 4])[:2], strict=True):
+            np.testing.assert_array_equal(ours, others)
+        env.send(np.array([3], np.uint8))
+        assert env.recv()[1] == [3.0]
+        with pytest.raises(ValueError, match=r"got the action 1; actions must be in 2 \.\. 4"):
+            env.step([1, 2])

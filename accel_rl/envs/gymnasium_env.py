@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
-from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.envs.errors import FAILURES, EnvError, env_failure
 
+_STEP_RETURNS = "observation, reward, terminated, truncated, info"
+_LARGEST = float(np.finfo(np.float32).max)
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
@@ -29,7 +31,7 @@ class GymnasiumEnv:
     Of the ``info`` of each step, the numbers under ``info_keys`` go into `StepResult.info`: NaN
     where it lacks a key. The ``info`` of a reset is not looked at.
 
-    ``env``: the Gymnasium environment.
+    ``env``: the Gymnasium environment. ``first_action``: where its action space starts.
 
     Args:
         make: makes the environment.
@@ -39,8 +41,8 @@ class GymnasiumEnv:
     Raises:
         EnvError: from the constructor if ``make`` raises, or for spaces or keys that do not fit;
             from ``reset`` and ``step`` if the environment raises, or returns an observation of
-            another shape or kind, a reward that is not finite, or under an info key something else
-            than one number.
+            another shape or kind, a reward that is not finite, flags that are no bools, or under an
+            info key something else than one number.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class GymnasiumEnv:
         self._name = name
         try:
             self.env = make()
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(name, "its constructor", error) from error
         for space in ("action_space", "observation_space"):
             if not hasattr(self.env, space):
@@ -76,7 +78,7 @@ class GymnasiumEnv:
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
             self.get_state: Callable[[], EnvState] = self.env.get_state
             self.set_state = self._set_state
-        self._first_action = int(actions.start)
+        self.first_action = int(actions.start)
         self._seed: int | None = None
         self._shape = observations.shape
         try:
@@ -110,7 +112,7 @@ class GymnasiumEnv:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         try:
             returned = self.env.reset(seed=seed)
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(self._name, "reset", error) from error
         try:
             observation, _ = returned
@@ -120,14 +122,13 @@ class GymnasiumEnv:
 
     def step(self, action: int, out: Array) -> StepResult:
         try:
-            returned = self.env.step(action + self._first_action)
-        except Exception as error:
+            returned = self.env.step(action + self.first_action)
+        except FAILURES as error:
             raise env_failure(self._name, "step", error) from error
         try:
             observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
-            names = "observation, reward, terminated, truncated, info"
-            raise self._wrong_return("step", names, returned) from None
+            raise self._wrong_return("step", _STEP_RETURNS, returned) from None
         try:
             reward = float(reward)
         except (TypeError, ValueError):
@@ -135,15 +136,17 @@ class GymnasiumEnv:
                 f"environment {self._name} returned a reward of type {_type_name(reward)} from "
                 f"step; it must be one number"
             ) from None
-        if not math.isfinite(reward):
+        if not abs(reward) <= _LARGEST:  # nor is NaN
             raise EnvError(
                 f"environment {self._name} returned the reward {reward} from step; "
-                f"it must be finite"
+                f"it must be finite, as float32 too"
             )
         self._write(observation, out, "step")
-        ended = bool(terminated or truncated)
+        is_terminated = self._flag("terminated", terminated)
+        is_truncated = self._flag("truncated", truncated)
+        ended = is_terminated or is_truncated
         numbers = self._numbers(info) if self._info_keys else ()
-        return StepResult(reward, reward, bool(terminated), bool(truncated), ended, numbers)
+        return StepResult(reward, reward, is_terminated, is_truncated, ended, numbers)
 
     def close(self) -> None:
         self.env.close()
@@ -159,8 +162,24 @@ class GymnasiumEnv:
             f"environment {self._name}: {call} must return {names}; it returned {found}"
         )
 
+    def _flag(self, name: str, value: Any) -> bool:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        array = np.asarray(value)  # some return 0 and 1, or an array of one
+        if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+            raise EnvError(
+                f"environment {self._name} returned {name} of type {_type_name(value)} from step, "
+                f"{value!r:.50}; it must be a bool (step returns {_STEP_RETURNS})"
+            )
+        return bool(array.item())
+
     def _numbers(self, info: Mapping[str, Any]) -> list[float]:
         """Those under the info keys; NaN for one that is not there."""
+        if not isinstance(info, Mapping):
+            raise EnvError(
+                f"environment {self._name} returned an info of type {_type_name(info)} from step; "
+                f"with info_keys it must be a dict"
+            )
         numbers = []
         for key in self._info_keys:
             value = info.get(key, math.nan)

@@ -16,7 +16,7 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
-from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.envs.errors import FAILURES, EnvError, env_failure
 from accel_rl.functions import find_function, import_module
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
@@ -111,7 +111,7 @@ def probe_observations(factory: EnvFactory) -> Array:
             env.reset(out)
         except EnvError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(spec.name, "its first reset", error) from error
         found[:] = out
         rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def probe_env(factory: EnvFactory) -> Environment:
         env = factory()
     except EnvError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise env_failure(_name(factory), "its constructor", error) from error
     if not isinstance(env, Environment):
         raise EnvError(
@@ -169,7 +169,7 @@ def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Envir
 
     try:
         env = make()
-    except Exception as error:
+    except FAILURES as error:
         raise env_failure(name, "its constructor", error) from error
     if isinstance(env, gymnasium.Env):
         return GymnasiumEnv(lambda: env, name, info_keys)

@@ -315,13 +315,13 @@ def _agree(a: Tensor, b: Tensor) -> bool:
 def _call(path: str, what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"model={path}: {what} failed: {type(error).__name__}: {error}{_place(error)}"
         ) from error
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The last line of the user's own code that the error came through, in brackets."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_NOT_THEIRS):

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int) -> None:
-    """Write ``actions`` to ``out``, ``[n]``.
+def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int, first: int = 0) -> None:
+    """Write ``actions``, counted from ``first``, to ``out``, ``[n]``, counted from 0.
 
     Raises:
-        ValueError: they are not ``n`` integers in ``0 .. num_actions - 1``.
+        ValueError: they are not ``n`` integers in ``first .. first + num_actions - 1``.
     """
+    allowed = f"{first} .. {first + num_actions - 1}"
     given = np.asarray(actions)
     if given.shape != out.shape:
         raise ValueError(
@@ -21,14 +22,14 @@ def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int) -> Non
             f"one integer for each, shape {out.shape}"
         )
     if given.dtype.kind not in "iu":
-        raise ValueError(
-            f"got actions of dtype {given.dtype}; they must be integers in 0 .. {num_actions - 1}"
-        )
+        raise ValueError(f"got actions of dtype {given.dtype}; they must be integers in {allowed}")
     out[:] = given
+    if first:
+        out -= first
     # As unsigned integers, negative actions are larger than any allowed one: one pass finds both.
     if out.view(np.uint64).max() >= num_actions:
         bad = next(action for action in out.tolist() if not 0 <= action < num_actions)
-        raise ValueError(f"got the action {bad}; actions must be in 0 .. {num_actions - 1}")
+        raise ValueError(f"got the action {bad + first}; actions must be in {allowed}")
 
 
 def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:

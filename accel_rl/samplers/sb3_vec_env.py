@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from accel_rl.samplers.vector_env import Array, VectorEnv
@@ -49,7 +50,8 @@ class SB3VecEnv(VecEnv):
                 f"Stable-Baselines3 steps all at once and keeps observations: leave both out"
             )
         self._env = env
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        actions = spaces.Discrete(env.num_actions)  # from 0, as all policies there count
+        super().__init__(env.num_envs, env.single_observation_space, actions)
 
     def reset(self) -> Array:
         """First observations of new episodes."""
@@ -60,7 +62,7 @@ class SB3VecEnv(VecEnv):
 
     def step_async(self, actions: Array) -> None:
         """Release all environments; ``actions``: ``[num_envs]`` integers."""
-        self._env.send(actions)
+        self._env.send(np.asarray(actions) + self._env.first_action)
 
     def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
         """Wait for what `step_async` has released."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory, Environment, Resumable, close_all
+from accel_rl.envs.errors import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError
@@ -126,7 +127,7 @@ class Block:
             for action in _random_actions(rng, self._decorrelation_steps, env.spec.num_actions):
                 try:
                     ended = env.step(action, out).episode_ended
-                except Exception as error:
+                except FAILURES as error:
                     raise env_failure(env, self._indices[i], "step", error) from error
                 if ended:
                     self._reset(i, out)
@@ -173,7 +174,7 @@ class Block:
             return None
         try:
             return encode_state(env.get_state())
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(env, self._indices[i], "get_state", error) from error
 
     def _set_state(self, i: int, state: bytes) -> None:
@@ -185,7 +186,7 @@ class Block:
             )
         try:
             env.set_state(decode_state(state))
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(env, self._indices[i], "set_state", error) from error
 
     def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
@@ -211,7 +212,7 @@ class Block:
     def _reset(self, i: int, out: NDArray[Any]) -> None:
         try:
             self.envs[i].reset(out)
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(self.envs[i], self._indices[i], "reset", error) from error
 
 

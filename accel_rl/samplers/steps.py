@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment
+from accel_rl.envs.errors import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.errors import SamplerError
 
@@ -68,7 +69,7 @@ class Steps:
                 if all_info is not None:
                     all_info[k] = info if self._has_all(info) else nan
                 k += 1
-        except Exception as error:
+        except FAILURES as error:
             failed = k - first
             raise env_failure(envs[failed], columns[failed], "step", error) from error
         for name, view in (("reward", reward), ("raw_reward", raw_reward)):
@@ -92,7 +93,7 @@ class Steps:
         return len(info) > 0
 
 
-def env_failure(env: Environment, index: int, call: str, error: Exception) -> SamplerError:
+def env_failure(env: Environment, index: int, call: str, error: BaseException) -> SamplerError:
     """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
     return SamplerError(
         f"environment {index} ({env.spec.name}) failed in {call}: {type(error).__name__}: {error}"

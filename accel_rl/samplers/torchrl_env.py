@@ -75,7 +75,7 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
             raise NotImplementedError(
                 "all environments step at once: leave break_when_all_done out"
             )
-        action = tensordict["action"].cpu().numpy()
+        action = tensordict["action"].cpu().numpy() + self._env.first_action
         observation, reward, terminated, truncated, infos = self._env.step(action)
         flags = {"terminated": terminated, "truncated": truncated}
         return self._results(observation, infos["raw_reward"], flags, reward)

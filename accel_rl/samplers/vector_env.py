@@ -94,8 +94,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         copy: False: observations are read-only views of shared memory that stay as they are until
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
-    ``groups``: the environments of each group. ``num_actions``: ``n``. ``plan``: who runs where.
-    ``info_keys``: those that there are.
+    ``groups``: the environments of each group. ``num_actions``: ``n``.
+    ``first_action``: the first of these. ``plan``: who runs where. ``info_keys``: those that there
+    are.
 
     Raises:
         ValueError: an argument is out of range, does not fit the others, or the environment cannot
@@ -214,7 +215,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._check_open()
         self._check_received("step()")
         self._check_ready(self._all)
-        write_actions(self._pool.rollout.action[0], actions, self.num_actions)
+        self._write_actions(self._all, actions)
         try:
             self._release()
         except BaseException:
@@ -237,7 +238,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             raise SamplerError("all groups have been sent; call recv() first")
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
         self._check_ready(columns)
-        write_actions(self._pool.rollout.action[0, columns], actions, self.num_actions)
+        self._write_actions(columns, actions)
         group = self._to_send.popleft()
         self._pool.send(group, row=0)
         self._to_recv.append(group)
@@ -279,7 +280,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     def _describe(self, probe: Environment) -> None:
         """Spaces and metadata of one environment."""
         self.num_actions = probe.spec.num_actions
-        self.single_action_space = gymnasium.spaces.Discrete(self.num_actions)
+        self.first_action = probe.first_action if isinstance(probe, GymnasiumEnv) else 0
+        self.single_action_space = gymnasium.spaces.Discrete(
+            self.num_actions, start=self.first_action
+        )
         if isinstance(probe, GymnasiumEnv):
             self.single_observation_space = probe.env.observation_space
             self.spec, self.metadata = probe.env.spec, probe.env.metadata
@@ -292,6 +296,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         elif dtype.kind == "b":
             low, high = 0, 1
         self.single_observation_space = gymnasium.spaces.Box(low, high, shape, dtype.type)
+
+    def _write_actions(self, columns: slice, actions: Any) -> None:
+        out = self._pool.rollout.action[0, columns]
+        write_actions(out, actions, self.num_actions, self.first_action)
 
     def _release(self, command: int = STEP) -> None:
         """Send all groups and wait for them."""

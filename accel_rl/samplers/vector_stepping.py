@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, close_all
+from accel_rl.envs.errors import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed
@@ -117,12 +118,12 @@ class VectorBlock:
             self._seed(i, self._seeds[i])
         try:
             self.envs[i].reset(self._out[i])
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(self.envs[i], self._indices[i], "reset", error) from error
 
     def _seed(self, i: int, seed: np.random.SeedSequence) -> None:
         try:
             self.envs[i].seed(seed)
-        except Exception as error:
+        except FAILURES as error:
             raise env_failure(self.envs[i], self._indices[i], "seed", error) from error
         self._is_seeded[i] = True

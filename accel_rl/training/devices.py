@@ -14,6 +14,8 @@ from accel_rl.topology import gpu_numa_node
 
 def pick_device(name: str) -> torch.device:
     """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {name}; it must be auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     if name == "auto":

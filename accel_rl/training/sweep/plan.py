@@ -117,8 +117,9 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
     for key, values in lists.items():
-        for value in values:
-            if values.count(value) > 1:
+        numbers = [_number(value) for value in values]
+        for value, number in zip(values, numbers, strict=True):
+            if numbers.count(number) > 1:
                 raise ValueError(f"{key}={axes[key]} lists {value} twice")
     runs: dict[str, PlannedRun] = {}
     for combination in product(*lists.values()):
@@ -152,6 +153,14 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
         label = ", ".join([config.algo] * has_algo + pairs)
         runs[name] = PlannedRun(name, label, arguments, config)
     return list(runs.values())
+
+
+def _number(text: str) -> float | str:
+    """``text`` as a number if it is one, so that 1e-3 equals 0.001."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _values(key: str, text: str) -> list[str]:

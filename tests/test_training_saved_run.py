@@ -146,6 +146,8 @@ def observations(n: int) -> np.ndarray:
 def test_greedy_policy_takes_the_most_probable_action(kind: Any, pay) -> None:
     actions = load_policy(kind(pay), greedy=True)(observations(50))
     assert (actions.dtype, actions.tolist()) == (np.int64, [1] * 50)
+    actions = load_policy(kind(pay))(observations(0))
+    assert (actions.dtype, actions.shape) == (np.int64, (0,))
 
 
 def test_policy_draws_its_actions_by_its_seed(pay) -> None:
@@ -224,3 +226,5 @@ def test_policy_of_what_cannot_be_had_is_refused_in_one_message(pay, tmp_path, m
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="device=cuda, but torch finds no GPU here"):
         load_policy(pay, device="cuda")
+    with pytest.raises(ValueError, match="device is gpu; it must be auto, cpu or cuda"):
+        load_policy(pay, device="gpu")  # type: ignore[arg-type]

@@ -163,8 +163,8 @@ class GymnasiumEnv:
         )
 
     def _flag(self, name: str, value: Any) -> bool:
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
+        if value is True or value is False:
+            return value
         array = np.asarray(value)  # some return 0 and 1, or an array of one
         if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
             raise EnvError(

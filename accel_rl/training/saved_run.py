@@ -38,7 +38,7 @@ class SavedPolicy:
         self._rng = rng
 
     def __call__(self, step: NDArray[Any] | PolicyInput) -> NDArray[np.int64]:
-        """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
+        """Actions ``[n]``, counted from 0, for observations ``[n, ...]``, or for what a sampler gives a policy.
 
         The randomness in them comes from the policy's own generator, or from the sampler's.
 
@@ -50,6 +50,8 @@ class SavedPolicy:
         observation = np.array(given, order="C")
         self._check(observation)
         n = len(observation)
+        if n == 0:  # networks know no shape of nothing
+            return np.zeros(0, np.int64)
         uniform = step.uniform if isinstance(step, PolicyInput) else self._rng.random(n)
         action = self._agent.act(
             torch.from_numpy(observation).to(self._device),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+_FOLDERS = frozenset("/\\")
+
 
 def find_function(option: str, path: str) -> Callable[..., Any]:
     """What ``path`` names, ``module:function``; the module is imported.
@@ -37,7 +39,7 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
     Raises:
         ValueError: it cannot be imported.
     """
-    if not all(part.isidentifier() for part in name.split(".")):
+    if not all(name.split(".")) or not _FOLDERS.isdisjoint(name):
         raise ValueError(
             f"{option}={value}: {name!r} is no name of a module; give it as in an import, without "
             f"folders, and put its folder on PYTHONPATH"

@@ -153,6 +153,14 @@ def broken() -> Any:
     raise KeyError("lost")
 
 
+def test_error_in_close_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = Scripted()
+    monkeypatch.setattr(scripted, "close", sys.exit)
+    env, _ = wrap(scripted)
+    with pytest.raises(EnvError, match="scripted failed in close: SystemExit"):
+        env.close()
+
+
 def test_error_in_the_constructor_is_named_and_chained() -> None:
     with pytest.raises(EnvError, match=r"mine failed in its constructor: KeyError: 'lost'") as info:
         GymnasiumEnv(broken, "mine")

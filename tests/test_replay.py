@@ -276,3 +276,22 @@ def test_first_steps_of_a_replacement_are_not_valid_whatever_the_dtype(dtype: to
     steps = range(replay.low, replay.high)
     assert valid[1] == [step >= 2 and step not in lost for step in steps]
     assert valid[0] == valid[2] == [step >= 2 for step in steps]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_replacements_are_seen_in_scalar_observations_and_nan_is_none(dtype: torch.dtype) -> None:
+    spec = make(stack=1, slots=20).spec
+    spec = dataclasses.replace(spec, observation_shape=(), observation_dtype=dtype)
+    replay, nothing = Replay(spec, torch.device("cpu")), torch.zeros(T, B, dtype=torch.bool)
+    observation = torch.ones(T + 1, B, dtype=dtype)
+    if dtype.is_floating_point:
+        observation[:, 0] = torch.nan
+    batch = World(stack=1, waits=False).rollout()
+    batch = batch._replace(observation=observation, terminated=nothing, truncated=nothing)
+    replay.append(batch)
+    changed = observation.clone()
+    changed[0, 1] = 0
+    replay.append(batch._replace(observation=changed))
+    replay.append(batch)
+    valid = replay.gather(*everything(replay)).valid.view(-1, B)
+    assert torch.nonzero(~valid).tolist() == [[T - 1, 1]]

@@ -143,6 +143,7 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
         await_true(lambda: sampler.serve(policy) >= 0 and len(sampler._tracker._ended) == 2)
         episodes = sampler.take_episodes()
         while len([s for s in segments if s.observation[0, 2] == 0]) < 4 + 2:
+            assert sampler.steps < 20_000
             segments += serve_until(sampler, sampler.steps + 10)
         steps = sampler.steps
         assert sampler.generation == generation + 1 and sampler.num_agents == 2

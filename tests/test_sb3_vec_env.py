@@ -180,4 +180,6 @@ def test_actions_count_from_0_wherever_the_space_starts() -> None:
     assert env.action_space == gymnasium.spaces.Discrete(3)
     env.reset()
     assert env.step(np.arange(3))[1].tolist() == [FIRST, FIRST + 1, FIRST + 2]
+    with pytest.raises(ValueError, match=r"got the action 3; actions must be in 0 \.\. 2"):
+        env.step(np.arange(1, 4))
     env.close()

@@ -66,6 +66,10 @@ def test_each_option_that_may_be_an_integer_takes_ranges(key: str) -> None:
     assert [run.arguments[2] for run in runs] == [f"{key}=1", f"{key}=2"]
 
 
+def test_large_integers_are_told_apart() -> None:
+    assert len(plan_runs({"env": "catch", "seed": "9007199254740992,9007199254740993"})) == 2
+
+
 def test_dots_in_text_are_no_range() -> None:
     assert names(env="ALE/..Pong") == ["ALE-..Pong-a2c-0"]
 

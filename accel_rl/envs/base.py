@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from accel_rl.envs.errors import FAILURES
+
 Array = NDArray[Any]
 
 
@@ -158,7 +160,7 @@ def close_all(closables: Iterable[Any]) -> None:
     for each in closables:
         try:
             each.close()
-        except Exception as error:
+        except FAILURES as error:
             failures.append(error)
     if failures:
         raise failures[0]

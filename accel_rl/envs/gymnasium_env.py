@@ -149,7 +149,10 @@ class GymnasiumEnv:
         return StepResult(reward, reward, is_terminated, is_truncated, ended, numbers)
 
     def close(self) -> None:
-        self.env.close()
+        try:
+            self.env.close()
+        except FAILURES as error:
+            raise env_failure(self._name, "close", error) from error
 
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed
@@ -165,6 +168,8 @@ class GymnasiumEnv:
     def _flag(self, name: str, value: Any) -> bool:
         if value is True or value is False:
             return value
+        if isinstance(value, np.bool_):
+            return bool(value)
         array = np.asarray(value)  # some return 0 and 1, or an array of one
         if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
             raise EnvError(

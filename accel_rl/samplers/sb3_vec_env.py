@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.vector_env import Array, VectorEnv
 
 try:
@@ -62,7 +63,9 @@ class SB3VecEnv(VecEnv):
 
     def step_async(self, actions: Array) -> None:
         """Release all environments; ``actions``: ``[num_envs]`` integers."""
-        self._env.send(np.asarray(actions) + self._env.first_action)
+        counted = np.zeros(self.num_envs, np.int64)
+        write_actions(counted, actions, self._env.num_actions)
+        self._env.send(counted + self._env.first_action)
 
     def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
         """Wait for what `step_async` has released."""

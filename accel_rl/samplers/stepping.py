@@ -96,10 +96,13 @@ class Block:
         self.envs: list[Environment] = []
         self._seeds = [environment_seed(seed, index, restart) for index in self._indices]
         try:
-            for env_seed in self._seeds:
+            for index, env_seed in zip(self._indices, self._seeds, strict=True):
                 env = factory()
                 self.envs.append(env)
-                env.seed(env_seed.spawn(1)[0])
+                try:
+                    env.seed(env_seed.spawn(1)[0])
+                except FAILURES as error:
+                    raise env_failure(env, index, "seed", error) from error
         except BaseException:
             with suppress(Exception):
                 self.close()

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
+from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.vector_env import Array, VectorEnv
 
 try:
@@ -75,8 +76,10 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
             raise NotImplementedError(
                 "all environments step at once: leave break_when_all_done out"
             )
-        action = tensordict["action"].cpu().numpy() + self._env.first_action
-        observation, reward, terminated, truncated, infos = self._env.step(action)
+        action = np.zeros(self._env.num_envs, np.int64)
+        write_actions(action, tensordict["action"].cpu().numpy(), self._env.num_actions)
+        results = self._env.step(action + self._env.first_action)
+        observation, reward, terminated, truncated, infos = results
         flags = {"terminated": terminated, "truncated": truncated}
         return self._results(observation, infos["raw_reward"], flags, reward)
 

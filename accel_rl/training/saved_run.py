@@ -38,8 +38,9 @@ class SavedPolicy:
         self._rng = rng
 
     def __call__(self, step: NDArray[Any] | PolicyInput) -> NDArray[np.int64]:
-        """Actions ``[n]``, counted from 0, for observations ``[n, ...]``, or for what a sampler gives a policy.
+        """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
 
+        They count from 0, also where the environment's action space starts elsewhere.
         The randomness in them comes from the policy's own generator, or from the sampler's.
 
         Raises:

@@ -19,7 +19,10 @@ def zeros_in_huge_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, prod(shape) * dtype.itemsize, flags=flags)
+    try:
+        memory = mmap.mmap(-1, prod(shape) * dtype.itemsize, flags=flags)
+    except OSError:  # there is not as much
+        return torch.zeros(shape, dtype=dtype)  # which says how much was wanted
     with suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -380,7 +380,6 @@ class Replay:
 
 def _rows_differ(first: Tensor, second: Tensor) -> Tensor:
     """``[B]`` bool, of ``[B, ...]`` each: byte by byte; eight at a time where they come so."""
-    first, second = first.flatten(1), second.flatten(1)
-    if first.shape[1] * first.itemsize % 8 == 0:
-        first, second = first.view(torch.int64), second.view(torch.int64)
-    return (first != second).any(1)
+    first, second = (each.reshape(len(each), -1).contiguous() for each in (first, second))
+    unit = torch.uint8 if first.shape[1] * first.itemsize % 8 else torch.int64
+    return (first.view(unit) != second.view(unit)).any(1)

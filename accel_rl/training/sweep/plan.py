@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -157,10 +158,10 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
 
 def _number(text: str) -> float | str:
     """``text`` as a number if it is one, so that 1e-3 equals 0.001."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):  # large integers are no floats
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _values(key: str, text: str) -> list[str]:

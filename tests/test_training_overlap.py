@@ -341,7 +341,7 @@ def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
     [
         (("checkpoint_interval=80", "overlap=true"), "no effect with checkpoint_interval=80"),
         (("algo=ga3c", "overlap=true"), "algo=ga3c samples and learns at the same time"),
-        (("algo=appo", "overlap=true"), "pull_steps=64 changes them within; use pull_steps=null"),
+        (("algo=appo", "overlap=true"), "pull_steps=64 changes them within; use pull_steps=none"),
     ],
 )
 def test_what_cannot_overlap_is_refused(arguments: tuple[str, ...], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Functions of the user's own, which options name as ``module:function``."""
+"""Code of the user's own: functions that options name as ``module:function``, and failures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+FAILURES = (Exception, SystemExit)
+"""of code that is not ours: where that calls sys.exit(), a run is to say so, not to end quietly"""
 _FOLDERS = frozenset("/\\")
 
 
@@ -53,7 +55,7 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
         raise ValueError(
             f"{option}={value}: the module {name} cannot be imported ({error}); {hint}"
         ) from error
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise ValueError(
             f"{option}={value}: the module {name} cannot be imported: "
             f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.errors import FAILURES
+from accel_rl.functions import FAILURES
 
 Array = NDArray[Any]
 

@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
-from accel_rl.envs.errors import FAILURES, EnvError, env_failure
+from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.functions import FAILURES
 
 _STEP_RETURNS = "observation, reward, terminated, truncated, info"
 _LARGEST = float(np.finfo(np.float32).max)

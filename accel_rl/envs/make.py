@@ -16,8 +16,8 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
-from accel_rl.envs.errors import FAILURES, EnvError, env_failure
-from accel_rl.functions import find_function, import_module
+from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.functions import FAILURES, find_function, import_module
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 

@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from accel_rl.functions import find_function
+from accel_rl.functions import FAILURES, find_function
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import QModel
 
@@ -315,7 +315,7 @@ def _agree(a: Tensor, b: Tensor) -> bool:
 def _call(path: str, what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise ValueError(
             f"model={path}: {what} failed: {type(error).__name__}: {error}{_place(error)}"
         ) from error

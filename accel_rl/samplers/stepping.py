@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory, Environment, Resumable, close_all
-from accel_rl.envs.errors import FAILURES
+from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import SamplerError

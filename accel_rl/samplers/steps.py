@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment
-from accel_rl.envs.errors import FAILURES
+from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.errors import SamplerError
 

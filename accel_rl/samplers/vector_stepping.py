@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, close_all
-from accel_rl.envs.errors import FAILURES
+from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.stepping import Carry, EnvStates, environment_seed

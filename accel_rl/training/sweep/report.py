@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -194,11 +194,11 @@ def _markdown(
             "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
             "mean. In brackets: 95 % interval, stratified bootstrap over the runs of each game, "
             f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scored))}.",
-            *_means("score", scored, lambda score: score.value),
+            *_means("score", scored, [score.value for score in scored]),
         ]
         for column in _info_columns(scored):
             key = column.removeprefix(_INFO).removesuffix("_mean")
-            lines += _means(key, scored, lambda score, c=column: score.info.get(c, math.nan))  # type: ignore[misc]
+            lines += _means(key, scored, [score.info.get(column, math.nan) for score in scored])
     without = [name for name, score in scores.items() if score is None]
     if without:
         lines += ["", "## Finished, but no game", "", *(f"- {name}" for name in without)]
@@ -219,17 +219,20 @@ def _info_columns(scores: Iterable[Score | None]) -> list[str]:
     return list(dict.fromkeys(column for score in scores if score for column in score.info))
 
 
-def _means(name: str, scores: Sequence[Score], value: Callable[[Score], float]) -> list[str]:
-    """A section: the mean over the runs of each environment and configuration, which tell it."""
+def _means(name: str, scores: Sequence[Score], values: Sequence[float]) -> list[str]:
+    """A section: the mean of ``values``, one of each score, by environment and configuration.
+
+    NaN counts nowhere.
+    """
     labels = list(dict.fromkeys(score.label for score in scores))
+    cells: dict[tuple[str, str], list[float]] = {}
+    for score, value in zip(scores, values, strict=True):
+        if not math.isnan(value):
+            cells.setdefault((score.env, score.label), []).append(value)
     rows = []
     for env in dict.fromkeys(score.env for score in scores):
-        row = [env]
-        for label in labels:
-            values = [value(each) for each in scores if (each.env, each.label) == (env, label)]
-            known = [each for each in values if math.isfinite(each)]
-            row.append(f"{np.mean(known):,.2f}" if known else "none")
-        rows.append(row)
+        known = [cells.get((env, label)) for label in labels]
+        rows.append([env, *(f"{np.mean(each):,.2f}" if each else "none" for each in known)])
     return ["", f"## Mean {name} of each game", "", *_table(["env", *labels], rows)]
 
 

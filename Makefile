@@ -2,6 +2,7 @@
 #   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
 #   make test             passes the tests
 #   make test-learning    learning on three seeds and other slow tests, minutes long
+#   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
 #   make format           formats and mends what can be mended
@@ -14,6 +15,7 @@ RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 BIN := .venv/bin
 # Two at a time: many tests wait, or compute in one thread. More would disturb those that measure time.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2
+EMULATED_GPU := build/emulated_gpu/device.so
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export PIP_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
@@ -29,7 +31,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning check docs format clean
+.PHONY: help train test test-learning test-gpu check docs format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
@@ -40,6 +42,14 @@ test: .venv/.ready-to-test
 
 test-learning: .venv/.ready-to-test
 	$(PYTEST) -m learning
+
+# What is captured, which CUDA alone can do, needs a real one.
+test-gpu: .venv/.ready-to-test
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then $(PYTEST) -m gpu; else \
+	    $(BIN)/python tests/emulated_gpu/build.py $(EMULATED_GPU) && \
+	    EMULATED_GPU=$(CURDIR)/$(EMULATED_GPU) EMULATED_GPUS=2 PYTHONPATH=$(CURDIR)/tests/emulated_gpu \
+	        $(PYTEST) -m gpu -k "not captured"; \
+	fi
 
 check: .venv/.ready-to-test
 	$(BIN)/ruff format --check

@@ -1,0 +1,171 @@
+"""Importing this gives torch emulated GPUs: `torch.cuda` over the library of `build.py`.
+
+Only what accel_rl and its tests use. NCCL is gloo, by way of the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.storage import _StorageBase
+
+_BYTES = 8 << 30
+
+
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("device", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_device = _load(os.environ["EMULATED_GPU"])
+_numbers = itertools.count(1)
+_is_initialized = False
+
+
+def _index(device: Any = None) -> int:
+    if not isinstance(device, int | None):
+        device = torch.device(device).index
+    return _device.current_device() if device is None else device
+
+
+class Stream:
+    """``number``: of a stream that there is already; 0 is each device's default stream."""
+
+    def __init__(self, device: Any = None, *, number: int | None = None) -> None:
+        self.device = torch.device("cuda", _index(device))
+        self._number = next(_numbers) if number is None else number
+
+    def synchronize(self) -> None:
+        _device.host_waits(self.device.index, self._number)
+
+    def wait_stream(self, stream: Stream) -> None:
+        _device.stream_waits(self.device.index, self._number, stream._number)
+
+    def make_current(self) -> None:
+        _device.exchange_device(self.device.index)
+        _device.set_stream(self.device.index, self._number)
+
+
+def current_stream(device: Any = None) -> Stream:
+    index = _index(device)
+    return Stream(index, number=_device.current_stream(index))
+
+
+@contextmanager
+def stream(stream: Stream) -> Iterator[None]:
+    device, before = _device.current_device(), current_stream(stream.device)
+    stream.make_current()
+    try:
+        yield
+    finally:
+        before.make_current()
+        _device.exchange_device(device)
+
+
+def _initialize() -> None:
+    global _is_initialized
+    _is_initialized = True
+
+
+def _set_device(device: Any) -> None:
+    _initialize()
+    _device.exchange_device(_index(device))
+
+
+def _check_error(error: int) -> None:
+    if error:
+        raise RuntimeError(f"CUDA error {error}")
+
+
+def _properties(device: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(pci_domain_id=0, pci_bus_id=_index(device), pci_device_id=0)
+
+
+def _sync_debug_mode(mode: str | int) -> None:
+    _device.forbid_waits(mode in ("error", 2))
+
+
+vars(torch.cuda).update(
+    is_available=lambda: True,
+    is_initialized=lambda: _is_initialized,
+    _lazy_init=_initialize,
+    device_count=_device.device_count,
+    current_device=_device.current_device,
+    set_device=_set_device,
+    _exchange_device=_device.exchange_device,
+    _maybe_exchange_device=_device.exchange_device,
+    get_device_name=lambda device=None: "emulated",
+    get_device_properties=_properties,
+    is_bf16_supported=lambda *_: True,
+    mem_get_info=lambda device=None: (_BYTES // 2, _BYTES),
+    manual_seed_all=lambda seed: None,
+    synchronize=lambda device=None: _device.host_waits_for_device(_index(device)),
+    get_sync_debug_mode=lambda: 2 * _device.forbids_waits(),
+    set_sync_debug_mode=_sync_debug_mode,
+    Stream=Stream,
+    stream=stream,
+    current_stream=current_stream,
+    cudart=lambda: SimpleNamespace(
+        cudaHostRegister=lambda memory, size, flags: _device.register_memory(memory, size),
+        cudaHostUnregister=_device.unregister_memory,
+    ),
+    check_error=_check_error,
+)
+
+
+def _tensor_of(storage: Any) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _moving(real: Any) -> Any:
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        if "cuda" in (self.device.type, torch.device(device).type):
+            return _tensor_of(self).to(device).untyped_storage()
+        return real(self, device=device, non_blocking=non_blocking)
+
+    return to
+
+
+def _cloning(real: Any) -> Any:
+    def clone(self: Any) -> Any:
+        on_gpu = self.device.type == "cuda"
+        return _tensor_of(self).clone().untyped_storage() if on_gpu else real(self)
+
+    return clone
+
+
+# A torch without CUDA makes no storage there of itself.
+_StorageBase.to = _moving(_StorageBase.to)
+_StorageBase.clone = _cloning(_StorageBase.clone)
+
+
+def _by_way_of_the_cpu(real: Any) -> Any:
+    def collective(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        if not tensor.is_cuda:
+            return real(tensor, *arguments, **options)
+        on_cpu = tensor.cpu()
+        real(on_cpu, *arguments, **options)
+        tensor.copy_(on_cpu)
+
+    return collective
+
+
+def _through_gloo(real: Any) -> Any:
+    return lambda backend=None, **options: real("gloo", **options)
+
+
+dist.init_process_group = _through_gloo(dist.init_process_group)
+for _name in ("all_reduce", "broadcast"):
+    setattr(dist, _name, _by_way_of_the_cpu(getattr(dist, _name)))

@@ -283,7 +283,7 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
                 f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
                 "leave it out"
             )
-    return dataclasses.replace(read_config(Path(run_dir)), resume=run_dir)
+    return dataclasses.replace(read_config(run_dir), resume=run_dir)
 
 
 def _is_list(option: Option, text: str) -> bool:

@@ -113,7 +113,7 @@ class EvaluationReport:
 
 
 def evaluate_run(
-    run_dir: Path, options: EvaluateOptions, console: Console | None = None
+    run_dir: str | Path, options: EvaluateOptions, console: Console | None = None
 ) -> EvaluationReport:
     """Plays, writes the report to ``out`` and returns it; progress is shown on ``console``.
 
@@ -123,6 +123,7 @@ def evaluate_run(
         SamplerError: this is not Linux and ``serial`` is false, or a worker failed.
         OSError: ``out`` could not be written.
     """
+    run_dir = Path(run_dir)
     config = read_config(run_dir)
     checkpoint = latest_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "evaluation.json"

@@ -74,7 +74,7 @@ class Game:
     frames_per_second: float
 
 
-def play(run_dir: Path, options: PlayOptions, console: Console | None = None) -> Game:
+def play(run_dir: str | Path, options: PlayOptions, console: Console | None = None) -> Game:
     """Plays a game, writes the film and tells of it; progress is shown on ``console``.
 
     Raises:
@@ -82,6 +82,7 @@ def play(run_dir: Path, options: PlayOptions, console: Console | None = None) ->
             the way.
         OSError: ``out`` could not be written.
     """
+    run_dir = Path(run_dir)
     config = read_config(run_dir)
     checkpoint = latest_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "game.mp4"

@@ -73,7 +73,7 @@ class PlotOptions:
         return SCORE if self.what == "scores" else self.what
 
 
-def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
+def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> list[Group]:
     """Draws the mean curve of each group of runs that differ in the seed alone: of their scores, or
     of the column that ``options.what`` names.
 
@@ -86,11 +86,12 @@ def plot(run_dirs: Sequence[Path], options: PlotOptions) -> list[Group]:
             twice, or ``out`` is in the way.
         OSError: ``out`` could not be written.
     """
-    check_named(run_dirs)
+    runs = [Path(run_dir) for run_dir in run_dirs]
+    check_named(runs)
     column = options.column
     if column != SCORE:
-        check_column(run_dirs, column, tuple(_FILES))
-    curves = [read_curve(run_dir, options.x, column) for run_dir in run_dirs]
+        check_column(runs, column, tuple(_FILES))
+    curves = [read_curve(run, options.x, column) for run in runs]
     groups = make_groups(curves, options.x, column)
     check_output(options.path, (".png",), overwrite=options.overwrite)
     write_whole(options.path, _draw(groups, options.x, column))

@@ -91,7 +91,7 @@ def load_policy(
         ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
             made here, or there is no such device.
     """
-    config = read_config(Path(run_dir))
+    config = read_config(run_dir)
     path = latest_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
     spec = probe_spec(factory_of(config))
@@ -99,7 +99,7 @@ def load_policy(
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 
 
-def read_config(run_dir: Path) -> TrainConfig:
+def read_config(run_dir: str | Path) -> TrainConfig:
     """The resolved config of the run in ``run_dir``, every option as it was.
 
     Options that are newer than the run have the values of its preset.
@@ -108,6 +108,7 @@ def read_config(run_dir: Path) -> TrainConfig:
         ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
             read or is not one that this version of accel_rl understands.
     """
+    run_dir = Path(run_dir)
     path = run_dir / "config.yaml"
     try:
         path.stat()  # not is_file(), which from Python 3.14 on takes what it cannot read for absent

@@ -51,10 +51,18 @@ def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
 def test_captured_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
-    run = Run(name, Capture(CUDA), CUDA)
+    update_without_waiting(Run(name, Capture(CUDA), CUDA), forbidding_waits)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_eager_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
+    update_without_waiting(Run(name, EAGER, CUDA), forbidding_waits)
+
+
+def update_without_waiting(run: Run, forbidding_waits: Any) -> None:
     batches = [batch for batch in rollouts(CUDA, 12) if len(batch.final_step) == 0]
     for number, batch in enumerate(batches):
-        # Compiled and recorded after four.
+        # What is captured is compiled and recorded after four.
         with forbidding_waits() if number >= 4 else nullcontext():
             run.update(batch, progress=number / len(batches))
 

@@ -45,7 +45,10 @@ test-learning: .venv/.ready-to-test
 
 # What is captured, which CUDA alone can do, needs a real one.
 test-gpu: .venv/.ready-to-test
-	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then $(PYTEST) -m gpu; else \
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
+	    $(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU here; to emulate one, install a torch without CUDA")' && \
+	    $(PYTEST) -m gpu; \
+	else \
 	    $(BIN)/python tests/emulated_gpu/build.py $(EMULATED_GPU) && \
 	    EMULATED_GPU=$(CURDIR)/$(EMULATED_GPU) EMULATED_GPUS=2 PYTHONPATH=$(CURDIR)/tests/emulated_gpu \
 	        $(PYTEST) -m gpu -k "not captured"; \

@@ -27,7 +27,8 @@ thread_local DeviceIndex current_device = 0;
 thread_local std::map<int, int64_t> current_streams;  // by device
 thread_local bool is_in_kernel = false;               // its copies to the CPU and back are none of the program's
 bool forbids_waits = false;
-std::map<size_t, size_t> pinned;  // bytes, by the first one
+auto& pinned = *new std::map<size_t, size_t>;         // bytes, by the first one
+auto& kernel_mutex = *new std::recursive_mutex;       // one operation at a time; never taken while one has `order::mutex`
 
 int count_devices() {
   const char* number = std::getenv("EMULATED_GPUS");
@@ -42,12 +43,17 @@ void count_use(const Tensor& tensor, bool writes, const std::string& operation) 
   order::count_use(tensor, stream_on(tensor.device().index()), writes, operation);
 }
 
-// The host waits for the current stream, since it needs what ``operation`` gives.
-void wait_for(const std::string& operation) {
+void host_waits(order::StreamKey stream) {
+  std::vector<order::Copy> ended;
+  Lock lock(order::mutex);
+  order::host_waits(stream, ended);
+}
+
+// The host waits for the current stream of ``tensor``'s device, since it needs what ``operation`` gives.
+void wait_for(const Tensor& tensor, const std::string& operation) {
   if (is_in_kernel) return;
   TORCH_CHECK(!forbids_waits, operation, " waits for the device");
-  Lock lock(order::mutex);
-  order::host_waits(stream_on(current_device));
+  host_waits(stream_on(tensor.device().index()));
 }
 
 bool is_pinned(const void* memory) {
@@ -183,8 +189,6 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
   static const std::set<std::string> reads_sizes = {
       "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::equal",
   };
-  static const std::set<std::string> takes_cpu_indices = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"};
-  if (reads_sizes.count(name)) wait_for(name);
   const size_t num_arguments = schema.arguments().size(), first = stack->size() - num_arguments;
   auto each_tensor = [](const c10::IValue& value, auto handle) {
     if (value.isTensor()) handle(value.toTensor());
@@ -192,11 +196,14 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
     else if (value.isOptionalTensorList())
       for (const auto& tensor : value.toOptionalTensorVector()) if (tensor) handle(*tensor);
   };
+  if (reads_sizes.count(name)) wait_for((*stack)[first].toTensor(), name);
+  Lock lock(kernel_mutex);
   for (size_t i = 0; i < num_arguments; ++i) {
     auto& value = (*stack)[first + i];
+    const bool is_index = value.isOptionalTensorList();  // which may be on the CPU
     const auto* alias = schema.arguments()[i].alias_info();
     each_tensor(value, [&](const Tensor& tensor) {
-      TORCH_CHECK(!tensor.defined() || tensor.is_cuda() || tensor.dim() == 0 || takes_cpu_indices.count(name),
+      TORCH_CHECK(!tensor.defined() || tensor.is_cuda() || tensor.dim() == 0 || is_index,
                   "Expected all tensors to be on the same device, but found cuda and cpu in ", name);
       count_use(tensor, alias && alias->isWrite(), name);
     });
@@ -231,24 +238,24 @@ Tensor on_cpu(const Tensor& tensor) {
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   c10::impl::ExcludeDispatchKeyGuard without_gradient(c10::autograd_dispatch_keyset);
   if (self.numel() == 0) return self;
+  Lock lock(kernel_mutex);
   auto from = on_cpu(source).expand(self.sizes()), to = on_cpu(self);
   count_use(source, false, "copy_");
   count_use(self, true, "copy_");
   const bool to_host = self.is_cpu(), is_transfer = to_host || source.is_cpu();
-  const Tensor& host = to_host ? self : source;
+  const Tensor &host = to_host ? self : source, &there = to_host ? source : self;
   if (is_in_kernel || !is_transfer) {
     to.copy_(from);
   } else if (!non_blocking || !is_pinned(host.data_ptr())) {
     if (non_blocking) TORCH_CHECK(!to_host, "a copy to the host that it does not wait for needs pinned memory");
-    wait_for("a copy of memory that is not pinned");
+    wait_for(there, "a copy of memory that is not pinned");
     to.copy_(from);
   } else {
-    const auto stream = stream_on((to_host ? source : self).device().index());
     Tensor content = to_host ? from.to(to.dtype()).clone() : on_cpu(source).clone();
     if (!to_host) to.copy_(from);
     else if (to.is_non_overlapping_and_dense()) std::memset(to.data_ptr(), 0x7f, to.nbytes());
     Lock lock(order::mutex);
-    order::copies.push_back({{stream}, to_host, on_cpu(host), content});
+    order::copies.push_back({{stream_on(there.device().index())}, to_host, on_cpu(host), content});
   }
   return self;
 }
@@ -316,7 +323,8 @@ const Tensor& resize_(const Tensor& self, c10::SymIntArrayRef size, std::optiona
 
 at::Scalar read_scalar(const Tensor& self) {
   count_use(self, false, "item");
-  wait_for("item");
+  wait_for(self, "item");
+  Lock lock(kernel_mutex);
   c10::impl::ExcludeDispatchKeyGuard without_gradient(c10::autograd_dispatch_keyset);
   return at::_local_scalar_dense(on_cpu(self));
 }
@@ -373,26 +381,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   module.def("current_stream", [](int device) { return current_streams[device]; });
   module.def("set_stream", [](int device, int64_t stream) { current_streams[device] = stream; });
-  module.def("stream_waits", [](int device, int64_t waiting, int64_t stream) {
+  module.def("stream_waits", [](int device, int64_t waiting, int other_device, int64_t stream) {
     Lock lock(order::mutex);
-    order::stream_waits(order::stream_key(device, waiting), order::stream_key(device, stream));
-  });
-  module.def("host_waits", [](int device, int64_t stream) {
-    Lock lock(order::mutex);
-    order::host_waits(order::stream_key(device, stream));
+    order::stream_waits(order::stream_key(device, waiting), order::stream_key(other_device, stream));
   }, without_gil);
-  module.def("host_waits_for_device", [](int device) {
-    Lock lock(order::mutex);
-    order::host_waits_for_device(device);
-  }, without_gil);
+  module.def("host_waits", [](int device, int64_t stream) { host_waits(order::stream_key(device, stream)); }, without_gil);
   module.def("forbid_waits", [](bool forbids) { forbids_waits = forbids; });
   module.def("forbids_waits", [] { return forbids_waits; });
   module.def("register_memory", [](size_t memory, size_t size) {
     Lock lock(order::mutex);
     return pinned.emplace(memory, size).second ? 0 : 712;  // cudaErrorHostMemoryAlreadyRegistered
-  });
+  }, without_gil);
   module.def("unregister_memory", [](size_t memory) {
     Lock lock(order::mutex);
     return pinned.erase(memory) ? 0 : 713;  // cudaErrorHostMemoryNotRegistered
-  });
+  }, without_gil);
 }

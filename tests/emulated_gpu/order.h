@@ -2,9 +2,12 @@
 //
 // Everything on the emulated GPU happens at once. What a real one may do later or at the same time is found by clocks,
 // as in detectors of races between threads: each stream counts its uses of memory, and knows which ones of the other
-// streams its next use comes after. A copy between pinned memory and the GPU that the host does not wait for is made late:
-// to the host when the host has waited, before which the memory holds rubbish; from the host at once, but what it read must
-// still be there then. All functions need `mutex`.
+// streams its next use comes after. A copy between pinned memory and the GPU that the host does not wait for ends late:
+// to the host when the host has waited, before which the memory holds rubbish; from the host at once, but what it read
+// must still be there then.
+//
+// All functions need `mutex`. With it nothing may be freed that Python may own, whose lock others hold while they wait for
+// `mutex`. What there is of these variables at the end of the process stays: they may hold memory of modules that have gone.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -44,16 +47,14 @@ struct Copy {
   at::Tensor content;
 };
 
-inline std::recursive_mutex mutex;
-inline std::map<StreamKey, Clock> clocks;
-inline Clock host;  // what the host has waited for, which all that it starts comes after
-inline std::map<size_t, Block> blocks;  // by their first byte
-inline std::map<StreamKey, std::vector<Use>> freed;  // uses of memory that has been freed, by the block's stream
-inline std::vector<Copy> copies;                     // that the host has not waited for
-inline int64_t num_waits = 0;
+inline auto& mutex = *new std::recursive_mutex;
+inline auto& clocks = *new std::map<StreamKey, Clock>;
+inline auto& host = *new Clock;  // what the host has waited for, which all that it starts comes after
+inline auto& blocks = *new std::map<size_t, Block>;  // by their first byte
+inline auto& freed = *new std::map<StreamKey, std::vector<Use>>;  // uses of freed memory, by the block's stream
+inline auto& copies = *new std::vector<Copy>;                     // that the host has not waited for
 
 inline StreamKey stream_key(int device, int64_t stream) { return device * 1'000'000 + stream; }
-inline int device_of(StreamKey stream) { return stream / 1'000'000; }
 
 inline void merge(Clock& clock, const Clock& other) {
   for (const auto& [stream, number] : other) clock[stream] = std::max(clock[stream], number);
@@ -84,17 +85,14 @@ inline void count_use(const at::Tensor& tensor, StreamKey stream, bool writes, c
                 use.operation, " in stream ", use.stream, ", which uses the same memory; use Stream.wait_stream");
     if (use.stream == stream && use.begin == begin && use.end == end && use.writes == writes) {
       use.number = number;
+      use.operation = operation;
       is_known = true;
     }
   }
   if (!is_known) uses.push_back({stream, number, begin, end, writes, operation});
-  // Those that everything on all streams comes after say nothing any more.
-  if (uses.size() % 256 == 0) {
-    auto is_over = [](const Use& use) {
-      return std::all_of(clocks.begin(), clocks.end(), [&](auto& each) { return is_before(use, each.first); });
-    };
-    uses.erase(std::remove_if(uses.begin(), uses.end(), is_over), uses.end());
-  }
+  // Those that the host has waited for say nothing any more.
+  auto is_over = [](const Use& use) { return host[use.stream] >= use.number; };
+  if (uses.size() % 256 == 0) uses.erase(std::remove_if(uses.begin(), uses.end(), is_over), uses.end());
 }
 
 inline void allocate(void* memory, size_t size, StreamKey stream) {
@@ -102,7 +100,8 @@ inline void allocate(void* memory, size_t size, StreamKey stream) {
     TORCH_CHECK(is_before(use, stream), "memory was freed, and is given out again in stream ", stream, ", while stream ",
                 use.stream, " may still use it in ", use.operation, "; keep the tensor until one has waited for the other");
   freed[stream].clear();
-  blocks[reinterpret_cast<size_t>(memory)] = {size, stream, {}};
+  const size_t begin = reinterpret_cast<size_t>(memory);
+  blocks[begin] = {size, stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}};
 }
 
 inline void release(void* memory) {
@@ -124,25 +123,20 @@ inline bool are_equal(const at::Tensor& one, const at::Tensor& other) {
   return std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-// The host waits for ``stream``.
-inline void host_waits(StreamKey stream) {
-  ++num_waits;
+// The host waits for ``stream``; ``ended``, for the copies that have, is to be freed without `mutex`.
+inline void host_waits(StreamKey stream, std::vector<Copy>& ended) {
   merge(host, clock_of(stream));
   for (auto& each : clocks) merge(each.second, host);
-  std::vector<Copy> ended, others;
-  for (auto& copy : copies) (copy.streams.count(stream) ? ended : others).push_back(copy);
-  copies.swap(others);
+  auto goes_on = [&](const Copy& copy) { return !copy.streams.count(stream); };
+  auto place = std::stable_partition(copies.begin(), copies.end(), goes_on);
+  ended.assign(std::make_move_iterator(place), std::make_move_iterator(copies.end()));
+  copies.erase(place, copies.end());
+  const c10::InferenceMode anything_may_be_written;
   for (auto& copy : ended) {
     if (copy.to_host) copy.host.copy_(copy.content);
     else TORCH_CHECK(are_equal(copy.host, copy.content), "pinned memory ", copy.host.sizes(),
                      " has changed before its copy to the GPU was waited for");
   }
-}
-
-inline void host_waits_for_device(int device) {
-  const auto known = clocks;
-  for (const auto& each : known)
-    if (device_of(each.first) == device) host_waits(each.first);
 }
 
 }  // namespace order

@@ -6,7 +6,6 @@ Only what accel_rl and its tests use. NCCL is gloo, by way of the CPU.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ def _load(path: str) -> Any:
 
 
 _device = _load(os.environ["EMULATED_GPU"])
-_numbers = itertools.count(1)
+_num_streams = 1
 _is_initialized = False
 
 
@@ -45,13 +44,15 @@ class Stream:
 
     def __init__(self, device: Any = None, *, number: int | None = None) -> None:
         self.device = torch.device("cuda", _index(device))
-        self._number = next(_numbers) if number is None else number
+        global _num_streams
+        self._number = _num_streams if number is None else number
+        _num_streams += number is None
 
     def synchronize(self) -> None:
         _device.host_waits(self.device.index, self._number)
 
     def wait_stream(self, stream: Stream) -> None:
-        _device.stream_waits(self.device.index, self._number, stream._number)
+        _device.stream_waits(self.device.index, self._number, stream.device.index, stream._number)
 
     def make_current(self) -> None:
         _device.exchange_device(self.device.index)
@@ -84,6 +85,11 @@ def _set_device(device: Any) -> None:
     _device.exchange_device(_index(device))
 
 
+def _synchronize(device: Any = None) -> None:
+    for number in range(_num_streams):
+        _device.host_waits(_index(device), number)
+
+
 def _check_error(error: int) -> None:
     if error:
         raise RuntimeError(f"CUDA error {error}")
@@ -111,7 +117,7 @@ vars(torch.cuda).update(
     is_bf16_supported=lambda *_: True,
     mem_get_info=lambda device=None: (_BYTES // 2, _BYTES),
     manual_seed_all=lambda seed: None,
-    synchronize=lambda device=None: _device.host_waits_for_device(_index(device)),
+    synchronize=_synchronize,
     get_sync_debug_mode=lambda: 2 * _device.forbids_waits(),
     set_sync_debug_mode=_sync_debug_mode,
     Stream=Stream,

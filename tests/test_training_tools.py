@@ -182,8 +182,9 @@ def test_progress_in_a_terminal_is_a_bar_that_goes_away() -> None:
     console = Console(force_terminal=True, width=80, color_system=None)
     with console.capture() as capture, show_progress(console, "steps", 8) as show:
         show(4)
+        show(9)
     assert "steps" in capture.get()
-    assert "50%" in capture.get()
+    assert "last games" in capture.get()
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
@@ -191,7 +192,9 @@ def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
     console = Console(width=80, force_terminal=False)
     with console.capture() as capture, show_progress(console, "steps", 8000) as show:
         show(4000)
-    assert capture.get() == "steps: 4,000 of 8,000\n"
+        show(8001)
+    said = "steps: 4,000 of 8,000\nsteps: all 8,000; the last games are played to their end\n"
+    assert capture.get() == said
 
 
 def test_version_is_told(capfd) -> None:

@@ -32,12 +32,18 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
 def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how many of ``total`` are done, and shows it.
 
-    A bar in a terminal; elsewhere a line now and then.
+    A bar in a terminal; elsewhere a line now and then. More than ``total`` are what games that have
+    begun take to their end.
     """
     if console.is_terminal and not console.is_dumb_terminal:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task(what, total=total)
-            yield lambda done: progress.update(task, completed=done)
+
+            def update(done: int) -> None:
+                name = what if done <= total else "the last games"
+                progress.update(task, completed=done, description=name)
+
+            yield update
         return
     shown = perf_counter()
 
@@ -45,6 +51,9 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
         nonlocal shown
         if perf_counter() - shown >= LINE_SECONDS:
             shown = perf_counter()
-            console.print(f"{what}: {done:,} of {total:,}", highlight=False, soft_wrap=True)
+            text = f"{what}: {done:,} of {total:,}"
+            if done > total:
+                text = f"{what}: all {total:,}; the last games are played to their end"
+            console.print(text, highlight=False, soft_wrap=True)
 
     yield show

@@ -81,7 +81,7 @@ def test_ga3c_learns_catch_with_three_seeds(seed: int, tmp_path: Path) -> None:
 
 def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> None:
     learner = dataclasses.replace(
-        LEARNER, tuner=True, tuner_interval_seconds=0.2, max_agents=4, num_trainers=2
+        LEARNER, tuner=True, tuner_interval_seconds=0.05, max_agents=4, num_trainers=2
     )
     config = dataclasses.replace(CONFIG, learner=learner, total_steps=8_000, log_interval=2_000)
     result = run(config, tmp_path / "run")
@@ -160,7 +160,11 @@ def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
 
     monkeypatch.setattr(Evaluator, "evaluate", take_long)
     config = dataclasses.replace(
-        CONFIG, evaluation_interval=1_000, evaluation_steps=200, evaluation_envs=4
+        CONFIG,
+        total_steps=6_000,
+        evaluation_interval=3_000,
+        evaluation_steps=200,
+        evaluation_envs=4,
     )
     began = time.monotonic()
     run(config, tmp_path / "run")

@@ -6,8 +6,8 @@
 // to the host when the host has waited, before which the memory holds rubbish; from the host at once, but what it read
 // must still be there then.
 //
-// All functions need `mutex`. With it nothing may be freed that Python may own, whose lock others hold while they wait for
-// `mutex`. What there is of these variables at the end of the process stays: they may hold memory of modules that have gone.
+// All functions need `mutex`. Who has it may free nothing that Python owns, whose lock another may hold that waits for it.
+// The variables are never destroyed: at the end of the process they may hold memory of modules that have gone.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,7 +17,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 

@@ -182,9 +182,16 @@ def test_progress_in_a_terminal_is_a_bar_that_goes_away() -> None:
     console = Console(force_terminal=True, width=80, color_system=None)
     with console.capture() as capture, show_progress(console, "steps", 8) as show:
         show(4)
-        show(9)
     assert "steps" in capture.get()
-    assert "last games" in capture.get()
+    assert "50%" in capture.get()
+
+
+def test_progress_of_games_behind_the_last_step_is_told_as_such() -> None:
+    console = Console(force_terminal=True, width=80, color_system=None)
+    with console.capture() as capture, show_progress(console, "steps", 8) as show:
+        show(9)
+    assert "the last games" in capture.get()
+    assert "100%" in capture.get()
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:

@@ -165,21 +165,13 @@ struct Generator final : c10::GeneratorImpl {
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
-  DeviceIndex deviceCount() const override { return count_devices(); }
-  int getNumGPUs() const override { return count_devices(); }
-  DeviceIndex current_device() const override { return current_device_index(); }
-  DeviceIndex getCurrentDevice() const override { return current_device_index(); }
-  void setCurrentDevice(DeviceIndex device) const override { ::current_device = device; }
   bool isPinnedPtr(const void* memory) const override { return is_pinned(memory); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
-  at::Allocator* getCUDADeviceAllocator() const override { return &device_allocator; }
   at::Generator getNewGenerator(DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? ::current_device : device);
   }
-  static DeviceIndex current_device_index() { return ::current_device; }
 };
 
 // Every operation but those below: its CPU kernel, on copies.

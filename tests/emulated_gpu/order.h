@@ -34,7 +34,6 @@ struct Use {
 };
 
 struct Block {
-  size_t size;
   StreamKey stream;  // current when it was allocated: one that is freed goes to a later allocation there
   std::vector<Use> uses;
 };
@@ -100,7 +99,7 @@ inline void allocate(void* memory, size_t size, StreamKey stream) {
                 use.stream, " may still use it in ", use.operation, "; keep the tensor until one has waited for the other");
   freed[stream].clear();
   const size_t begin = reinterpret_cast<size_t>(memory);
-  blocks[begin] = {size, stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}};
+  blocks[begin] = {stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}};
 }
 
 inline void release(void* memory) {

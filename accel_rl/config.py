@@ -31,6 +31,9 @@ class TrainConfig:
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; paac_nature:
     nature with PAAC's initial weights; GA3C's larger ones for comparing speeds, ga3c_large_stride4
     (or 3, 2, 1: the first layer's stride); or module:function that returns one of your own"""
+    lstm: bool = False
+    """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
+    A2C, A3C and PPO, which learn it through whole rollouts: horizon is how far back"""
     total_steps: int = 10_000_000
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
@@ -114,6 +117,8 @@ class TrainConfig:
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
+        if self.lstm:
+            self._check_lstm()
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
@@ -157,6 +162,17 @@ class TrainConfig:
             raise ValueError(
                 f"capture=on cannot be had with {self.never_captured}; use capture=off"
             )
+
+    def _check_lstm(self) -> None:
+        if not isinstance(self.learner, A2CConfig | PPOConfig):
+            raise ValueError(
+                f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
+                f"a3c, ppo or appo"
+            )
+        if isinstance(self.learner, PPOConfig):
+            is_shared = self.parallel.sync == "all_reduce"
+            num_sharing = self.num_learners if is_shared else 1
+            self.learner.check_sequences(self.sampler.horizon, num_sharing)
 
     def _check_queued(self) -> None:
         assert isinstance(self.learner, GA3CConfig)

@@ -109,7 +109,8 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
 
     def act() -> None:
         columns = slice(0, uniform.size)
-        server(PolicyInput(sampler.rollout.observation[0], uniform, 0, columns))
+        begins = np.zeros(len(uniform), np.bool_)
+        server(PolicyInput(sampler.rollout.observation[0], uniform, 0, columns, begins))
 
     def rule() -> None:
         with learning_threads():

@@ -55,7 +55,7 @@ def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
             final_step=torch.full((M,), 2),
             final_env=torch.zeros(M, dtype=torch.int64),
         )
-        yield RolloutTensors(*(field.to(device) for field in batch))
+        yield batch.map(lambda field: field.to(device))
 
 
 class Run:

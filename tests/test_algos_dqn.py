@@ -218,8 +218,8 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
         exchange.num_sharing = num_sharing
         learner = make_learner(config, agent, exchange, ENV, B // 2, T, 0, Ranks(rank, 2))
         whole = next(batches())
-        half = (x[:, : B // 2] if x.ndim > 1 else x for x in whole)
-        learner.update(RolloutTensors(*half), 0.0, steps=24)
+        half = whole.map(lambda x: x[:, : B // 2] if x.ndim > 1 else x)
+        learner.update(half, 0.0, steps=24)
         found += agent.epsilon.tolist()
     in_step = [0.4 ** (1 + 7 * i / 5) for i in range(6)]
     of_each = [0.4 ** (1 + 7 * i / 2) for i in range(3)]

@@ -55,7 +55,7 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ppo_learns_with_the
     learner.behaviour = Behaviour(exchange.parameters)
     server = PullingServer(Server(exchange), exchange, learner, pull_steps=2)
     acted = [
-        server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1)))
+        server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), np.ones(1, bool)))
         for t in range(5)
         for start in (0, 1)
     ]

@@ -33,6 +33,7 @@ Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", 
 ALGORITHMS = {
     "a2c": ("algo=a2c",),
     "ppo": ("algo=ppo", "horizon=20", "minibatch_size=20", "epochs=2", "clip_value=true"),
+    "lstm": ("algo=ppo", "lstm=true", "horizon=20", "minibatch_size=20", "epochs=2"),
     "dqn": (
         *Q_LEARNING,
         "prioritized=true",
@@ -184,7 +185,7 @@ def test_update_counts_where_the_sampler_fails_meanwhile(tmp_path) -> None:
 
 
 def kept(batch: RolloutTensors) -> RolloutTensors:
-    return RolloutTensors(*(field.clone() for field in batch))
+    return batch.map(torch.clone)
 
 
 def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:

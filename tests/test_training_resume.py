@@ -132,6 +132,7 @@ def slow(*values: tuple[str, ...]) -> Any:
     [
         (("env=catch", *serial(SMALL)), ()),
         (("env=catch", *SMALL), ("num_workers=1",)),
+        (("env=catch", "lstm=true", *SMALL), ("num_workers=1",)),
         (
             (
                 "algo=ppo",
@@ -152,6 +153,7 @@ def slow(*values: tuple[str, ...]) -> Any:
     ids=[
         "catch-serial",
         "catch-1-worker",
+        "lstm-1-worker",
         "ppo",
         "rainbow",
         "two-learners-measured",

@@ -4,11 +4,15 @@ from accel_rl.agents.agent import Agent
 from accel_rl.agents.batch import RolloutTensors
 from accel_rl.agents.categorical import CategoricalAgent, sample_categorical
 from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, epsilon_greedy
+from accel_rl.agents.recurrent import RecurrentAgent
+from accel_rl.agents.recurrent_states import RecurrentStates
 
 __all__ = [
     "Agent",
     "CategoricalAgent",
     "EpsilonGreedyAgent",
+    "RecurrentAgent",
+    "RecurrentStates",
     "RolloutTensors",
     "epsilon_greedy",
     "sample_categorical",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Agent(Protocol):
-    """Chooses actions."""
+    """Chooses actions by what it observes at the moment; one that remembers is `RecurrentAgent`."""
 
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
         """Actions ``[N]`` int64 for ``observation``, ``[N, ...]``, on one device.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from accel_rl.models import Sequences
 
 
 class RolloutTensors(NamedTuple):
@@ -23,7 +27,24 @@ class RolloutTensors(NamedTuple):
     final_observation: Tensor  # [M, ...]
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
+    recurrent_state: Tensor | None = None  # [T + 1, B, S], as `RecurrentStates` gives it
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
+        """``change`` of each tensor."""
+        state = self.recurrent_state
+        changed = RolloutTensors(*map(change, self[:9]))
+        return changed if state is None else changed._replace(recurrent_state=change(state))
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""
-        return RolloutTensors(*self[:6], *(field[:0] for field in self[6:]))
+        finals = self.final_observation[:0], self.final_step[:0], self.final_env[:0]
+        return RolloutTensors(*self[:6], *finals, self.recurrent_state)
+
+    def sequences(self, rows: slice) -> Sequences | None:
+        """What a recurrent network must know of ``rows``; None for one that is not."""
+        if self.recurrent_state is None:
+            return None
+        ended = self.terminated | self.truncated
+        # Of row 0 the state says it.
+        begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
+        return Sequences(self.recurrent_state[rows.start], begins[rows])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.capture import EAGER, Capture
-from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.models import PolicyValue, PolicyValueModel, Sequences
 
 
 class CategoricalAgent:
@@ -36,8 +36,11 @@ class CategoricalAgent:
         """One of the same network that takes the most probable action."""
         return CategoricalAgent(self.model, self.capture, is_greedy=True)
 
-    def evaluate(self, observation: Tensor) -> PolicyValue:
-        """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient."""
+    def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
+        """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient.
+
+        ``sequences``: in which order they came; it changes nothing here.
+        """
         return PolicyValue(*self.model(observation))  # one of the user's own gives a plain tuple
 
 

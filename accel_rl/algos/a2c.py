@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import RolloutTensors
 from accel_rl.algos.actor_critic import (
+    ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
     evaluate,
@@ -130,7 +131,7 @@ class A2C:
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients.
     """
 
-    def __init__(self, agent: CategoricalAgent, config: A2CConfig, exchange: Exchange) -> None:
+    def __init__(self, agent: ActorCriticAgent, config: A2CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
@@ -173,7 +174,8 @@ class A2C:
     ) -> tuple[Tensor, Half | None, Tensor]:
         """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
         T, B = batch.action.shape
-        output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), self.config.precision)
+        observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
+        output = evaluate(self._agent, observation, self.config.precision, sequences)
         value = output.value.detach().view(T, B)
         return_, advantage = returns_and_advantages(
             batch, value, bootstrap_value, final_value, self.config

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
-from accel_rl.models import PolicyValue
+from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange
 
 ADVANTAGE_EPS = 1e-6
+
+ActorCriticAgent = CategoricalAgent | RecurrentAgent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +44,20 @@ class ActorCriticConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
 
-def evaluate(agent: CategoricalAgent, observation: Tensor, precision: str) -> PolicyValue:
-    """Logits ``[N, A]`` and values ``[N]``, computed in ``precision``; float32 if that is less."""
+def evaluate(
+    agent: ActorCriticAgent,
+    observation: Tensor,
+    precision: str,
+    sequences: Sequences | None = None,
+) -> PolicyValue:
+    """Logits ``[N, A]`` and values ``[N]``, computed in ``precision``; float32 if that is less.
+
+    ``sequences``: in which order ``observation`` came, for an agent with a recurrent network.
+    """
     if precision == "float32":
-        return agent.evaluate(observation)
+        return agent.evaluate(observation, sequences)
     with torch.autocast(observation.device.type, torch.bfloat16):
-        output = agent.evaluate(observation)
+        output = agent.evaluate(observation, sequences)
     return PolicyValue(output.logits.float(), output.value.float())
 
 
@@ -91,7 +101,7 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
 
 @torch.no_grad()
 def bootstrap_values(
-    agent: CategoricalAgent, batch: RolloutTensors, config: ActorCriticConfig
+    agent: ActorCriticAgent, batch: RolloutTensors, config: ActorCriticConfig
 ) -> tuple[Tensor, Tensor]:
     """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
 
@@ -99,14 +109,28 @@ def bootstrap_values(
     only where no step was taken, because the worker was lost.
     """
     observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
+    sequences = _beyond(batch)
     # A shape: known without asking the device.
     if len(batch.final_step) == 0:
-        return evaluate(agent, observation, config.precision).value, final_value
+        return evaluate(agent, observation, config.precision, sequences).value, final_value
     B, finals = len(observation), (batch.final_step, batch.final_env)
     both = torch.cat((observation, batch.final_observation))
-    value = evaluate(agent, both, config.precision).value
+    value = evaluate(agent, both, config.precision, sequences).value
     behind = value[B:]
     if config.time_limit_terminal:
         behind = behind.masked_fill(batch.valid[finals], 0)
     final_value[finals] = behind
     return value[:B], final_value
+
+
+def _beyond(batch: RolloutTensors) -> Sequences | None:
+    """Of the last observations and the final ones, to a recurrent network: one row of ``B + M``."""
+    states, sequences = batch.recurrent_state, batch.sequences(slice(0, len(batch.action)))
+    if states is None or sequences is None:
+        return None
+    steps, envs = batch.final_step, batch.final_env
+    # If not, its worker was lost, and the final observation is that from which it was to be taken.
+    is_taken = batch.valid[steps, envs]
+    begins = sequences.begins[steps, envs] & ~is_taken
+    state = torch.cat((states[-1], states[steps + is_taken, envs]))
+    return Sequences(state, torch.cat((torch.zeros_like(batch.valid[-1]), begins)).unsqueeze(0))

@@ -171,7 +171,7 @@ class DQN:
         if self.config.time_limit_terminal:
             ended = batch.terminated | (batch.truncated & batch.valid)
             batch = batch._replace(terminated=ended).without_finals()
-        self.replay.append(RolloutTensors(*(field.to(self.replay.device) for field in batch)))
+        self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
         if self._priorities is not None:
             self._priorities.follow()
         return self.learn(batch.action.numel(), progress, steps)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
+from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RecurrentAgent
 from accel_rl.algos.a2c import A2C, A2CConfig
 from accel_rl.algos.dqn import DQN
 from accel_rl.algos.dqn_config import DQNConfig
@@ -17,10 +17,10 @@ from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.replay import ReplaySpec
 from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import make_model, make_q_model, make_recurrent_model
 from accel_rl.parallel import ALONE, Exchange, Ranks
 
-AnyAgent = CategoricalAgent | EpsilonGreedyAgent
+AnyAgent = CategoricalAgent | EpsilonGreedyAgent | RecurrentAgent
 
 
 def make_agent(
@@ -29,20 +29,25 @@ def make_agent(
     env: EnvSpec,
     device: torch.device,
     *,
+    lstm: bool = False,
     evaluates: bool = False,
     capture: Capture = EAGER,
     observations: NDArray[Any] | None = None,
 ) -> AnyAgent:
     """The agent that learns by ``config``, with fresh parameters on ``device``.
 
-    ``model``: the name of the network, or ``module:function``. ``evaluates``: it acts as
-    evaluations do. ``capture``: of its acting, and of what its learner computes.
-    ``observations``: two of the environment, on which a network of the user's own is tried.
+    ``model``: the name of the network, or ``module:function``. ``lstm``: with an LSTM, for A2C and
+    PPO. ``evaluates``: it acts as evaluations do. ``capture``: of its acting, and of what its
+    learner computes. ``observations``: two of the environment, on which a network of the user's own
+    is tried.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
     """
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    if lstm:
+        assert isinstance(config, A2CConfig | PPOConfig)
+        return RecurrentAgent(make_recurrent_model(model, *shapes, device), capture)
     if not isinstance(config, DQNConfig):
         return CategoricalAgent(make_model(model, *shapes, device, observations), capture)
     more = config.num_atoms, config.dueling
@@ -83,7 +88,7 @@ def make_learner(
         assert isinstance(agent, EpsilonGreedyAgent)
         spec = _replay_spec(config, env, num_envs, horizon, ranks.size)
         return DQN(agent, config, exchange, spec, seed, ranks)
-    assert isinstance(agent, CategoricalAgent)
+    assert not isinstance(agent, EpsilonGreedyAgent)
     if isinstance(config, PPOConfig):
         return PPO(agent, config, exchange, seed)
     assert isinstance(config, A2CConfig)

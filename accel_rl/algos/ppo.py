@@ -21,8 +21,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import RolloutTensors
 from accel_rl.algos.actor_critic import (
+    ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
     evaluate,
@@ -34,7 +35,7 @@ from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.measurements import Half, Measurements, every_other
-from accel_rl.models import PolicyValue
+from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Adam, Exchange
 
 
@@ -89,6 +90,17 @@ class PPOConfig(ActorCriticConfig):
                 f"minibatch_size={self.minibatch_size} does not divide a rollout of num_envs="
                 f"{num_envs} x horizon={horizon} = {size} steps; use minibatch_size={fits}, or "
                 f"another num_envs or horizon"
+            )
+
+    def check_sequences(self, horizon: int, num_learners: int) -> None:
+        """Raises ValueError if a learner's share of a minibatch is not of whole sequences."""
+        whole = horizon * num_learners
+        if self.minibatch_size % whole:
+            shares = f" for each of {num_learners} learners" if num_learners > 1 else ""
+            raise ValueError(
+                f"minibatch_size={self.minibatch_size} is not a multiple of horizon={horizon}"
+                f"{shares}, and lstm=true learns from whole sequences of that length; use "
+                f"minibatch_size={max(1, self.minibatch_size // whole) * whole}, or another horizon"
             )
 
 
@@ -180,7 +192,7 @@ class PPO:
     """
 
     def __init__(
-        self, agent: CategoricalAgent, config: PPOConfig, exchange: Exchange, seed: int
+        self, agent: ActorCriticAgent, config: PPOConfig, exchange: Exchange, seed: int
     ) -> None:
         self.config = config
         self._agent = agent
@@ -209,41 +221,60 @@ class PPO:
         waiting for it.
         """
         config = self.config
+        T, B = batch.action.shape
         observation, whole = self._prepare(batch)
+        sequences = batch.sequences(slice(0, T))
         lr = config.lr * config.remaining(progress)
         clip_range = config.clip_range * config.remaining(progress)
         minibatch_size = config.minibatch_size // self._exchange.num_sharing
-        totals = torch.zeros(6, device=observation.device)
+        if sequences is not None:
+            config.check_sequences(T, self._exchange.num_sharing)
+        length = 1 if sequences is None else T  # steps that stay together
+        device = observation.device
+        first = B * torch.arange(length, device=device).unsqueeze(1)
+        totals = torch.zeros(6, device=device)
         num_updates = 0
         for _ in range(config.epochs):
-            order = torch.randperm(
-                len(observation), generator=self._shuffling, device=observation.device
-            )
-            for index in torch.split(order, minibatch_size):
+            order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
+            for chosen in torch.split(order, minibatch_size // length):
+                index = (first + chosen).flatten()
                 minibatch = Minibatch(*(field[index] for field in whole))
-                totals += self._learn(_rows(observation, index), minibatch, lr, clip_range)
+                own = None if sequences is None else sequences.of(chosen)
+                totals += self._learn(_rows(observation, index), minibatch, own, lr, clip_range)
                 num_updates += 1
         metrics = (*(totals / num_updates), masked_mean(whole.return_, whole.valid))
         return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
 
-    def _learn(self, observation: Tensor, batch: Minibatch, lr: float, clip_range: float) -> Tensor:
+    def _learn(
+        self,
+        observation: Tensor,
+        batch: Minibatch,
+        sequences: Sequences | None,
+        lr: float,
+        clip_range: float,
+    ) -> Tensor:
         """One optimizer step; the first six metrics, ``[6]``."""
         self._exchange.parameters.zero_gradient()
         if self.config.normalize_advantage:
             advantage = normalize(batch.advantage, batch.valid, self._exchange)
             batch = batch._replace(advantage=advantage)
         total, half, details = self._losses(
-            observation, batch, clip_range, self._measurements.wants_half
+            observation, batch, sequences, clip_range, self._measurements.wants_half
         )
         gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
         return torch.cat((details, gradient_norm.view(1)))
 
     def _compute_losses(
-        self, observation: Tensor, batch: Minibatch, clip_range: float, wants_half: bool
+        self,
+        observation: Tensor,
+        batch: Minibatch,
+        sequences: Sequences | None,
+        clip_range: float,
+        wants_half: bool,
     ) -> tuple[Tensor, Half | None, Tensor]:
         """The loss, that over half of the batch if wanted, and the first five metrics, ``[5]``."""
         config = self.config
-        output = evaluate(self._agent, observation, config.precision)
+        output = evaluate(self._agent, observation, config.precision, sequences)
 
         def loss_of(valid: Tensor) -> PPOLoss:
             return ppo_loss(
@@ -279,10 +310,12 @@ class PPO:
             # Images: as convolutions want them, once instead of once for every minibatch.
             observation = observation.contiguous(memory_format=torch.channels_last)
         outputs = []
+        at_once = max(1, config.minibatch_size // B)
         for rows in self.behaviour.segments(T):
-            run = observation[rows.start * B : rows.stop * B]
-            for part in torch.split(run, config.minibatch_size):
-                outputs.append(evaluate(self._agent, part, config.precision))
+            for start in range(rows.start, rows.stop, at_once):
+                part = slice(start, min(start + at_once, rows.stop))
+                seen, sequences = observation[part.start * B : part.stop * B], batch.sequences(part)
+                outputs.append(evaluate(self._agent, seen, config.precision, sequences))
             if rows.stop == T:
                 beyond = bootstrap_values(self._agent, batch, config)
         value = torch.cat([output.value for output in outputs])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.initialization import fan_in_, normc_
-from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
+from accel_rl.models.policy_value import PolicyValue, SharedNetwork
 
 Initializer = Callable[[Tensor], Tensor]
 
@@ -127,7 +127,7 @@ GA3C_LARGE_NETS = tuple(
 speeds: more filters in the first layer, whose stride is in the name, and a third convolution."""
 
 
-class ImageNetwork(PolicyValueModel):
+class ImageNetwork(SharedNetwork):
     """A shared convolutional trunk with a policy and a value head.
 
     Raises:
@@ -138,6 +138,7 @@ class ImageNetwork(PolicyValueModel):
         self, spec: ImageSpec, observation_shape: tuple[int, int, int], num_actions: int
     ) -> None:
         super().__init__()
+        self.width = spec.hidden
         self.convs, map_size = make_convs(spec, observation_shape)
         self.hidden = MapLinear(map_size, spec.hidden)
         self.policy = nn.Linear(spec.hidden, num_actions)
@@ -148,9 +149,12 @@ class ImageNetwork(PolicyValueModel):
         spec.policy_init(self.policy.weight)
         spec.value_init(self.value.weight)
 
-    def forward(self, observation: Tensor) -> PolicyValue:
-        """``observation``: ``[N, C, H, W]`` uint8."""
-        x = F.relu_(self.hidden(apply_convs(self.convs, observation)))
+    def features(self, observation: Tensor) -> Tensor:
+        """``[N, width]`` of ``observation``, ``[N, C, H, W]`` uint8."""
+        return F.relu_(self.hidden(apply_convs(self.convs, observation)))
+
+    def heads(self, x: Tensor) -> PolicyValue:
+        """Logits and values of features, ``[N, width]``."""
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 

@@ -8,7 +8,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
+from accel_rl.models.policy_value import PolicyValue, PolicyValueModel, SharedNetwork
 
 HIDDEN = 64
 
@@ -27,20 +27,45 @@ class MLP(PolicyValueModel):
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.reshape(len(observation), -1).to(torch.float32)
+        x = _flatten(observation)
+        return PolicyValue(self.policy(x), self.value(x).squeeze(1))
+
+
+class SharedMLP(SharedNetwork):
+    """Likewise, but two layers for both: what comes before an LSTM."""
+
+    width = HIDDEN
+
+    def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(*_hidden_layers(prod(observation_shape)))
+        self.policy = _linear(HIDDEN, num_actions, gain=0.01)
+        self.value = _linear(HIDDEN, 1, gain=1.0)
+
+    def features(self, observation: Tensor) -> Tensor:
+        """``[N, width]`` of ``observation``, ``[N, ...]`` of any real dtype, not scaled."""
+        x: Tensor = self.hidden(_flatten(observation))
+        return x
+
+    def heads(self, x: Tensor) -> PolicyValue:
+        """Logits and values of features, ``[N, width]``."""
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
     """Two tanh layers and a linear one, with orthogonal initial weights."""
-    linear = partial(_linear, gain=sqrt(2))
     return nn.Sequential(
-        linear(num_inputs, HIDDEN),
-        nn.Tanh(),
-        linear(HIDDEN, HIDDEN),
-        nn.Tanh(),
-        _linear(HIDDEN, num_outputs, gain=output_gain),
+        *_hidden_layers(num_inputs), _linear(HIDDEN, num_outputs, gain=output_gain)
     )
+
+
+def _flatten(observation: Tensor) -> Tensor:
+    return observation.reshape(len(observation), -1).to(torch.float32)
+
+
+def _hidden_layers(num_inputs: int) -> list[nn.Module]:
+    linear = partial(_linear, gain=sqrt(2))
+    return [linear(num_inputs, HIDDEN), nn.Tanh(), linear(HIDDEN, HIDDEN), nn.Tanh()]
 
 
 def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:

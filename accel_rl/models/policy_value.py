@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -25,3 +26,21 @@ class PolicyValueModel(nn.Module):
         """As `forward`; `nn.Module` leaves it untyped."""
         output: PolicyValue = super().__call__(observation)
         return output
+
+
+class SharedNetwork(PolicyValueModel):
+    """One whose heads share all that comes before them: ``width`` features."""
+
+    width: int
+
+    @abstractmethod
+    def features(self, observation: Tensor) -> Tensor:
+        """``[N, width]`` of ``observation``, ``[N, ...]``."""
+
+    @abstractmethod
+    def heads(self, x: Tensor) -> PolicyValue:
+        """Logits and values of features, ``[N, width]``."""
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        """``observation``: ``[N, ...]``."""
+        return self.heads(self.features(observation))

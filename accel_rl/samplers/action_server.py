@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import Agent, RolloutTensors
+from accel_rl.agents import Agent, RecurrentAgent, RecurrentStates, RolloutTensors
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
@@ -29,7 +29,8 @@ class ActionServer:
         sampler.collect(server)
         metrics = learner.update(server.finish(), progress)
 
-    Acts with the agent's parameters as they are at each call. Close it before the sampler, or use
+    Acts with the agent's parameters as they are at each call, and keeps the recurrent state of each
+    environment where the agent has one. Close it before the sampler, or use
     it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory registered.
     ``keeps_rollout``: what `finish` gives may be used until the next `finish`.
 
@@ -39,13 +40,18 @@ class ActionServer:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent | RecurrentAgent,
         sampler: Sampler,
         device: torch.device,
         *,
         keeps_rollout: bool = False,
     ) -> None:
-        self._agent = agent
+        self._agent: Agent | RecurrentStates
+        if isinstance(agent, RecurrentAgent):
+            T, B = sampler.rollout.action.shape
+            self._agent = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
+        else:
+            self._agent = agent
         self._rows: _Rows = (
             _SharedRows(sampler.rollout, keeps_rollout)
             if device.type == "cpu"
@@ -55,14 +61,31 @@ class ActionServer:
     def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
         """Actions ``[n]`` for the ``n`` environments of ``step``."""
         observation, uniform = self._rows.read(step)
-        return self._rows.answer(step, self._agent.act(observation, uniform, step.columns))
+        if isinstance(self._agent, RecurrentStates):
+            begins = self._rows.read_begins(step)
+            action = self._agent.act(observation, uniform, step.t, step.columns, begins)
+        else:
+            action = self._agent.act(observation, uniform, step.columns)
+        return self._rows.answer(step, action)
 
     def finish(self) -> RolloutTensors:
         """The rollout that ``collect`` has completed; to be used up before the next ``collect``.
 
         With ``keeps_rollout``, before the next `finish`.
         """
-        return self._rows.finish()
+        batch = self._rows.finish()
+        if isinstance(self._agent, RecurrentStates):
+            return batch._replace(recurrent_state=self._agent.finish())
+        return batch
+
+    def get_state(self) -> Tensor | None:
+        """The recurrent states between two rollouts, for `set_state`; None: there are none."""
+        return self._agent.get_state() if isinstance(self._agent, RecurrentStates) else None
+
+    def set_state(self, state: Tensor | None) -> None:
+        """Go on with what `get_state` gave, before the first rollout; None changes nothing."""
+        if state is not None and isinstance(self._agent, RecurrentStates):
+            self._agent.set_state(state)
 
     def close(self) -> None:
         """Release the sampler's memory. Calling it again does nothing."""
@@ -80,6 +103,10 @@ class _Rows(Protocol):
 
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
         """Observation ``[n, ...]`` and uniform ``[n]``, on the agent's device."""
+        ...
+
+    def read_begins(self, step: PolicyInput) -> Tensor:
+        """Likewise, ``[n]``: where episodes begin."""
         ...
 
     def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]: ...
@@ -102,6 +129,9 @@ class _SharedRows:
 
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(step.observation), torch.from_numpy(step.uniform)
+
+    def read_begins(self, step: PolicyInput) -> Tensor:
+        return torch.from_numpy(step.begins)
 
     def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
         actions: NDArray[np.int64] = action.numpy()
@@ -150,6 +180,7 @@ class _DeviceRows:
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
         self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
+        self._begins = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
         self._action = torch.empty(num_envs, dtype=torch.int64, pin_memory=True)
         self._staged = {
             name: torch.from_numpy(getattr(rollout, name)).clone().pin_memory()
@@ -168,6 +199,11 @@ class _DeviceRows:
         uniform = self._uniform[columns]
         uniform.numpy()[:] = step.uniform
         return row, uniform.to(self._device, non_blocking=True)
+
+    def read_begins(self, step: PolicyInput) -> Tensor:
+        begins = self._begins[step.columns]
+        begins.numpy()[:] = step.begins
+        return begins.to(self._device, non_blocking=True)
 
     def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
         pinned = self._action[step.columns]

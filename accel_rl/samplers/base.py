@@ -114,12 +114,15 @@ class PolicyInput(NamedTuple):
     ``observation``: ``[n, ...]``, a view that the next rollout overwrites. ``uniform``: ``[n]``
     float64 in [0, 1), the step's share of a seeded block by step and environment; a policy that
     draws its randomness from it gives the same actions however environments are grouped.
+    ``begins``: ``[n]``, True where ``observation`` is the first of an episode (a lost life ends
+    one, where lives count): what a policy remembers of the one before is to be forgotten.
     """
 
     observation: NDArray[Any]
     uniform: NDArray[np.float64]
     t: int
     columns: slice
+    begins: NDArray[np.bool_]
 
 
 Policy = Callable[[PolicyInput], Any]

@@ -14,6 +14,7 @@ from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
+from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError, name_error, not_running
 from accel_rl.samplers.layout import ALONE, plan_workers
@@ -58,6 +59,7 @@ class ParallelSampler:
         rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
         self._cores = self.plan.worker_cpus if rotates else ()
         self._noise = action_noise(seed)
+        self._begins = Begins(self.rollout, self._pool.carry)
         self._tracker = EpisodeTracker(
             config.num_envs, config.decorrelation_steps > 0, self.env_spec.info_keys
         )
@@ -75,7 +77,7 @@ class ParallelSampler:
         """
         states: EnvStates = {}
         if state is not None:
-            states = restore_state(state, self.rollout, self._noise, self._tracker)
+            states = restore_state(state, self.rollout, self._noise, self._begins, self._tracker)
         self._pool.start(states, 0 if state is None else state.generation + 1)
         self.is_running = True
 
@@ -110,9 +112,13 @@ class ParallelSampler:
                     pool.recv(group)
                 received = perf_counter()
                 if t == 0:
+                    self._begins.mark(pool.abandoned)
+                begins = self._begins.at(t, columns)
+                if t == 0:
                     pool.carry.into_row_zero(rollout, columns)
                 observation = rollout.observation[t, columns]
-                actions = policy(PolicyInput(observation, uniform[t, columns], t, columns))
+                step = PolicyInput(observation, uniform[t, columns], t, columns, begins)
+                actions = policy(step)
                 write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
                 pool.send(group, row=t)
                 move_on()
@@ -123,6 +129,7 @@ class ParallelSampler:
             pool.recv(group)
         self._waiting += perf_counter() - began
         self._end_abandoned()
+        self._begins.finish()
         self._tracker.update(rollout, pool.lost)
         pool.lost.clear()
         if self.config.reset_policy == "wait" and rollout.episode_ended.any():
@@ -131,6 +138,7 @@ class ParallelSampler:
 
     def _end_abandoned(self) -> None:
         if self._pool.abandoned:
+            self._begins.mark(self._pool.abandoned)
             self._tracker.abandon(self._pool.abandoned)
             self._pool.abandoned.clear()
 
@@ -160,6 +168,7 @@ class ParallelSampler:
             self.rollout,
             self._pool.carry,
             self._noise,
+            self._begins,
             self._tracker,
             self._pool.generation,
         )

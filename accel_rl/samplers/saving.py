@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.rollout import Rollout
+from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.stepping import Carry, EnvStates
 
@@ -18,7 +19,8 @@ class SamplerState(NamedTuple):
     ``observation``: ``[B, ...]``, row 0 of the next rollout. ``noise``: state of the generator of
     action noise. ``episode_sums``: ``[3, B]`` and ``is_skipped``: ``[B]``, of the running episodes.
     ``generation``: raised with each start from a state and each replaced worker, so that
-    environments that start anew never repeat random numbers.
+    environments that start anew never repeat random numbers. ``begins``: ``[B]``, True where row 0
+    of the next rollout is the first of an episode; None in states of before there was such a thing.
     """
 
     environments: list[bytes | None]
@@ -27,6 +29,7 @@ class SamplerState(NamedTuple):
     episode_sums: NDArray[np.float64]
     is_skipped: NDArray[np.bool_]
     generation: int
+    begins: NDArray[np.bool_] | None = None
 
 
 def take_state(
@@ -34,6 +37,7 @@ def take_state(
     rollout: Rollout,
     carry: Carry,
     noise: np.random.Generator,
+    begins: Begins,
     tracker: EpisodeTracker,
     generation: int,
 ) -> SamplerState:
@@ -47,11 +51,16 @@ def take_state(
         episode_sums=tracker.sums.copy(),
         is_skipped=tracker.is_skipped.copy(),
         generation=generation,
+        begins=begins.take(),
     )
 
 
 def restore_state(
-    state: SamplerState, rollout: Rollout, noise: np.random.Generator, tracker: EpisodeTracker
+    state: SamplerState,
+    rollout: Rollout,
+    noise: np.random.Generator,
+    begins: Begins,
+    tracker: EpisodeTracker,
 ) -> EnvStates:
     """Puts all but the environments themselves back; returns their states.
 
@@ -68,6 +77,7 @@ def restore_state(
     noise.bit_generator.state = state.noise
     states = dict(enumerate(state.environments))
     goes_on = np.array([each is not None for each in state.environments])
+    begins.restore(~goes_on if state.begins is None else state.begins | ~goes_on)
     tracker.sums[:, goes_on] = state.episode_sums[:, goes_on]
     tracker.is_skipped[goes_on] = state.is_skipped[goes_on]
     return states

@@ -18,6 +18,7 @@ from accel_rl.samplers.base import (
     SamplerTimes,
     check_memory,
 )
+from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError, name_error, not_running
 from accel_rl.samplers.policy_output import write_actions
@@ -48,6 +49,7 @@ class SerialSampler:
         self._carry = Carry(
             np.zeros_like(self.rollout.observation[0]), np.zeros(config.num_envs, np.bool_)
         )
+        self._begins = Begins(self.rollout, self._carry)
         self._tracker = EpisodeTracker(
             config.num_envs, config.decorrelation_steps > 0, self.env_spec.info_keys
         )
@@ -68,7 +70,7 @@ class SerialSampler:
             raise SamplerError("this sampler was started before; make another one")
         states: EnvStates = {}
         if state is not None:
-            states = restore_state(state, self.rollout, self._noise, self._tracker)
+            states = restore_state(state, self.rollout, self._noise, self._begins, self._tracker)
             self._generation = state.generation + 1
         self._block = Block(
             self._factory,
@@ -108,15 +110,19 @@ class SerialSampler:
         rollout = self.rollout
         uniform = self._noise.random((self.config.horizon, self.config.num_envs))
         block.reset_waiting()
-        self._carry.into_row_zero(rollout, self._columns)
         for t in range(self.config.horizon):
+            begins = self._begins.at(t, self._columns)
+            if t == 0:
+                self._carry.into_row_zero(rollout, self._columns)
             started = perf_counter()
-            actions = policy(PolicyInput(rollout.observation[t], uniform[t], t, self._columns))
+            step = PolicyInput(rollout.observation[t], uniform[t], t, self._columns, begins)
+            actions = policy(step)
             write_actions(rollout.action[t], actions, self.env_spec.num_actions)
             answered = perf_counter()
             block.step(t)
             self._in_policy += answered - started
             self._simulating += perf_counter() - answered
+        self._begins.finish()
         self._tracker.update(rollout)
         return rollout
 
@@ -138,6 +144,7 @@ class SerialSampler:
             self.rollout,
             self._carry,
             self._noise,
+            self._begins,
             self._tracker,
             self._generation,
         )

@@ -44,6 +44,7 @@ def agent_of(
         config.model,
         spec,
         device,
+        lstm=config.lstm,
         evaluates=evaluates,
         capture=capture,
         observations=observations,

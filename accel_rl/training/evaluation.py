@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from accel_rl.agents import Agent
 from accel_rl.algos import AnyAgent, evaluating
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import (
@@ -157,7 +156,7 @@ def make_evaluation_sampler(
 def play_games(
     config: TrainConfig,
     sampler: Sampler,
-    agent: Agent,
+    agent: AnyAgent,
     device: torch.device,
     num_steps: int,
     show: Callable[[int], None],

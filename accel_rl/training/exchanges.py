@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import PPO, AnyAgent, LearnerConfig
 from accel_rl.config import TrainConfig
@@ -80,6 +82,12 @@ class PullingServer:
             self._learner.behaviour.note(len(batch.action))
             self._exchange.pull()
         return batch
+
+    def get_state(self) -> Tensor | None:
+        return self._server.get_state()
+
+    def set_state(self, state: Tensor | None) -> None:
+        self._server.set_state(state)
 
     def close(self) -> None:
         self._server.close()

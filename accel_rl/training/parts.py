@@ -74,18 +74,23 @@ class Parts:
 
     def start(self, saved: Mapping[str, Any] | None) -> None:
         """Starts the simulators: anew, or from the checkpoint ``saved``."""
-        self.sampler.start(None if saved is None else _sampler_state(saved))
+        state = None if saved is None else _sampler_state(saved)
+        self.sampler.start(state)
+        if saved is not None and state is not None:
+            _, server, _ = self.in_turns
+            server.set_state(saved.get("recurrent_state"))  # none is in older checkpoints
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds of them, and why the simulators' state could not be had.
 
         ``failure``: a `SamplerError` or None. What was learned is worth keeping without them.
         """
-        sampler, failure = None, None
+        sampler, recurrent_state, failure = None, None, None
         if self.sampler.is_running and not isinstance(self.sampler, QueuedSampler):
             try:
                 encoded = encode_state(self.sampler.get_state()._asdict())
                 sampler = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+                recurrent_state = self.in_turns[1].get_state()
             except SamplerError as error:
                 failure = error
         return {
@@ -93,6 +98,7 @@ class Parts:
             "learner": self.exchange.state_dict(),
             "algorithm": self.learner.get_state(),
             "sampler": sampler,
+            "recurrent_state": recurrent_state,
             "evaluator": self.evaluator.get_state() if self.evaluator else None,
             "torch_rng": torch.get_rng_state(),
         }

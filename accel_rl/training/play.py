@@ -10,17 +10,17 @@ from typing import Literal
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.samplers import PolicyInput
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.movie import SUFFIXES, film
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
+from accel_rl.training.saved_run import SavedPolicy, latest_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
@@ -96,6 +96,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
     observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
+    begins = np.ones(1, np.bool_)
     with (
         closing(env),
         sampling_threads(),
@@ -104,6 +105,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     ):
         device = pick_device(options.device)
         agent, _ = load_agent(checkpoint, config, spec, device, greedy=options.greedy)
+        policy = SavedPolicy(agent, spec, device, rng)
         env.seed(env_seed)
         env.reset(observation[0, ...])
         while True:
@@ -113,9 +115,9 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
             pictures.clear()
             if has_ended or num_steps == options.max_steps:
                 break
-            on_device = torch.from_numpy(observation).to(device)
-            action = agent.act(on_device, torch.from_numpy(rng.random(1)).to(device), slice(0, 1))
-            result = env.step(int(action), observation[0, ...])
+            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins)
+            result = env.step(int(policy(step)[0]), observation[0, ...])
+            begins[0] = result.terminated or result.truncated
             score += result.raw_reward
             num_steps += 1
             has_ended = result.episode_ended

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from accel_rl.agents import Agent
+from accel_rl.agents import RecurrentAgent, RecurrentStates
 from accel_rl.algos import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, probe_spec
@@ -30,21 +30,27 @@ class SavedPolicy:
     """
 
     def __init__(
-        self, agent: Agent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
+        self, agent: AnyAgent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
     ) -> None:
         self.env_spec = env_spec
         self._agent = agent
+        self._states: RecurrentStates | None = None
         self._device = device
         self._rng = rng
 
-    def __call__(self, step: NDArray[Any] | PolicyInput) -> NDArray[np.int64]:
+    def __call__(
+        self, step: NDArray[Any] | PolicyInput, begins: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
         """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
 
         They count from 0, also where the environment's action space starts elsewhere.
         The randomness in them comes from the policy's own generator, or from the sampler's.
+        ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with an
+        LSTM must be told, unless by a sampler; it remembers by place in the batch. Others need not.
 
         Raises:
-            ValueError: observations of another shape or dtype than the environment's.
+            ValueError: observations of another shape or dtype than the environment's, or an LSTM's
+                policy was not told where episodes begin.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
         # Copied, since torch takes no negative strides, and warns of arrays that are read-only.
@@ -53,14 +59,43 @@ class SavedPolicy:
         n = len(observation)
         if n == 0:  # networks know no shape of nothing
             return np.zeros(0, np.int64)
-        uniform = step.uniform if isinstance(step, PolicyInput) else self._rng.random(n)
-        action = self._agent.act(
-            torch.from_numpy(observation).to(self._device),
-            torch.from_numpy(uniform).to(self._device),
-            slice(0, n),
-        )
+        if not isinstance(step, PolicyInput):
+            uniform, columns = self._rng.random(n), slice(0, n)
+        else:
+            uniform, columns, begins = step.uniform, step.columns, step.begins
+        observed, drawn = (torch.from_numpy(x).to(self._device) for x in (observation, uniform))
+        if isinstance(self._agent, RecurrentAgent):
+            is_first = torch.from_numpy(self._checked(begins, n)).to(self._device)
+            states = self._states_of(self._agent, columns.stop)
+            action = states.act(observed, drawn, 0, columns, is_first)
+        else:
+            action = self._agent.act(observed, drawn, slice(0, n))
         actions: NDArray[np.int64] = action.cpu().numpy()
         return actions
+
+    def _states_of(self, agent: RecurrentAgent, num_envs: int) -> RecurrentStates:
+        """The recurrent states of at least so many environments."""
+        states = self._states
+        if states is None or states.num_envs < num_envs:
+            self._states = RecurrentStates(agent, 1, num_envs, self._device)
+            if states is not None:
+                self._states.set_state(states.get_state())
+            return self._states
+        return states
+
+    def _checked(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
+        if begins is None:
+            raise ValueError(
+                f"the policy of {self.env_spec.name} has an LSTM and must be told where episodes "
+                f"begin: give begins, [{n}] bool, True where an observation is the first of one"
+            )
+        given = np.array(begins)
+        if given.shape != (n,) or given.dtype != np.bool_:
+            raise ValueError(
+                f"got begins of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
+                f"observations it must have shape [{n}] and dtype bool"
+            )
+        return given
 
     def _check(self, observation: NDArray[Any]) -> None:
         shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype

@@ -157,7 +157,8 @@ class PartsOfOne:
         uniform = self._rng.random(columns.stop)
         observation = self._parts.sampler.rollout.observation[0, columns]
         _, server, _ = self._parts.in_turns
-        server(PolicyInput(observation, uniform, 0, columns))
+        begins = np.zeros(columns.stop, np.bool_)
+        server(PolicyInput(observation, uniform, 0, columns, begins))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration

@@ -34,7 +34,7 @@ def rollouts_on(device: torch.device, config: SamplerConfig, kind: type) -> list
     ):
         for _ in range(6):
             sampler.collect(server)
-            rollouts.append(RolloutTensors(*(x.cpu().clone() for x in server.finish())))
+            rollouts.append(server.finish().map(lambda x: x.cpu().clone()))
     return rollouts
 
 

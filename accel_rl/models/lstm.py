@@ -1,0 +1,100 @@
+"""Long short-term memory over sequences in which episodes begin anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class LSTM(nn.Module):
+    """Long short-term memory with forget gates (Gers et al. 2000, without peepholes).
+
+    Orthogonal initial weights and biases of 0, as in OpenAI baselines. ``width``: ``F``, of its
+    input and of its output.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(width, 4 * width)  # gates: input, forget, output; then candidates
+        self.recurrent = nn.Linear(width, 4 * width, bias=False)
+        for layer in (self.input, self.recurrent):
+            nn.init.orthogonal_(layer.weight)
+        nn.init.zeros_(self.input.bias)
+
+    def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs ``[T * B, F]`` for ``x`` ``[T * B, F]``, and the state ``[B, 2 F]`` after them.
+
+        ``state``: before them, outputs and cells side by side; a constant. ``begins``: ``[T, B]``
+        bool, where it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in
+        float32.
+        """
+        T, B = begins.shape
+        pushes = self.input(x).float().view(T, B, -1)  # of all rows in one product
+        keeps = (~begins).unsqueeze(2).float()
+        with torch.autocast(x.device.type, enabled=False):
+            outputs, cell = _Recurrence.apply(pushes, self.recurrent.weight, state, keeps)  # type: ignore[no-untyped-call]
+        return outputs.flatten(0, 1), torch.cat((outputs[-1], cell), 1)
+
+
+class _Recurrence(torch.autograd.Function):
+    """The steps of an LSTM: ``gates[t] = pushes[t] + weight @ (keeps[t] * outputs[t - 1])``.
+
+    With a backward pass of its own, since autograd would compute a gradient of ``weight`` for each
+    step and add them all up; here that is one product.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, pushes: Tensor, weight: Tensor, state: Tensor, keeps: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs ``[T, B, F]`` and the last cells ``[B, F]``.
+
+        ``pushes``: ``[T, B, 4 F]``. ``weight``: ``[4 F, F]``. ``keeps``: ``[T, B, 1]``, 0 or 1.
+        """
+        output, cell = state.chunk(2, 1)
+        F = output.shape[1]
+        steps = []
+        for push, keep in zip(pushes.unbind(), keeps.unbind(), strict=True):
+            output_tm1, cell_tm1 = output * keep, cell * keep
+            gates = torch.addmm(push, output_tm1, weight.t())
+            opening, candidate = gates[:, : 3 * F].sigmoid(), gates[:, 3 * F :].tanh()
+            i, f, o = opening.chunk(3, 1)
+            cell = torch.addcmul(f * cell_tm1, i, candidate)
+            squashed = cell.tanh()
+            output = o * squashed
+            steps.append((output, output_tm1, cell_tm1, opening, candidate, squashed))
+        outputs, *saved = (torch.stack(each) for each in zip(*steps, strict=True))
+        ctx.save_for_backward(weight, keeps, *saved)
+        ctx.mark_non_differentiable(cell)
+        return outputs, cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        weight, keeps, outputs_tm1, cells_tm1, opening, candidate, squashed = ctx.saved_tensors
+        i, f, o = opening.chunk(3, 2)
+        # What the gradient of the cell (of the output, for o) is multiplied with, at each gate.
+        slopes = torch.stack(
+            (
+                candidate * i * (1 - i),
+                cells_tm1 * f * (1 - f),
+                squashed * o * (1 - o),
+                i * (1 - candidate.square()),
+            ),
+            2,
+        )  # [T, B, 4, F]
+        into_cell, back = o * (1 - squashed.square()), f * keeps
+        on_output, on_cell = torch.zeros_like(gradient[0]), torch.zeros_like(gradient[0])
+        on_gates = []
+        for t in reversed(range(len(gradient))):
+            on_output = gradient[t] + on_output
+            on_cell = torch.addcmul(on_cell, on_output, into_cell[t])
+            of_step = torch.stack((on_cell, on_cell, on_output, on_cell), 1).mul_(slopes[t])
+            on_gates.append(of_step.flatten(1))
+            on_output = (on_gates[-1] @ weight) * keeps[t]
+            on_cell = on_cell * back[t]
+        pushes = torch.stack(on_gates[::-1])  # [T, B, 4 F]
+        return pushes, pushes.flatten(0, 1).t() @ outputs_tm1.flatten(0, 1), None, None

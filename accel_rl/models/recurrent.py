@@ -1,0 +1,53 @@
+"""Networks that remember: an LSTM between the hidden layer and the heads.
+
+As in "A3C, LSTM" (Mnih et al. 2016, arXiv:1602.01783, section 5.1): as many cells as the hidden
+layer has units.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from accel_rl.models.lstm import LSTM
+from accel_rl.models.policy_value import PolicyValue, SharedNetwork
+
+
+class Sequences(NamedTuple):
+    """What a network must know of the order of its observations ``[T * B, ...]``, time-major.
+
+    ``state``: ``[B, S]``, the recurrent state before row 0. ``begins``: ``[T, B]`` bool, True
+    where an observation is the first of its episode, so that nothing is remembered before it.
+    """
+
+    state: Tensor
+    begins: Tensor
+
+    def of(self, columns: Tensor) -> Sequences:
+        """Those of ``columns``, ``[n]`` int64, alone."""
+        return Sequences(self.state[columns], self.begins[:, columns])
+
+
+class RecurrentModel(nn.Module):
+    """``network`` with an LSTM before its heads. The recurrent state begins as zeros."""
+
+    def __init__(self, network: SharedNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.lstm = LSTM(network.width)
+
+    @property
+    def state_size(self) -> int:
+        """``S``: numbers in the recurrent state of one environment."""
+        return 2 * self.network.width
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+        """Of ``observation`` ``[T * B, ...]``; and the state ``[B, S]`` after row T - 1."""
+        x, state = self.lstm(self.network.features(observation), *sequences)
+        return self.network.heads(x), state
+
+    def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+        """As `forward`; `nn.Module` leaves it untyped."""
+        output: tuple[PolicyValue, Tensor] = super().__call__(observation, sequences)
+        return output

@@ -1,0 +1,148 @@
+"""The LSTM and the networks with it, against the formulas in NumPy and autograd's gradient."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accel_rl.models import Sequences, make_model, make_recurrent_model
+from accel_rl.models.lstm import LSTM
+
+T, B, F = 7, 3, 5
+RNG = np.random.default_rng(0)
+SHAPES = ((6,), np.dtype(np.float32), 4)
+IMAGES = ((4, 104, 80), np.dtype(np.uint8), 4)
+
+
+def make_lstm() -> LSTM:
+    torch.manual_seed(0)
+    lstm = LSTM(F)
+    for parameter in lstm.parameters():  # biases, too
+        torch.nn.init.normal_(parameter, std=0.7)
+    return lstm
+
+
+def make_case() -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, a state, and episodes that begin in the first row, within and in the last."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(T * B, F, generator=generator)
+    state = torch.randn(B, 2 * F, generator=generator)
+    begins = torch.zeros(T, B, dtype=torch.bool)
+    begins[0, 0] = begins[3, 1] = begins[4, 1] = begins[T - 1, 2] = True
+    return x, state, begins
+
+
+def slow_lstm(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> NDArray[np.float64]:
+    """Gers et al. 2000, one environment and one unit after another."""
+
+    def sigmoid(z: float) -> float:
+        return 1 / (1 + np.exp(-z))
+
+    w, u = lstm.input.weight.detach().numpy(), lstm.recurrent.weight.detach().numpy()
+    bias = lstm.input.bias.detach().numpy()
+    inputs = x.view(T, B, F).numpy().astype(float)
+    outputs = np.zeros((T, B, F))
+    for b in range(B):
+        h, c = np.split(state[b].numpy().astype(float), 2)
+        for t in range(T):
+            if begins[t, b]:
+                h, c = np.zeros(F), np.zeros(F)
+            z = [w[k] @ inputs[t, b] + u[k] @ h + bias[k] for k in range(4 * F)]
+            c = np.array(
+                [sigmoid(z[F + j]) * c[j] + sigmoid(z[j]) * np.tanh(z[3 * F + j]) for j in range(F)]
+            )
+            h = np.array([sigmoid(z[2 * F + j]) * np.tanh(c[j]) for j in range(F)])
+            outputs[t, b] = h
+    return outputs
+
+
+def test_lstm_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
+    lstm, (x, state, begins) = make_lstm(), make_case()
+    outputs, after = lstm(x, state, begins)
+    expected = slow_lstm(lstm, x, state, begins)
+    np.testing.assert_allclose(outputs.view(T, B, F).detach(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(after[:, :F], outputs.view(T, B, F)[-1])
+
+
+def test_lstm_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
+    lstm, (x, state, begins) = make_lstm(), make_case()
+    whole, after = lstm(x, state, begins)
+    for t in range(T):
+        part, state = lstm(x[t * B : (t + 1) * B], state, begins[t : t + 1])
+        torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
+    torch.testing.assert_close(state, after)
+
+
+def plain_steps(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+    """Outputs by operations that autograd knows."""
+    output, cell = state.chunk(2, 1)
+    outputs = []
+    for row, begin in zip(x.view(*begins.shape, -1), begins, strict=True):
+        keep = (~begin).unsqueeze(1)
+        gates = lstm.input(row) + lstm.recurrent(output * keep)
+        i, f, o, g = gates.chunk(4, 1)
+        cell = f.sigmoid() * cell * keep + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
+        outputs.append(output)
+    return torch.cat(outputs)
+
+
+def test_gradient_is_that_of_autograd() -> None:
+    lstm, (x, state, begins) = make_lstm(), make_case()
+    weight = torch.randn(T * B, F, generator=torch.Generator().manual_seed(2))
+    found = []
+    for outputs_of in (lambda *case: lstm(*case)[0], lambda *case: plain_steps(lstm, *case)):
+        lstm.zero_grad()
+        x = x.detach().requires_grad_()
+        (outputs_of(x, state, begins).square() * weight).sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in lstm.parameters())])
+    for own, expected in zip(*found, strict=True):
+        assert expected is not None
+        assert expected.abs().max() > 0.1
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:
+    lstm, (x, state, begins) = make_lstm(), make_case()
+    x.requires_grad_()
+    outputs, _ = lstm(x, state, begins)
+    outputs.view(T, B, F)[4:, 1].sum().backward()
+    assert x.grad is not None
+    touched = x.grad.view(T, B, F).abs().sum(2) > 0
+    expected = torch.zeros(T, B, dtype=torch.bool)
+    expected[4:, 1] = True
+    assert torch.equal(touched, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "width"),
+    [("mlp", SHAPES, 64), ("a3c", IMAGES, 256), ("nature", IMAGES, 512)],
+)
+def test_recurrent_model_has_the_layers_of_the_other_and_an_lstm_as_wide(
+    name: str, shapes: tuple[tuple[int, ...], np.dtype[np.generic], int], width: int
+) -> None:
+    model = make_recurrent_model(name, *shapes)
+    assert model.state_size == 2 * width
+    observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0]))).to(
+        torch.uint8 if name != "mlp" else torch.float32
+    )
+    begins = torch.zeros(T, B, dtype=torch.bool)
+    output, state = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
+    assert output.logits.shape == (T * B, 4)
+    assert output.value.shape == (T * B,)
+    assert state.shape == (B, 2 * width)
+    if name != "mlp":  # which shares nothing without one
+        plain = dict(make_model(name, *shapes).named_parameters())
+        own = dict(model.network.named_parameters())
+        assert {k: p.shape for k, p in own.items()} == {k: p.shape for k, p in plain.items()}
+    assert bool(state.any())
+
+
+def test_recurrence_is_in_float32_under_autocast() -> None:
+    lstm, (x, state, begins) = make_lstm(), make_case()
+    exact, _ = lstm(x, state, begins)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, after = lstm(x, state, begins)
+    assert outputs.dtype == after.dtype == torch.float32
+    assert 0 < float((outputs - exact).detach().abs().max()) < 0.1

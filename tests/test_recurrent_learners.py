@@ -1,0 +1,170 @@
+"""A2C and PPO with a recurrent network, against one that is unrolled step by step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_models_recurrent import plain_steps
+from test_recurrent_acting import collect, config, make_agent
+from torch import Tensor
+from toy_envs import ToyEnv
+
+from accel_rl.agents import RecurrentAgent, RolloutTensors
+from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
+from accel_rl.algos.actor_critic import bootstrap_values
+from accel_rl.models import PolicyValue, Sequences
+from accel_rl.parallel import Exchange, FlatParameters, Local
+from accel_rl.samplers import SerialSampler
+
+T, B = 7, 4
+
+
+class SlowAgent(RecurrentAgent):
+    """Goes through each environment alone, by operations that autograd knows."""
+
+    def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
+        assert sequences is not None
+        num_rows, num_envs = sequences.begins.shape
+        rows = observation.view(num_rows, num_envs, *observation.shape[1:])
+        outputs = []
+        for b in range(num_envs):
+            x = self.model.network.features(rows[:, b])
+            state, begins = sequences.state[b : b + 1], sequences.begins[:, b : b + 1]
+            outputs.append(plain_steps(self.model.lstm, x, state, begins))
+        output = self.model.network.heads(torch.stack(outputs, 1).flatten(0, 1))
+        return PolicyValue(*output)
+
+
+def batches(reset_policy: Any = "immediate") -> list[RolloutTensors]:
+    return collect(SerialSampler(ToyEnv, config(reset_policy), seed=5), 8)
+
+
+def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]:
+    # Small steps, lest rounding grows.
+    flat = FlatParameters(agent.model)
+    if kind == "a2c":
+        a2c = A2CConfig(lr=1e-4, gae_lambda=0.9)
+        exchange = Local(flat, a2c.rule, a2c.max_gradient_norm)
+        return A2C(agent, a2c, exchange), exchange
+    size = {"ppo": T, "ppo-pairs": 2 * T, "ppo-whole": T * B}[kind]
+    ppo = PPOConfig(lr=1e-4, minibatch_size=size, epochs=2)
+    exchange = Local(flat, ppo.rule, ppo.max_gradient_norm)
+    return PPO(agent, ppo, exchange, seed=0), exchange
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("kind", ["a2c", "ppo", "ppo-pairs", "ppo-whole"])
+def test_update_is_that_of_each_environment_unrolled_alone(kind: str, reset_policy: str) -> None:
+    """Episodes, lives and cut-offs end anywhere in these rollouts."""
+    found = []
+    for make in (RecurrentAgent, SlowAgent):
+        agent = make(make_agent().model)
+        learner, exchange = make_learner(kind, agent)
+        before = exchange.parameters.parameter.clone()
+        metrics = [learner.update(batch, 0.0) for batch in batches(reset_policy)]
+        moved = exchange.parameters.parameter - before
+        found.append((moved, metrics))
+    (moved, metrics), (expected, slow_metrics) = found
+    assert float((moved - expected).norm() / expected.norm()) < 0.01
+    for own, slow in zip(metrics, slow_metrics, strict=True):
+        for name in own:
+            torch.testing.assert_close(own[name], slow[name], rtol=2e-3, atol=2e-4, msg=name)
+
+
+def test_values_beyond_a_rollout_are_of_what_was_remembered_there() -> None:
+    agent, num_final, num_lost = make_agent(), 0, 0
+    for number, batch in enumerate(batches()):
+        states = batch.recurrent_state
+        assert states is not None
+        if number % 2:  # as if these steps had not been taken, because the worker was lost
+            batch.valid[batch.final_step, batch.final_env] = False
+        last, final = bootstrap_values(agent, batch, A2CConfig())
+        for b in range(B):
+            assert value(agent, batch.observation[T, b], states[T, b]) == pytest.approx(last[b])
+        expected = torch.zeros(T, B)
+        for k, (t, b) in enumerate(zip(batch.final_step, batch.final_env, strict=True)):
+            if batch.valid[t, b]:
+                state = states[t + 1, b]
+            else:
+                has_begun = t > 0 and (batch.terminated | batch.truncated)[t - 1, b]
+                state = torch.zeros_like(states[t, b]) if has_begun else states[t, b]
+                num_lost += 1
+            expected[t, b] = value(agent, batch.final_observation[k], state)
+            num_final += 1
+        torch.testing.assert_close(final, expected)
+    assert num_final > num_lost > 5
+
+
+def value(agent: RecurrentAgent, observation: Tensor, state: Tensor) -> float:
+    one = Sequences(state.unsqueeze(0), torch.zeros(1, 1, dtype=torch.bool))
+    with torch.no_grad():
+        return float(agent.evaluate(observation.unsqueeze(0), one).value)
+
+
+class SpyingAgent(RecurrentAgent):
+    """Keeps what its learner asks with gradient."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked: list[tuple[Tensor, Sequences]] = []
+
+    def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
+        if torch.is_grad_enabled():
+            assert sequences is not None
+            self.asked.append((observation, sequences))
+        return super().evaluate(observation, sequences)
+
+
+def test_minibatches_are_whole_columns_each_once_an_epoch() -> None:
+    agent = SpyingAgent(make_agent().model)
+    learner, _ = make_learner("ppo-pairs", agent)
+    batch = batches()[2]
+    learner.update(batch, 0.0)
+    assert batch.recurrent_state is not None and batch.recurrent_state[0].any(1).sum() > 1
+    whole = batch.sequences(slice(0, T))
+    assert whole is not None
+    orders = []
+    for epoch in (agent.asked[:2], agent.asked[2:]):
+        order = []
+        for observation, sequences in epoch:
+            rows = observation.view(T, 2, 3)
+            for i in range(2):
+                same = [b for b in range(B) if torch.equal(batch.observation[:T, b], rows[:, i])]
+                (b,) = same
+                assert torch.equal(sequences.state[i], batch.recurrent_state[0, b])
+                assert torch.equal(sequences.begins[:, i], whole.begins[:, b])
+                order.append(b)
+        orders.append(order)
+    assert all(sorted(order) == list(range(B)) for order in orders)
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_minibatches_that_cut_sequences_are_refused(num_learners: int) -> None:
+    learner, exchange = make_learner("ppo", make_agent())
+    assert isinstance(learner, PPO)
+    exchange.num_sharing = num_learners
+    learner.config = PPOConfig(minibatch_size=T * num_learners + 2)
+    shares = " for each of 2 learners" if num_learners > 1 else ""
+    message = (
+        f"minibatch_size={T * num_learners + 2} is not a multiple of horizon=7{shares}, .*; use "
+        f"minibatch_size={T * num_learners}, or"
+    )
+    with pytest.raises(ValueError, match=message):
+        learner.update(batches()[0], 0.0)
+
+
+def test_nothing_of_a_rollout_moves_with_observations_of_masked_rows() -> None:
+    """What waits is not learned from, and no later step remembers it."""
+    batch = batches("wait")[3]
+    assert not batch.valid.all()
+    moved = []
+    for observation in (batch.observation, batch.observation.clone()):
+        if moved:
+            observation[:T][~batch.valid] = 7
+        learner, exchange = make_learner("a2c", make_agent())
+        learner.update(batch._replace(observation=observation), 0.0)
+        moved.append(exchange.parameters.parameter.clone())
+    # The bootstrap of what waits is masked, too.
+    np.testing.assert_array_equal(*(each.numpy() for each in moved))

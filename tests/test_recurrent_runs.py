@@ -1,0 +1,153 @@
+"""Runs whose network has an LSTM, from learning what needs memory to the film of a game."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from saved_runs import quiet, trained
+
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
+from accel_rl.training.play import PlayOptions, play
+from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
+
+CPU = torch.device("cpu")
+ENV = "env=recall_env:make"
+PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
+A2C = ("algo=a2c", "num_envs=16", "lr=3e-3")
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread(monkeypatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+
+
+def mean_score(run_dir: Path) -> float:
+    return evaluate_run(run_dir, EvaluateOptions(num_steps=800, serial=True), quiet()).mean
+
+
+@pytest.mark.parametrize(
+    ("options", "num_steps"), [(PPO, 8_000), (A2C, 40_000)], ids=["ppo", "a2c"]
+)
+def test_what_was_shown_at_the_beginning_is_remembered(
+    options: tuple[str, ...], num_steps: int, tmp_path
+) -> None:
+    arguments = (ENV, *options, "lstm=true", "log_interval=4000")
+    before = trained(tmp_path / "before", *arguments, "total_steps=1")
+    after = trained(tmp_path / "after", *arguments, f"total_steps={num_steps}")
+    assert mean_score(before) < 0.5
+    assert mean_score(after) > 0.9
+
+
+def test_without_an_lstm_it_is_not(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", ENV, *PPO, "total_steps=8000", "log_interval=4000")
+    assert mean_score(run_dir) < 0.5
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("saved") / "run"
+    return trained(run_dir, "env=catch", "lstm=true", "lr=0.05", "total_steps=400")
+
+
+def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(catch: Path) -> None:
+    config = SamplerConfig(num_envs=4, horizon=20, num_groups=2)
+    factory = make_env_factory("catch")
+    actions = []
+    for kind in (SerialSampler, ParallelSampler):
+        policy = load_policy(catch)
+        with kind(factory, config, seed=3) as sampler:
+            actions.append([sampler.collect(policy).action.copy() for _ in range(3)])
+    with SerialSampler(factory, config, seed=3) as sampler:
+        agent, _ = load_agent(latest_checkpoint(catch), read_config(catch), sampler.env_spec, CPU)
+        with ActionServer(agent, sampler, CPU) as server:
+            actions.append([sampler.collect(server).action.copy() for _ in range(3)])
+    assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
+
+
+def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path) -> None:
+    """The same observation again is acted on otherwise; after `begins`, as at first."""
+    policy = load_policy(catch, greedy=True)
+    observation = np.random.default_rng(0).integers(2, size=(3, *policy.env_spec.observation_shape))
+    given = observation.astype(policy.env_spec.observation_dtype)
+    never, always = np.zeros(3, np.bool_), np.ones(3, np.bool_)
+
+    def states(begins: Any, num: int = 3) -> torch.Tensor:
+        policy(given[:num], begins[:num])
+        assert policy._states is not None
+        return policy._states.get_state()
+
+    first, second = states(always), states(never)
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(states(np.array([True, False, True]))[[0, 2]], first[[0, 2]])
+    kept = states(never)
+    fewer = states(never, 2)
+    assert torch.equal(fewer[2], kept[2]) and not torch.equal(fewer[:2], kept[:2])
+
+
+@pytest.mark.parametrize(
+    ("begins", "message"),
+    [
+        (None, r"catch has an LSTM and must be told where episodes begin: give begins, \[2\] bool"),
+        (np.zeros(3, np.bool_), r"got begins of shape \[3\] and dtype bool; with 2 observations"),
+        (np.zeros(2), r"got begins of shape \[2\] and dtype float64; with 2 observations it must"),
+    ],
+    ids=["none", "shape", "dtype"],
+)
+def test_policy_that_is_not_told_where_episodes_begin_says_so(
+    begins: Any, message: str, catch: Path
+) -> None:
+    policy = load_policy(catch)
+    spec = policy.env_spec
+    with pytest.raises(ValueError, match=message):
+        policy(np.zeros((2, *spec.observation_shape), spec.observation_dtype), begins)
+
+
+def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
+    """With greedy actions each game of Catch is the one that the sampler plays."""
+    run_dir = trained(tmp_path / "run", "env=catch", "lstm=true", "total_steps=4000", "lr=0.01")
+    seen = []
+    policy_type = type(load_policy(run_dir))
+    act = policy_type.__call__
+
+    def watched(self: Any, step: Any) -> Any:
+        actions = act(self, step)
+        seen.append((bool(step.begins[0]), self._states.get_state()))
+        return actions
+
+    monkeypatch.setattr(policy_type, "__call__", watched)
+    game = play(run_dir, PlayOptions(greedy=True), quiet())
+    assert [begins for begins, _ in seen] == [True] + [False] * (game.num_steps - 1)
+    assert not torch.equal(seen[0][1], seen[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("algo=dqn",), "lstm=true cannot be learned with algo=dqn; leave it out, or use a2c"),
+        (("algo=ga3c",), "lstm=true cannot be learned with algo=ga3c; leave it out, or use a2c"),
+        (
+            ("algo=ppo", "horizon=16", "minibatch_size=8"),
+            "minibatch_size=8 is not a multiple of horizon=16, .* use minibatch_size=16, or",
+        ),
+        (
+            ("algo=ppo", "num_envs=8", "horizon=16", "minibatch_size=16", "learners=2"),
+            "multiple of horizon=16 for each of 2 learners, .* use minibatch_size=32, or",
+        ),
+    ],
+    ids=["dqn", "ga3c", "minibatch", "learners"],
+)
+def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([*arguments, "lstm=true"])
+
+
+def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:
+    message = r"lstm=true puts an LSTM before the heads .* model=own_networks:two_heads has heads"
+    with pytest.raises(ValueError, match=message):
+        trained(tmp_path / "run", "env=catch", "lstm=true", "model=own_networks:two_heads")

@@ -1,0 +1,179 @@
+"""Samplers tell policies which observations are the first of their episodes."""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_samplers_lost_episodes import T as ROWS
+from test_samplers_lost_episodes import lose_worker, make_sampler, zeros
+from test_samplers_state import make
+from toy_envs import ScriptedEnv, ToyEnv
+
+from accel_rl.samplers import PolicyInput, SamplerState
+from accel_rl.samplers.base import Sampler
+from accel_rl.samplers.states import decode_state, encode_state
+
+Told = dict[tuple[int, int], bool]
+"""by step since the start, and environment"""
+
+
+def collect(sampler: Sampler, number: int, check: Callable[[PolicyInput], None]) -> Told:
+    """What a policy was told in ``number`` rollouts, of steps that were taken."""
+    told: Told = {}
+    T = sampler.config.horizon
+    for i in range(number):
+        begins = np.zeros((T, sampler.config.num_envs), np.bool_)
+
+        def policy(step: PolicyInput, begins: Any = begins) -> Any:
+            begins[step.t, step.columns] = step.begins
+            check(step)
+            return np.zeros(len(step.uniform), np.int64)
+
+        rollout = sampler.collect(policy)
+        told |= {
+            (i * T + int(t), int(b)): bool(begins[t, b])
+            for t, b in zip(*np.nonzero(rollout.valid), strict=True)
+        }
+    return told
+
+
+def nothing(step: PolicyInput) -> None:
+    pass
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("kind", ["serial", "1", "2"])
+def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str) -> None:
+    """ToyEnv's step number is 0 after a reset, and a life is lost at every third one."""
+    seen = {"first": 0, "life": 0, "other": 0}
+    with make(ToyEnv, kind, reset_policy) as sampler:
+        episodes: dict[int, int] = {}
+
+        def check(step: PolicyInput) -> None:
+            for b, (_, episode, t), begins in zip(
+                range(step.columns.start, step.columns.stop),
+                step.observation,
+                step.begins,
+                strict=True,
+            ):
+                if episode == 0:  # it waits
+                    continue
+                is_new = episodes.get(b) != episode
+                assert is_new == (t == 0) or b not in episodes  # random steps come first
+                episodes[b] = int(episode)
+                assert begins == (is_new or t % 3 == 0)
+                seen["first" if is_new else "life" if begins else "other"] += 1
+
+        collect(sampler, 12, check)
+    assert min(seen.values()) > 10
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("kind", ["serial", "2"])
+def test_sampler_that_goes_on_from_a_state_tells_the_same(kind: str, reset_policy: str) -> None:
+    """Also where the last step before lost a life or ended a game."""
+    factory = partial(Saved, "..l..t", ".t", "l.l.t")
+    with make(factory, kind, reset_policy) as sampler:
+        expected = collect(sampler, 8, nothing)
+    for number in range(1, 8, 1 if kind == "serial" else 3):
+        with make(factory, kind, reset_policy) as sampler:
+            first = collect(sampler, number, nothing)
+            state = decode_state(encode_state(sampler.get_state()._asdict()))
+            T = sampler.config.horizon
+        with_state = make(factory, kind, reset_policy, seed=99)
+        try:
+            with_state.start(SamplerState(**state))
+            following = collect(with_state, 8 - number, nothing)
+        finally:
+            with_state.close()
+        assert first | {(i + number * T, b): x for (i, b), x in following.items()} == expected
+    assert set(expected.values()) == {False, True}
+
+
+def test_environments_begin_anew_with_a_state_of_before_there_was_such_a_thing() -> None:
+    factory = partial(Saved, "." * 100 + "t")
+    with make(factory, "serial") as sampler:
+        collect(sampler, 1, nothing)
+        state = sampler.get_state()
+    other = make(factory, "serial")
+    other.start(state._replace(begins=None, environments=[*state.environments[:3], None]))
+    told = collect(other, 1, nothing)
+    other.close()
+    assert [told[0, b] for b in range(4)] == [False, False, False, True]
+
+
+def told_by_row(sampler: Sampler, policy: Any = zeros) -> np.ndarray:
+    """What the policy is told in one rollout, ``[T, B]``."""
+    begins = np.zeros((ROWS, sampler.config.num_envs), np.bool_)
+
+    def telling(step: PolicyInput) -> Any:
+        begins[step.t, step.columns] = step.begins
+        return policy(step)
+
+    sampler.collect(telling)
+    return begins
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_environments_of_a_worker_lost_between_rollouts_begin_anew(reset_policy: str) -> None:
+    with make_sampler(reset_policy=reset_policy) as sampler:
+        assert told_by_row(sampler)[0].all()  # the first ones of all
+        assert not told_by_row(sampler)[0].all()
+        lose_worker(sampler, after_order_of=1)
+        sampler.get_state()
+        assert told_by_row(sampler)[0].all()
+        assert not told_by_row(sampler)[0].all()
+
+
+class DiesInReset(ScriptedEnv):
+    """Takes its process with it at its second game, once: then there is a file ``marker``."""
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__("...t", "." * 99)
+        self.marker = marker
+
+    def reset(self, out: Any) -> None:
+        if self.game == 1 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().reset(out)
+
+
+def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew(tmp_path) -> None:
+    options = {"reset_policy": "wait", "decorrelation_steps": 0}
+    with make_sampler(partial(DiesInReset, tmp_path / "marker"), **options) as sampler:
+        told_by_row(sampler)
+        assert told_by_row(sampler)[0].all()
+        assert (tmp_path / "marker").exists()
+        assert told_by_row(sampler)[0].all()  # after the first games of their successors
+        assert not told_by_row(sampler)[0].any()
+
+
+def test_environments_of_a_worker_lost_within_a_rollout_begin_anew_in_the_next_row() -> None:
+    def losing(step: PolicyInput) -> Any:
+        if step.t == 2 and step.columns.start == 4:  # group 1 has not got its step yet
+            lose_worker(sampler, after_order_of=0)
+        return zeros(step)
+
+    with make_sampler() as sampler:
+        told_by_row(sampler)
+        begins = told_by_row(sampler, losing)
+        assert np.array_equal(begins, sampler.rollout.observation[:ROWS, :, 2] == 0)
+        assert begins[3:].any(axis=0).all()  # of all environments there is another one
+        assert not begins[4].all()
+
+
+class Saved(ScriptedEnv):
+    """Its state can be saved."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {"game": self.game, "life": self.life, "t": self.t, "left": "".join(self.letters)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.game, self.life, self.t = state["game"], state["life"], state["t"]
+        self.letters = iter(state["left"])

@@ -11,6 +11,8 @@ from accel_rl.envs import AtariConfig
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 
+_MOST_CAPTURED_STEPS = 32  # of an LSTM
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -220,6 +222,11 @@ class TrainConfig:
             return f"algo={self.algo}, whose threads change batch sizes and parameters as they go"
         if self.overlap:
             return "overlap=true, whose second thread has not been tried with CUDA graphs"
+        if self.lstm and self.sampler.horizon > _MOST_CAPTURED_STEPS:
+            return (
+                f"lstm=true and horizon={self.sampler.horizon}: a sequence is compiled step by "
+                f"step, minutes above {_MOST_CAPTURED_STEPS}"
+            )
         if learner.gradient_cosine_interval:
             return (
                 f"gradient_cosine_interval={learner.gradient_cosine_interval}, a second backward "

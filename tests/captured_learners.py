@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
@@ -29,6 +29,8 @@ CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     "ppo": lambda: PPOConfig(
         minibatch_size=12, clip_range=0.01, clip_value=True, max_gradient_norm=0.5
     ),
+    "a2c-lstm": lambda: A2CConfig(),
+    "ppo-lstm": lambda: PPOConfig(minibatch_size=12),
     "double-dueling-prioritized": lambda: DQNConfig(
         **Q, double=True, dueling=True, prioritized=True, optimizer="adam", epsilon_per_env=True
     ),
@@ -66,19 +68,31 @@ class Run:
     ) -> None:
         config = CONFIGS[name]()
         torch.manual_seed(0)
-        self.agent = make_agent(config, model, IMAGES, device, capture=capture)
+        lstm = name.endswith("lstm")
+        self.agent = make_agent(config, model, IMAGES, device, lstm=lstm, capture=capture)
         flat = FlatParameters(self.agent.model)
         self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
         self.learner = make_learner(config, self.agent, self.exchange, IMAGES, B, T, seed=0)
         self.device = device
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
-        return self.learner.update(batch, progress)
+        return self.learner.update(self._with_state(batch), progress)
 
     def act(self, batch: RolloutTensors, seed: int) -> Tensor:
         g = torch.Generator().manual_seed(seed)
         uniform = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
+        if isinstance(self.agent, RecurrentAgent):
+            states = self._with_state(batch).recurrent_state
+            assert states is not None
+            return self.agent.act(batch.observation[0], uniform, states[0])[0]
         return self.agent.act(batch.observation[0], uniform, slice(0, B))
+
+    def _with_state(self, batch: RolloutTensors) -> RolloutTensors:
+        if not isinstance(self.agent, RecurrentAgent):
+            return batch
+        shape = T + 1, B, self.agent.model.state_size
+        state = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return batch._replace(recurrent_state=state.to(self.device))
 
 
 def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int = 6) -> None:

@@ -55,8 +55,11 @@ def test_replay_on_meta_draws_and_gathers_what_shapes_say() -> None:
 def test_update_on_meta_gives_metrics_without_reading_a_value(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = torch.Generator
-    monkeypatch.setattr(torch, "Generator", lambda *device: generator())  # meta has none
+    class Generator(torch.Generator):
+        def __new__(cls, *device: torch.device) -> torch.Generator:  # meta has none
+            return super().__new__(cls)
+
+    monkeypatch.setattr(torch, "Generator", Generator)
     run = Run(name, EAGER, META, model="mlp")
     for i, batch in enumerate(rollouts(META, 3)):
         metrics = run.update(batch, progress=i / 3)

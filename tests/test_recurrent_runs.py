@@ -139,8 +139,12 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
             ("algo=ppo", "num_envs=8", "horizon=16", "minibatch_size=16", "learners=2"),
             "multiple of horizon=16 for each of 2 learners, .* use minibatch_size=32, or",
         ),
+        (
+            ("algo=a2c", "horizon=33", "capture=on"),
+            "capture=on cannot be had with lstm=true and horizon=33: .*; use capture=off",
+        ),
     ],
-    ids=["dqn", "ga3c", "minibatch", "learners"],
+    ids=["dqn", "ga3c", "minibatch", "learners", "capture"],
 )
 def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,11 +32,11 @@ class LSTM(nn.Module):
         bool, where it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in
         float32.
         """
-        T, B = begins.shape
-        pushes = self.input(x).float().view(T, B, -1)  # of all rows in one product
+        pushes = self.input(x).view(*begins.shape, -1)  # of all rows in one product
         keeps = (~begins).unsqueeze(2).float()
-        with torch.autocast(x.device.type, enabled=False):
-            outputs, cell = _Recurrence.apply(pushes, self.recurrent.weight, state, keeps)  # type: ignore[no-untyped-call]
+        is_autocast = pushes.dtype != torch.float32
+        with torch.autocast(x.device.type, enabled=False) if is_autocast else nullcontext():
+            outputs, cell = _Recurrence.apply(pushes.float(), self.recurrent.weight, state, keeps)  # type: ignore[no-untyped-call]
         return outputs.flatten(0, 1), torch.cat((outputs[-1], cell), 1)
 
 

@@ -1,7 +1,6 @@
 """Networks that remember: an LSTM between the hidden layer and the heads.
 
-As in "A3C, LSTM" (Mnih et al. 2016, arXiv:1602.01783, section 5.1): as many cells as the hidden
-layer has units.
+As in "A3C, LSTM" (Mnih et al. 2016, arXiv:1602.01783): as many cells as the hidden layer has units.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
 from accel_rl.envs import make_env_factory
-from accel_rl.models import make_model
+from accel_rl.models import make_model, make_recurrent_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 
@@ -20,13 +20,18 @@ pytestmark = [
 ]
 
 
-def make_agent(device: torch.device) -> CategoricalAgent:
+def make_agent(device: torch.device, lstm: bool = False) -> CategoricalAgent | RecurrentAgent:
     torch.manual_seed(0)
-    return CategoricalAgent(make_model("mlp", (10, 5), np.dtype(np.float32), 3).to(device))
+    shapes = (10, 5), np.dtype(np.float32), 3
+    if lstm:
+        return RecurrentAgent(make_recurrent_model("mlp", *shapes).to(device))
+    return CategoricalAgent(make_model("mlp", *shapes).to(device))
 
 
-def rollouts_on(device: torch.device, config: SamplerConfig, kind: type) -> list[RolloutTensors]:
-    agent = make_agent(device)
+def rollouts_on(
+    device: torch.device, config: SamplerConfig, kind: type, lstm: bool
+) -> list[RolloutTensors]:
+    agent = make_agent(device, lstm)
     rollouts = []
     with (
         kind(make_env_factory("catch"), config, seed=1) as sampler,
@@ -41,8 +46,9 @@ def rollouts_on(device: torch.device, config: SamplerConfig, kind: type) -> list
 @pytest.mark.parametrize("horizon", [1, 7])
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("lstm", [False, True])
 def test_rollouts_on_the_device_equal_those_on_the_cpu(
-    kind: type, reset_policy: str, horizon: int
+    lstm: bool, kind: type, reset_policy: str, horizon: int
 ) -> None:
     config = SamplerConfig(
         num_envs=8,
@@ -50,16 +56,22 @@ def test_rollouts_on_the_device_equal_those_on_the_cpu(
         num_groups=2,
         reset_policy=reset_policy,  # type: ignore[arg-type]
     )
-    on_cpu = rollouts_on(torch.device("cpu"), config, kind)
-    on_gpu = rollouts_on(torch.device("cuda"), config, kind)
+    on_cpu = rollouts_on(torch.device("cpu"), config, kind, lstm)
+    on_gpu = rollouts_on(torch.device("cuda"), config, kind, lstm)
     for expected, found in zip(on_cpu, on_gpu, strict=True):
-        for name in RolloutTensors._fields:
+        for name in RolloutTensors._fields[:-1]:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        if lstm:
+            assert expected.recurrent_state is not None and expected.recurrent_state.any()
+            torch.testing.assert_close(found.recurrent_state, expected.recurrent_state)
 
 
-def test_collecting_and_learning_wait_for_the_actions_alone(forbidding_waits: Any) -> None:
+@pytest.mark.parametrize("lstm", [False, True])
+def test_collecting_and_learning_wait_for_the_actions_alone(
+    lstm: bool, forbidding_waits: Any
+) -> None:
     device = torch.device("cuda")
-    agent, config = make_agent(device), A2CConfig()
+    agent, config = make_agent(device, lstm), A2CConfig()
     flat = FlatParameters(agent.model)
     learner = A2C(agent, config, Local(flat, config.rule, config.max_gradient_norm))
     with (

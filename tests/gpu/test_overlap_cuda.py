@@ -19,6 +19,7 @@ SMALL = ("env=catch", "num_envs=16", "num_workers=2", "log_interval=400", "overl
 ALGORITHMS = {
     "a2c": ("algo=a2c",),
     "ppo": ("algo=ppo", "horizon=20", "epochs=2"),
+    "lstm": ("algo=ppo", "horizon=20", "epochs=2", "lstm=true"),
     "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "min_steps=400", "replay_size=4000"),
 }
 
@@ -29,12 +30,12 @@ def parameters(run_dir: Path, *arguments: str) -> dict[str, torch.Tensor]:
     return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "lstm"])
 def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_path) -> None:
     """Few steps: later on, roundings choose other actions. Draws from a replay differ anyway, as
     do PPO's minibatches, so that it has one."""
     arguments = [*ALGORITHMS[algo], "total_steps=960"]
-    arguments += ["minibatch_size=320"] * (algo == "ppo")
+    arguments += ["minibatch_size=320"] * (algo != "a2c")
     on_cpu = parameters(tmp_path / "cpu", *arguments, "device=cpu")
     on_gpu = parameters(tmp_path / "gpu", *arguments, "device=cuda")
     for name, expected in on_cpu.items():
@@ -45,7 +46,7 @@ def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_p
 def test_overlapped_runs_of_one_seed_are_alike(algo: str, tmp_path) -> None:
     """A race between the streams would show as other parameters."""
     arguments = [*ALGORITHMS[algo], "total_steps=4000", "device=cuda"]
-    arguments += ["minibatch_size=80"] * (algo == "ppo")
+    arguments += ["minibatch_size=80"] * (algo in ("ppo", "lstm"))
     one = parameters(tmp_path / "one", *arguments)
     two = parameters(tmp_path / "two", *arguments)
     for name, expected in one.items():

@@ -31,10 +31,11 @@ def last_row(run_dir: Path) -> dict[str, str]:
     [
         ["algo=ppo", "num_envs=8"],
         ["algo=a2c", "overlap=true"],
+        ["algo=a2c", "lstm=true"],
         [*RAINBOW, "replay_device=cuda", "save_replay=true"],
         [*RAINBOW, "replay_device=cpu", "save_replay=true"],
     ],
-    ids=["ppo", "overlap", "replay on the GPU", "replay on the host"],
+    ids=["ppo", "overlap", "lstm", "replay on the GPU", "replay on the host"],
 )
 def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -51,7 +52,15 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("options", [["algo=a2c"], RAINBOW, ["algo=appo", "horizon=128"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["algo=a2c"],
+        RAINBOW,
+        ["algo=appo", "horizon=128"],
+        ["algo=appo", "horizon=128", "lstm=true"],
+    ],
+)
 def test_two_learners_with_a_gpu_each(options: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     arguments = [*options, "env=catch", "gpus=2", "total_steps=6000", "log_interval=1000"]

@@ -119,8 +119,11 @@ class TrainConfig:
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
-        if self.lstm:
-            self._check_lstm()
+        if self.lstm and not isinstance(self.learner, A2CConfig | PPOConfig):
+            raise ValueError(
+                f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
+                f"a3c, ppo or appo"
+            )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
@@ -131,7 +134,9 @@ class TrainConfig:
         if isinstance(self.learner, GA3CConfig):
             self._check_queued()
         if isinstance(self.learner, PPOConfig):
-            self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon)
+            is_in_step = self.parallel.sync == "all_reduce"
+            num_sequences = int(self.lstm) * (self.num_learners if is_in_step else 1)
+            self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon, num_sequences)
         if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
             raise ValueError(
                 f"total_steps={self.total_steps} ends before learning begins, after min_steps="
@@ -164,17 +169,6 @@ class TrainConfig:
             raise ValueError(
                 f"capture=on cannot be had with {self.never_captured}; use capture=off"
             )
-
-    def _check_lstm(self) -> None:
-        if not isinstance(self.learner, A2CConfig | PPOConfig):
-            raise ValueError(
-                f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
-                f"a3c, ppo or appo"
-            )
-        if isinstance(self.learner, PPOConfig):
-            is_shared = self.parallel.sync == "all_reduce"
-            num_sharing = self.num_learners if is_shared else 1
-            self.learner.check_sequences(self.sampler.horizon, num_sharing)
 
     def _check_queued(self) -> None:
         assert isinstance(self.learner, GA3CConfig)

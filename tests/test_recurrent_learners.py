@@ -145,11 +145,11 @@ def test_minibatches_that_cut_sequences_are_refused(num_learners: int) -> None:
     learner, exchange = make_learner("ppo", make_agent())
     assert isinstance(learner, PPO)
     exchange.num_sharing = num_learners
-    learner.config = PPOConfig(minibatch_size=T * num_learners + 2)
+    learner.config = PPOConfig(minibatch_size=4 * num_learners)
     shares = " for each of 2 learners" if num_learners > 1 else ""
     message = (
-        f"minibatch_size={T * num_learners + 2} is not a multiple of horizon=7{shares}, .*; use "
-        f"minibatch_size={T * num_learners}, or"
+        f"minibatch_size={4 * num_learners} is not a multiple of horizon=7{shares}, .*; use "
+        f"minibatch_size={7 * num_learners}, or"
     )
     with pytest.raises(ValueError, match=message):
         learner.update(batches()[0], 0.0)
@@ -158,13 +158,18 @@ def test_minibatches_that_cut_sequences_are_refused(num_learners: int) -> None:
 def test_nothing_of_a_rollout_moves_with_observations_of_masked_rows() -> None:
     """What waits is not learned from, and no later step remembers it."""
     batch = batches("wait")[3]
-    assert not batch.valid.all()
+    waits = ~batch.valid[-1]
+    assert waits.any() and not waits.all()
     moved = []
-    for observation in (batch.observation, batch.observation.clone()):
-        if moved:
+    for is_changed in (False, True):
+        observation, states = batch.observation.clone(), batch.recurrent_state
+        assert states is not None
+        if is_changed:  # also what would be bootstrapped from
             observation[:T][~batch.valid] = 7
+            observation[T, waits] = 7
+            states = states.clone()
+            states[T, waits] = 0.5
         learner, exchange = make_learner("a2c", make_agent())
-        learner.update(batch._replace(observation=observation), 0.0)
+        learner.update(batch._replace(observation=observation, recurrent_state=states), 0.0)
         moved.append(exchange.parameters.parameter.clone())
-    # The bootstrap of what waits is masked, too.
     np.testing.assert_array_equal(*(each.numpy() for each in moved))

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 from saved_runs import quiet, trained
+from test_training_learners import goes_on_to_the_bit
 
 from accel_rl.envs import make_env_factory
+from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.division import check_learners
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
 from accel_rl.training.play import PlayOptions, play
 from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
@@ -109,7 +112,7 @@ def test_policy_that_is_not_told_where_episodes_begin_says_so(
 
 
 def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
-    """With greedy actions each game of Catch is the one that the sampler plays."""
+    """From one step to the next, and from nothing at the beginning."""
     run_dir = trained(tmp_path / "run", "env=catch", "lstm=true", "total_steps=4000", "lr=0.01")
     seen = []
     policy_type = type(load_policy(run_dir))
@@ -136,6 +139,14 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
             "minibatch_size=8 is not a multiple of horizon=16, .* use minibatch_size=16, or",
         ),
         (
+            ("algo=ppo", "num_envs=10", "horizon=3", "minibatch_size=10"),
+            "minibatch_size=10 is not a multiple of horizon=3, .* use minibatch_size=6, or",
+        ),
+        (
+            ("algo=ppo", "num_envs=7", "horizon=4", "num_groups=1", "minibatch_size=8"),
+            "minibatch_size=8 does not divide a rollout of num_envs=7 .* use minibatch_size=4, or",
+        ),
+        (
             ("algo=ppo", "num_envs=8", "horizon=16", "minibatch_size=16", "learners=2"),
             "multiple of horizon=16 for each of 2 learners, .* use minibatch_size=32, or",
         ),
@@ -144,11 +155,27 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
             "capture=on cannot be had with lstm=true and horizon=33: .*; use capture=off",
         ),
     ],
-    ids=["dqn", "ga3c", "minibatch", "learners", "capture"],
+    ids=["dqn", "ga3c", "multiple", "both", "rollout", "learners", "capture"],
 )
 def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments([*arguments, "lstm=true"])
+
+
+def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -> None:
+    config = parse_arguments(
+        ["algo=ppo", "lstm=true", "num_envs=16", "horizon=4", "minibatch_size=32"]
+    )
+    message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12 minibatch_size=24,"
+    with pytest.raises(ValueError, match=message):
+        check_learners(config, Ranks(0, 3, 0, 3))
+
+
+@pytest.mark.learning
+def test_two_learners_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
+    """Each remembers what its own environments have shown."""
+    options = ("algo=ppo", "lstm=true", "horizon=30", "minibatch_size=60", "epochs=2")
+    goes_on_to_the_bit(tmp_path, *options, "num_workers=1", "schedule_steps=2400")
 
 
 def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:

@@ -72,6 +72,15 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ppo_learns_with_the
         assert parameter[0] == 3
 
 
+def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None:
+    state = torch.ones(2)
+    given: list[torch.Tensor | None] = []
+    within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append)
+    server = PullingServer(within, object.__new__(StoreExchange), SimpleNamespace(), pull_steps=2)
+    server.set_state(server.get_state())
+    assert given == [state]
+
+
 def test_generator_of_another_device_goes_on_by_all_of_its_state() -> None:
     state = torch.zeros(16, dtype=torch.uint8)
     moved = state.clone()

@@ -79,29 +79,37 @@ class PPOConfig(ActorCriticConfig):
         """The update rule, for the exchange."""
         return Adam(eps=self.adam_eps)
 
-    def check_rollout(self, num_envs: int, horizon: int) -> None:
-        """Raises ValueError if minibatches do not divide the rollout."""
+    def check_rollout(self, num_envs: int, horizon: int, num_sequences: int = 0) -> None:
+        """Raises ValueError if minibatches do not divide the rollout.
+
+        ``num_sequences``: columns of which a minibatch must have a multiple, since a recurrent
+        network learns from whole ones: one for each learner in step. 0: it may have any steps.
+        """
         size = num_envs * horizon
         if size % self.minibatch_size:
-            fits = max(
-                each for each in range(1, min(size, self.minibatch_size) + 1) if size % each == 0
-            )
-            raise ValueError(
-                f"minibatch_size={self.minibatch_size} does not divide a rollout of num_envs="
-                f"{num_envs} x horizon={horizon} = {size} steps; use minibatch_size={fits}, or "
-                f"another num_envs or horizon"
-            )
+            why = f"does not divide a rollout of num_envs={num_envs} x horizon={horizon} = {size} "
+            why += "steps"
+        elif num_sequences and self.minibatch_size % (num_sequences * horizon):
+            shares = f" for each of {num_sequences} learners" if num_sequences > 1 else ""
+            why = f"is not a multiple of horizon={horizon}{shares}, and lstm=true learns from "
+            why += "whole sequences of that length"
+        else:
+            return
+        fits = self.fitting_minibatch(num_envs, horizon, num_sequences)
+        use = f"minibatch_size={fits}, or another" if fits else "another"
+        raise ValueError(
+            f"minibatch_size={self.minibatch_size} {why}; use {use} num_envs or horizon"
+        )
 
-    def check_sequences(self, horizon: int, num_learners: int) -> None:
-        """Raises ValueError if a learner's share of a minibatch is not of whole sequences."""
-        whole = horizon * num_learners
-        if self.minibatch_size % whole:
-            shares = f" for each of {num_learners} learners" if num_learners > 1 else ""
-            raise ValueError(
-                f"minibatch_size={self.minibatch_size} is not a multiple of horizon={horizon}"
-                f"{shares}, and lstm=true learns from whole sequences of that length; use "
-                f"minibatch_size={max(1, self.minibatch_size // whole) * whole}, or another horizon"
-            )
+    def fitting_minibatch(self, num_envs: int, horizon: int, num_sequences: int) -> int | None:
+        """The size that `check_rollout` takes, the largest that is no larger than the present one.
+
+        If there is none, the smallest; None where there is no size at all.
+        """
+        size, unit = num_envs * horizon, max(1, num_sequences * horizon)
+        most = max(unit, min(size, self.minibatch_size))
+        fits = [each for each in range(unit, most + 1, unit) if size % each == 0]
+        return fits[-1] if fits else None
 
 
 class PPOLoss(NamedTuple):
@@ -228,7 +236,8 @@ class PPO:
         clip_range = config.clip_range * config.remaining(progress)
         minibatch_size = config.minibatch_size // self._exchange.num_sharing
         if sequences is not None:
-            config.check_sequences(T, self._exchange.num_sharing)
+            num_sharing = self._exchange.num_sharing
+            config.check_rollout(B * num_sharing, T, num_sharing)
         length = 1 if sequences is None else T  # steps that stay together
         device = observation.device
         first = B * torch.arange(length, device=device).unsqueeze(1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.initialization import fan_in_, normc_
-from accel_rl.models.policy_value import PolicyValue, SharedNetwork
+from accel_rl.models.policy_value import SharedNetwork
 
 Initializer = Callable[[Tensor], Tensor]
 
@@ -152,10 +152,6 @@ class ImageNetwork(SharedNetwork):
     def features(self, observation: Tensor) -> Tensor:
         """``[N, width]`` of ``observation``, ``[N, C, H, W]`` uint8."""
         return F.relu_(self.hidden(apply_convs(self.convs, observation)))
-
-    def heads(self, x: Tensor) -> PolicyValue:
-        """Logits and values of features, ``[N, width]``."""
-        return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
 def make_convs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,42 @@ class LSTM(nn.Module):
         pushes = self.input(x).view(*begins.shape, -1)  # of all rows in one product
         keeps = (~begins).unsqueeze(2).float()
         is_autocast = pushes.dtype != torch.float32
+        go_through = _Recurrence.apply if torch.is_grad_enabled() else _go_through
         with torch.autocast(x.device.type, enabled=False) if is_autocast else nullcontext():
-            outputs, cell = _Recurrence.apply(pushes.float(), self.recurrent.weight, state, keeps)  # type: ignore[no-untyped-call]
+            outputs, cell = go_through(pushes.float(), self.recurrent.weight, state, keeps)
         return outputs.flatten(0, 1), torch.cat((outputs[-1], cell), 1)
+
+
+class _Step(NamedTuple):
+    """What comes of one step, and what its gradient needs; ``[B, F]``, but ``opening``."""
+
+    output: Tensor
+    cell: Tensor
+    opening: Tensor  # [B, 3 F], gates: input, forget, output
+    candidate: Tensor
+    squashed: Tensor  # tanh of the cell
+
+
+def _take_step(push: Tensor, weight: Tensor, output_tm1: Tensor, cell_tm1: Tensor) -> _Step:
+    F = output_tm1.shape[1]
+    gates = torch.addmm(push, output_tm1, weight.t())
+    opening, candidate = gates[:, : 3 * F].sigmoid(), gates[:, 3 * F :].tanh()
+    i, f, o = opening.chunk(3, 1)
+    cell = torch.addcmul(f * cell_tm1, i, candidate)
+    squashed = cell.tanh()
+    return _Step(o * squashed, cell, opening, candidate, squashed)
+
+
+def _go_through(
+    pushes: Tensor, weight: Tensor, state: Tensor, keeps: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `_Recurrence`, without gradient."""
+    output, cell = state.chunk(2, 1)
+    outputs = []
+    for push, keep in zip(pushes.unbind(), keeps.unbind(), strict=True):
+        output, cell, *_ = _take_step(push, weight, output * keep, cell * keep)
+        outputs.append(output)
+    return torch.stack(outputs), cell
 
 
 class _Recurrence(torch.autograd.Function):
@@ -56,17 +89,11 @@ class _Recurrence(torch.autograd.Function):
         ``pushes``: ``[T, B, 4 F]``. ``weight``: ``[4 F, F]``. ``keeps``: ``[T, B, 1]``, 0 or 1.
         """
         output, cell = state.chunk(2, 1)
-        F = output.shape[1]
         steps = []
         for push, keep in zip(pushes.unbind(), keeps.unbind(), strict=True):
             output_tm1, cell_tm1 = output * keep, cell * keep
-            gates = torch.addmm(push, output_tm1, weight.t())
-            opening, candidate = gates[:, : 3 * F].sigmoid(), gates[:, 3 * F :].tanh()
-            i, f, o = opening.chunk(3, 1)
-            cell = torch.addcmul(f * cell_tm1, i, candidate)
-            squashed = cell.tanh()
-            output = o * squashed
-            steps.append((output, output_tm1, cell_tm1, opening, candidate, squashed))
+            output, cell, *kept = _take_step(push, weight, output_tm1, cell_tm1)
+            steps.append((output, output_tm1, cell_tm1, *kept))
         outputs, *saved = (torch.stack(each) for each in zip(*steps, strict=True))
         ctx.save_for_backward(weight, keeps, *saved)
         ctx.mark_non_differentiable(cell)

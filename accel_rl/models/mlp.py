@@ -47,10 +47,6 @@ class SharedMLP(SharedNetwork):
         x: Tensor = self.hidden(_flatten(observation))
         return x
 
-    def heads(self, x: Tensor) -> PolicyValue:
-        """Logits and values of features, ``[N, width]``."""
-        return PolicyValue(self.policy(x), self.value(x).squeeze(1))
-
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
     """Two tanh layers and a linear one, with orthogonal initial weights."""

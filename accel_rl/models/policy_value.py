@@ -29,17 +29,19 @@ class PolicyValueModel(nn.Module):
 
 
 class SharedNetwork(PolicyValueModel):
-    """One whose heads share all that comes before them: ``width`` features."""
+    """One whose heads, ``policy`` and ``value``, share what comes before: ``width`` features."""
 
     width: int
+    policy: nn.Linear
+    value: nn.Linear
 
     @abstractmethod
     def features(self, observation: Tensor) -> Tensor:
         """``[N, width]`` of ``observation``, ``[N, ...]``."""
 
-    @abstractmethod
     def heads(self, x: Tensor) -> PolicyValue:
         """Logits and values of features, ``[N, width]``."""
+        return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]``."""

@@ -30,9 +30,9 @@ class ActionServer:
         metrics = learner.update(server.finish(), progress)
 
     Acts with the agent's parameters as they are at each call, and keeps the recurrent state of each
-    environment where the agent has one. Close it before the sampler, or use
-    it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory registered.
-    ``keeps_rollout``: what `finish` gives may be used until the next `finish`.
+    environment where the agent has one. Close it before the sampler, or use it in ``with`` inside
+    the sampler's: on a GPU it holds the sampler's memory registered. ``keeps_rollout``: what
+    `finish` gives may be used until the next `finish`.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.

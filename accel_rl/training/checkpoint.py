@@ -11,7 +11,8 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
   their own, if they did, in ``checkpoints/part_<steps>_learner_<rank>.pt``.
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
-  where the simulators were gone when it was written.
+  where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
+  policy remembers of their environments, or None.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from accel_rl.training.files import write_whole
 
 FORMAT = 3
 """raised when what a checkpoint holds changes"""
-PART = ("algorithm", "sampler", "torch_rng")
+PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 """what each learner has of its own"""
 
 

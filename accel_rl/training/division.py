@@ -99,13 +99,18 @@ def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") ->
 def _near_envs(config: TrainConfig, num: int) -> str:
     """Options with about as many environments, which ``num`` learners can divide.
 
-    Of PPO the horizon as well: presets scale it, and minibatches must divide the rollout.
+    Of PPO the horizon as well: presets scale it, and minibatches must divide the rollout. With an
+    LSTM the minibatches instead, which must be of whole sequences.
     """
     sampler, learner = config.sampler, config.learner
     whole = num * sampler.num_groups
     few = max(whole, sampler.num_envs // whole * whole)
     if not isinstance(learner, PPOConfig):
         return f"num_envs={few}"
+    if config.lstm:
+        size = learner.fitting_minibatch(few, sampler.horizon, num)
+        more = f" minibatch_size={size}" if size != learner.minibatch_size else ""
+        return f"num_envs={few}{more}"
     size = num * -(-learner.minibatch_size // num)  # as it will have to be
     horizon = next(each for each in count(sampler.horizon) if few * each % size == 0)
     return f"num_envs={few} horizon={horizon}" + (

@@ -81,7 +81,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     if own_part is None:
         return _without_own(saved)
     part = _load(own_part, "environments start new episodes")
-    return {**saved, **{name: part[name] for name in PART}}
+    return {**saved, **{name: part.get(name) for name in PART}}
 
 
 def _load(path: Path, without_it: str) -> dict[str, Any]:
@@ -103,7 +103,8 @@ def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
 
 def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint ``saved`` without what is one learner's own."""
-    return {**saved, "sampler": None, "algorithm": _common(saved["algorithm"])}
+    common = _common(saved["algorithm"])
+    return {**saved, "sampler": None, "recurrent_state": None, "algorithm": common}
 
 
 def _common(state: Mapping[str, Any]) -> dict[str, Any]:

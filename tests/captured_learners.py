@@ -74,6 +74,10 @@ class Run:
         self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
         self.learner = make_learner(config, self.agent, self.exchange, IMAGES, B, T, seed=0)
         self.device = device
+        if isinstance(self.agent, RecurrentAgent):
+            shape = T + 1, B, self.agent.model.state_size
+            states = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            self.states = states.to(device)
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
         return self.learner.update(self._with_state(batch), progress)
@@ -90,9 +94,7 @@ class Run:
     def _with_state(self, batch: RolloutTensors) -> RolloutTensors:
         if not isinstance(self.agent, RecurrentAgent):
             return batch
-        shape = T + 1, B, self.agent.model.state_size
-        state = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        return batch._replace(recurrent_state=state.to(self.device))
+        return batch._replace(recurrent_state=self.states)
 
 
 def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int = 6) -> None:

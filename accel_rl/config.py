@@ -35,7 +35,7 @@ class TrainConfig:
     (or 3, 2, 1: the first layer's stride); or module:function that returns one of your own"""
     lstm: bool = False
     """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
-    A2C, A3C and PPO, which learn it through whole rollouts: horizon is how far back"""
+    a2c, paac, a3c, ppo and appo, which learn through whole rollouts: horizon is how far back"""
     total_steps: int = 10_000_000
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
@@ -122,7 +122,7 @@ class TrainConfig:
         if self.lstm and not isinstance(self.learner, A2CConfig | PPOConfig):
             raise ValueError(
                 f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
-                f"a3c, ppo or appo"
+                f"paac, a3c, ppo or appo"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(

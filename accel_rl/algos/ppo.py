@@ -234,9 +234,9 @@ class PPO:
         sequences = batch.sequences(slice(0, T))
         lr = config.lr * config.remaining(progress)
         clip_range = config.clip_range * config.remaining(progress)
-        minibatch_size = config.minibatch_size // self._exchange.num_sharing
+        num_sharing = self._exchange.num_sharing
+        minibatch_size = config.minibatch_size // num_sharing
         if sequences is not None:
-            num_sharing = self._exchange.num_sharing
             config.check_rollout(B * num_sharing, T, num_sharing)
         length = 1 if sequences is None else T  # steps that stay together
         device = observation.device

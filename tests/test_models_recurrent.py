@@ -116,14 +116,14 @@ def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shapes", "width"),
-    [("mlp", SHAPES, 64), ("a3c", IMAGES, 256), ("nature", IMAGES, 512)],
+    ("name", "shapes", "state_size"),
+    [("mlp", SHAPES, 4 * 64), ("a3c", IMAGES, 2 * 256), ("nature", IMAGES, 2 * 512)],
 )
-def test_recurrent_model_has_the_layers_of_the_other_and_an_lstm_as_wide(
-    name: str, shapes: tuple[tuple[int, ...], np.dtype[np.generic], int], width: int
+def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
+    name: str, shapes: tuple[tuple[int, ...], np.dtype[np.generic], int], state_size: int
 ) -> None:
     model = make_recurrent_model(name, *shapes)
-    assert model.state_size == 2 * width
+    assert model.state_size == state_size
     observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0]))).to(
         torch.uint8 if name != "mlp" else torch.float32
     )
@@ -131,12 +131,21 @@ def test_recurrent_model_has_the_layers_of_the_other_and_an_lstm_as_wide(
     output, state = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
     assert output.logits.shape == (T * B, 4)
     assert output.value.shape == (T * B,)
-    assert state.shape == (B, 2 * width)
-    if name != "mlp":  # which shares nothing without one
-        plain = dict(make_model(name, *shapes).named_parameters())
-        own = dict(model.network.named_parameters())
-        assert {k: p.shape for k, p in own.items()} == {k: p.shape for k, p in plain.items()}
+    assert state.shape == (B, state_size)
+    plain = make_model(name, *shapes)
+    own = {k: p.shape for k, p in model.named_parameters() if "lstm" not in k}
+    assert sorted(own.values()) == sorted(p.shape for p in plain.parameters())
     assert bool(state.any())
+
+
+def test_value_of_an_mlp_leaves_its_policy_alone() -> None:
+    model = make_recurrent_model("mlp", *SHAPES)
+    observation, begins = torch.randn(T * B, 6), torch.zeros(T, B, dtype=torch.bool)
+    output, _ = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
+    output.value.sum().backward()
+    moved = {name for name, each in model.named_parameters() if each.grad is not None}
+    assert moved
+    assert all(name.startswith("value.") for name in moved)
 
 
 def test_recurrence_is_in_float32_under_autocast() -> None:

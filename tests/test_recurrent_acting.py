@@ -5,6 +5,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from toy_envs import ToyEnv
 
 from accel_rl.agents import (
@@ -13,7 +14,9 @@ from accel_rl.agents import (
     RecurrentStates,
     RolloutTensors,
 )
-from accel_rl.models import Sequences, make_model, make_recurrent_model
+from accel_rl.models import RecurrentModel, Sequences, make_model, make_recurrent_model
+from accel_rl.models.policy_value import SharedNetwork
+from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 
 CPU = torch.device("cpu")
@@ -21,12 +24,29 @@ T, B = 7, 4
 Policy = Literal["immediate", "wait"]
 
 
-def make_agent() -> RecurrentAgent:
+class SmallShared(SharedNetwork):
+    """One layer for both heads, as networks for images have several."""
+
+    width = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3, self.width)
+        self.policy, self.value = nn.Linear(self.width, 4), nn.Linear(self.width, 1)
+
+    def features(self, observation: Tensor) -> Tensor:
+        x: Tensor = self.hidden(observation.float()).tanh()
+        return x
+
+
+def make_agent(*, is_shared: bool = False) -> RecurrentAgent:
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
-    model = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4)
-    for parameter in model.parameters():
-        parameter.data.mul_(3)
+    model: RecurrentModel = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4)
+    if is_shared:
+        model = SharedRecurrentModel(SmallShared())
+    for name, parameter in model.named_parameters():
+        parameter.data.mul_(100 if name == "policy.output.weight" else 3)  # it begins with 0.01
     return RecurrentAgent(model)
 
 
@@ -39,8 +59,10 @@ def copies(batch: RolloutTensors) -> RolloutTensors:
     return batch.map(torch.clone)
 
 
-def collect(sampler: Any, number: int = 6) -> list[RolloutTensors]:
-    server, batches = ActionServer(make_agent(), sampler, CPU), []
+def collect(
+    sampler: Any, number: int = 6, agent: RecurrentAgent | None = None
+) -> list[RolloutTensors]:
+    server, batches = ActionServer(agent or make_agent(), sampler, CPU), []
     with sampler:
         for _ in range(number):
             sampler.collect(server)

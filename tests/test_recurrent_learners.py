@@ -14,6 +14,7 @@ from accel_rl.agents import RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValue, Sequences
+from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.parallel import Exchange, FlatParameters, Local
 from accel_rl.samplers import SerialSampler
 
@@ -27,17 +28,29 @@ class SlowAgent(RecurrentAgent):
         assert sequences is not None
         num_rows, num_envs = sequences.begins.shape
         rows = observation.view(num_rows, num_envs, *observation.shape[1:])
+        alone = [
+            self.unroll(rows[:, b], sequences.state[b : b + 1], sequences.begins[:, b : b + 1])
+            for b in range(num_envs)
+        ]
+        logits, value = (torch.stack(each, 1).flatten(0, 1) for each in zip(*alone, strict=True))
+        return PolicyValue(logits, value)
+
+    def unroll(self, rows: Tensor, state: Tensor, begins: Tensor) -> PolicyValue:
+        model: Any = self.model
+        if isinstance(model, SharedRecurrentModel):
+            x = plain_steps(model.lstm, model.network.features(rows), state, begins)
+            return PolicyValue(model.network.policy(x), model.network.value(x).squeeze(1))
         outputs = []
-        for b in range(num_envs):
-            x = self.model.network.features(rows[:, b])
-            state, begins = sequences.state[b : b + 1], sequences.begins[:, b : b + 1]
-            outputs.append(plain_steps(self.model.lstm, x, state, begins))
-        output = self.model.network.heads(torch.stack(outputs, 1).flatten(0, 1))
-        return PolicyValue(*output)
+        for layers, own in zip((model.policy, model.value), state.chunk(2, 1), strict=True):
+            x = plain_steps(layers.lstm, layers.hidden(rows.float()), own, begins)
+            outputs.append(layers.output(x))
+        return PolicyValue(outputs[0], outputs[1].squeeze(1))
 
 
-def batches(reset_policy: Any = "immediate") -> list[RolloutTensors]:
-    return collect(SerialSampler(ToyEnv, config(reset_policy), seed=5), 8)
+def batches(
+    reset_policy: Any = "immediate", agent: RecurrentAgent | None = None
+) -> list[RolloutTensors]:
+    return collect(SerialSampler(ToyEnv, config(reset_policy), seed=5), 8, agent)
 
 
 def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]:
@@ -53,16 +66,19 @@ def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]
     return PPO(agent, ppo, exchange, seed=0), exchange
 
 
+@pytest.mark.parametrize("is_shared", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 @pytest.mark.parametrize("kind", ["a2c", "ppo", "ppo-pairs", "ppo-whole"])
-def test_update_is_that_of_each_environment_unrolled_alone(kind: str, reset_policy: str) -> None:
+def test_update_is_that_of_each_environment_unrolled_alone(
+    kind: str, reset_policy: str, is_shared: bool
+) -> None:
     """Episodes, lives and cut-offs end anywhere in these rollouts."""
-    found = []
+    found, collected = [], batches(reset_policy, make_agent(is_shared=is_shared))
     for make in (RecurrentAgent, SlowAgent):
-        agent = make(make_agent().model)
+        agent = make(make_agent(is_shared=is_shared).model)
         learner, exchange = make_learner(kind, agent)
         before = exchange.parameters.parameter.clone()
-        metrics = [learner.update(batch, 0.0) for batch in batches(reset_policy)]
+        metrics = [learner.update(batch, 0.0) for batch in collected]
         moved = exchange.parameters.parameter - before
         found.append((moved, metrics))
     (moved, metrics), (expected, slow_metrics) = found
@@ -81,7 +97,8 @@ def test_values_beyond_a_rollout_are_of_what_was_remembered_there() -> None:
             batch.valid[batch.final_step, batch.final_env] = False
         last, final = bootstrap_values(agent, batch, A2CConfig())
         for b in range(B):
-            assert value(agent, batch.observation[T, b], states[T, b]) == pytest.approx(last[b])
+            own = value(agent, batch.observation[T, b], states[T, b])
+            torch.testing.assert_close(last[b], torch.tensor(own))
         expected = torch.zeros(T, B)
         for k, (t, b) in enumerate(zip(batch.final_step, batch.final_env, strict=True)):
             if batch.valid[t, b]:

@@ -18,11 +18,11 @@ from accel_rl.models.image import (
     ImageNetwork,
     ImageSpec,
 )
-from accel_rl.models.mlp import MLP, SharedMLP
+from accel_rl.models.mlp import MLP, RecurrentMLP
 from accel_rl.models.own import make_own_model, make_own_q_model
-from accel_rl.models.policy_value import PolicyValueModel, SharedNetwork
+from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
-from accel_rl.models.recurrent import RecurrentModel
+from accel_rl.models.recurrent import RecurrentModel, SharedRecurrentModel
 
 _IMAGE_SPECS = {
     spec.name: spec
@@ -71,7 +71,7 @@ def make_recurrent_model(
     num_actions: int,
     device: torch.device = _CPU,
 ) -> RecurrentModel:
-    """Likewise, with an LSTM before the heads; ``mlp`` has two layers that both heads share.
+    """Likewise, with an LSTM before the heads, or with ``mlp`` before each.
 
     Raises:
         ValueError: as `make_model`; also for ``module:function``, whose heads are its own.
@@ -82,13 +82,10 @@ def make_recurrent_model(
             f"model={name} has heads of its own; leave out lstm, or use another model"
         )
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
-    network: SharedNetwork
     if spec is None:
-        network = SharedMLP(observation_shape, num_actions)
-    else:
-        assert image_shape is not None
-        network = ImageNetwork(spec, image_shape, num_actions)
-    return RecurrentModel(network).to(device)
+        return RecurrentMLP(observation_shape, num_actions).to(device)
+    assert image_shape is not None
+    return SharedRecurrentModel(ImageNetwork(spec, image_shape, num_actions)).to(device)
 
 
 def make_q_model(

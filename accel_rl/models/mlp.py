@@ -8,7 +8,9 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.policy_value import PolicyValue, PolicyValueModel, SharedNetwork
+from accel_rl.models.lstm import LSTM
+from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
+from accel_rl.models.recurrent import RecurrentModel, Sequences
 
 HIDDEN = 64
 
@@ -31,21 +33,39 @@ class MLP(PolicyValueModel):
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
-class SharedMLP(SharedNetwork):
-    """Likewise, but two layers for both: what comes before an LSTM."""
+class RecurrentMLP(RecurrentModel):
+    """Likewise, with an LSTM of 64 cells before each head; policy and value share nothing.
 
-    width = HIDDEN
+    So a value far from 0 leaves the policy alone, as without an LSTM.
+    """
 
     def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
-        self.hidden = nn.Sequential(*_hidden_layers(prod(observation_shape)))
-        self.policy = _linear(HIDDEN, num_actions, gain=0.01)
-        self.value = _linear(HIDDEN, 1, gain=1.0)
+        self.policy = _RecurrentLayers(prod(observation_shape), num_actions, output_gain=0.01)
+        self.value = _RecurrentLayers(prod(observation_shape), 1, output_gain=1.0)
+        self.state_size = 4 * HIDDEN  # of the policy, then of the value
 
-    def features(self, observation: Tensor) -> Tensor:
-        """``[N, width]`` of ``observation``, ``[N, ...]`` of any real dtype, not scaled."""
-        x: Tensor = self.hidden(_flatten(observation))
-        return x
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+        """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
+        x, (state, begins) = _flatten(observation), sequences
+        of_policy, of_value = state.chunk(2, 1)
+        logits, after_policy = self.policy(x, of_policy, begins)
+        value, after_value = self.value(x, of_value, begins)
+        return PolicyValue(logits, value.squeeze(1)), torch.cat((after_policy, after_value), 1)
+
+
+class _RecurrentLayers(nn.Module):
+    """Two tanh layers, an LSTM and a linear layer."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, output_gain: float) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(*_hidden_layers(num_inputs))
+        self.lstm = LSTM(HIDDEN)
+        self.output = _linear(HIDDEN, num_outputs, gain=output_gain)
+
+    def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        x, after = self.lstm(self.hidden(x), state, begins)
+        return self.output(x), after
 
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:

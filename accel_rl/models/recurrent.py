@@ -29,24 +29,33 @@ class Sequences(NamedTuple):
 
 
 class RecurrentModel(nn.Module):
-    """``network`` with an LSTM before its heads. The recurrent state begins as zeros."""
+    """A network that remembers. The recurrent state of an environment begins as zeros.
 
-    def __init__(self, network: SharedNetwork) -> None:
-        super().__init__()
-        self.network = network
-        self.lstm = LSTM(network.width)
+    ``state_size``: ``S``, how many numbers that are.
+    """
 
-    @property
-    def state_size(self) -> int:
-        """``S``: numbers in the recurrent state of one environment."""
-        return 2 * self.network.width
+    state_size: int
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """Of ``observation`` ``[T * B, ...]``; and the state ``[B, S]`` after row T - 1."""
-        x, state = self.lstm(self.network.features(observation), *sequences)
-        return self.network.heads(x), state
+        raise NotImplementedError
 
     def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `forward`; `nn.Module` leaves it untyped."""
         output: tuple[PolicyValue, Tensor] = super().__call__(observation, sequences)
         return output
+
+
+class SharedRecurrentModel(RecurrentModel):
+    """``network`` with one LSTM before its heads."""
+
+    def __init__(self, network: SharedNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.lstm = LSTM(network.width)
+        self.state_size = 2 * network.width
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+        """As `RecurrentModel.forward`."""
+        x, state = self.lstm(self.network.features(observation), *sequences)
+        return self.network.heads(x), state

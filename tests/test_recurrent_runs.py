@@ -107,10 +107,11 @@ def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path
     ("begins", "message"),
     [
         (None, r"catch has an LSTM and must be told where episodes begin: give begins, \[2\] bool"),
+        (np.array([True, False]), r"begins\[1\] is False in the first call .* at that place"),
         (np.zeros(3, np.bool_), r"got begins of shape \[3\] and dtype bool; with 2 observations"),
         (np.zeros(2), r"got begins of shape \[2\] and dtype float64; with 2 observations it must"),
     ],
-    ids=["none", "shape", "dtype"],
+    ids=["none", "never", "shape", "dtype"],
 )
 def test_policy_that_is_not_told_where_episodes_begin_says_so(
     begins: Any, message: str, catch: Path
@@ -170,6 +171,13 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
 def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments([*arguments, "lstm=true"])
+
+
+def test_a_number_is_no_boolean() -> None:
+    """OmegaConf would take 256, which others mean as a width, for true."""
+    assert parse_arguments(["lstm=1"]).lstm and not parse_arguments(["lstm=0"]).lstm
+    with pytest.raises(ValueError, match=r"lstm=256 is not valid; it must be: true\|false"):
+        parse_arguments(["lstm=256"])
 
 
 def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
@@ -298,6 +298,8 @@ def _value(option: Option, text: str) -> object:
         return None
     if any(get_origin(kind) is tuple for kind in kinds):
         return [part for part in text.strip("[]").split(",") if part]
+    if bool in kinds and re.fullmatch(r"[+-]?\d+", text) and text not in ("0", "1"):
+        raise ValidationError("which OmegaConf would take for true")
     if int in kinds and text.count("e") + text.count(".") > 0:
         return _number(text)
     return text

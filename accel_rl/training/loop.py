@@ -335,6 +335,8 @@ def _notices(
             f"simulators begin with up to {config.sampler.decorrelation_steps:,} random steps each "
             f"(decorrelation_steps)"
         )
+    if config.lstm and config.sampler.horizon == 1:
+        notices.append("lstm=true with horizon=1 hardly learns what to remember; use a longer one")
     if computes_bfloat16_slowly(config, parts.device):
         notices.append(
             "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"

@@ -50,7 +50,7 @@ class SavedPolicy:
 
         Raises:
             ValueError: observations of another shape or dtype than the environment's, or an LSTM's
-                policy was not told where episodes begin.
+                policy was not told where episodes begin, or at some place never that one does.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
         # Copied, since torch takes no negative strides, and warns of arrays that are read-only.
@@ -65,9 +65,12 @@ class SavedPolicy:
             uniform, columns, begins = step.uniform, step.columns, step.begins
         observed, drawn = (torch.from_numpy(x).to(self._device) for x in (observation, uniform))
         if isinstance(self._agent, RecurrentAgent):
-            is_first = torch.from_numpy(self._checked(begins, n)).to(self._device)
+            is_first = self._checked(begins, n)
+            if not isinstance(step, PolicyInput):
+                self._check_begun(is_first)
             states = self._states_of(self._agent, columns.stop)
-            action = states.act(observed, drawn, 0, columns, is_first)
+            begun = torch.from_numpy(is_first).to(self._device)
+            action = states.act(observed, drawn, 0, columns, begun)
         else:
             action = self._agent.act(observed, drawn, slice(0, n))
         actions: NDArray[np.int64] = action.cpu().numpy()
@@ -96,6 +99,15 @@ class SavedPolicy:
                 f"observations it must have shape [{n}] and dtype bool"
             )
         return given
+
+    def _check_begun(self, begins: NDArray[np.bool_]) -> None:
+        known = 0 if self._states is None else self._states.num_envs
+        if not begins[known:].all():
+            place = known + int(begins[known:].argmin())
+            raise ValueError(
+                f"begins[{place}] is False in the first call with an observation at that place; it "
+                f"must be True with the first observation of each episode, as after a reset"
+            )
 
     def _check(self, observation: NDArray[Any]) -> None:
         shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype

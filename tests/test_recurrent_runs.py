@@ -180,6 +180,13 @@ def test_a_number_is_no_boolean() -> None:
         parse_arguments(["lstm=256"])
 
 
+def test_a_horizon_of_one_step_is_warned_of(tmp_path) -> None:
+    for horizon in (1, 2):
+        run_dir = trained(tmp_path / f"{horizon}", ENV, "lstm=true", f"horizon={horizon}")
+        log = (run_dir / "train.log").read_text()
+        assert ("horizon=1 hardly learns what to remember" in log) == (horizon == 1)
+
+
 def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -> None:
     config = parse_arguments(
         ["algo=ppo", "lstm=true", "num_envs=16", "horizon=4", "minibatch_size=32"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
-from accel_rl.choices import check_choices
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
+from accel_rl.settings import check_settings
 
 _MOST_CAPTURED_STEPS = 32  # of an LSTM
 
@@ -92,7 +92,7 @@ class TrainConfig:
     """the learning algorithm"""
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         for name in (
             "total_steps",
             "log_interval",

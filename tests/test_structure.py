@@ -21,10 +21,10 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("capture", "choices", "functions", "rollout", "topology"),
+    ("capture", "functions", "rollout", "settings", "topology"),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = ("choices", "envs", "functions", "rollout", "topology")
+WITHOUT_TORCH = ("envs", "functions", "rollout", "settings", "topology")
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60  # docstring not counted

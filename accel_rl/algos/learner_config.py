@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Literal
 
-from accel_rl.choices import check_choices
 from accel_rl.parallel import Rule
+from accel_rl.settings import check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class LearnerConfig:
     all of it, for the metrics; 0: none"""
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not isfinite(value):

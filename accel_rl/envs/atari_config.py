@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accel_rl.choices import check_choices
+from accel_rl.settings import check_settings
 
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 
@@ -44,7 +44,7 @@ class AtariConfig:
     same"""
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         for name in ("frame_skip", "frame_stack", "max_episode_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accel_rl.choices import check_choices
+from accel_rl.settings import check_settings
 
 _MAX_SECONDS = 1e9  # 31 years; in nanoseconds, torch can still count it
 
@@ -35,7 +35,7 @@ class ParallelConfig:
     without it"""
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         for name in ("num_chunks", "sync_period", "pull_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

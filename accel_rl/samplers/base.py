@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.choices import check_choices
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.settings import check_settings
 from accel_rl.topology import free_memory
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SamplerConfig:
         )
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         for name in ("num_envs", "horizon", "num_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

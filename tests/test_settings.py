@@ -1,0 +1,50 @@
+"""Settings that a program gives are of the kind that is declared, in every config."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
+from accel_rl.config import TrainConfig
+from accel_rl.envs import AtariConfig
+from accel_rl.parallel import ParallelConfig
+from accel_rl.presets import PRESETS
+from accel_rl.samplers import SamplerConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (SamplerConfig, {"num_envs": "8"}, "num_envs is '8'; it must be an integer$"),
+        (SamplerConfig, {"horizon": 5.0}, "horizon is 5.0; it must be an integer$"),
+        (SamplerConfig, {"num_envs": None}, "num_envs is None; it must be an integer$"),
+        (SamplerConfig, {"num_groups": True}, "num_groups is True; it must be an integer$"),
+        (SamplerConfig, {"num_workers": "2"}, "num_workers is '2'; it must be an integer, or None"),
+        (SamplerConfig, {"step_timeout_seconds": "1"}, "seconds is '1'; it must be a number$"),
+        (SamplerConfig, {"affinity": None}, "affinity is None; it must be auto or rotate or off"),
+        (A2CConfig, {"lr": "high"}, "lr is 'high'; it must be a number, or None"),
+        (A2CConfig, {"gamma": False}, "gamma is False; it must be a number$"),
+        (PPOConfig, {"epochs": 2.5}, "epochs is 2.5; it must be an integer$"),
+        (DQNConfig, {"prioritized": 1}, "prioritized is 1; it must be True or False$"),
+        (AtariConfig, {"clip_reward": "no"}, "clip_reward is 'no'; it must be True or False$"),
+        (ParallelConfig, {"pull_steps": "9"}, "pull_steps is '9'; it must be an integer"),
+        (TrainConfig, {"env": 3}, "env is 3; it must be text$"),
+    ],
+)
+def test_value_of_another_kind_is_refused(
+    kind: Any, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(**options)
+
+
+def test_numbers_of_numpy_and_whole_ones_for_others_are_taken() -> None:
+    config = SamplerConfig(num_envs=np.int64(8), step_timeout_seconds=2, num_workers=None)  # type: ignore[arg-type]
+    assert config.num_envs == 8 and config.step_timeout_seconds == 2
+    assert A2CConfig(lr=np.float32(0.5), gamma=1).lr == 0.5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_of_the_kinds_that_they_declare(preset: str) -> None:
+    assert PRESETS[preset]().algo == preset or preset == "eps_rainbow"

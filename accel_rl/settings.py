@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ import numpy as np
 
 def check_settings(config: Any) -> None:
     """Look at all fields of a dataclass that are declared as names, numbers, booleans or text.
+
+    NumPy's numbers become Python's own, which alone can be saved.
 
     Raises:
         ValueError: the value of one is of another kind, or none of its names.
@@ -23,6 +24,8 @@ def check_settings(config: Any) -> None:
         value = getattr(config, name)
         if not is_allowed(value):
             raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+        if isinstance(value, np.generic):
+            object.__setattr__(config, name, value.item())  # it may be frozen
 
 
 _Check = tuple[Callable[[object], bool], str]
@@ -44,19 +47,21 @@ def _check_of(declared: str) -> _Check | None:
     declared, optional, _ = declared.partition(" | None")
     if declared not in _PLAIN:
         return None
-    is_plain, words = _PLAIN[declared]
+    types, words = _PLAIN[declared]
     if optional:
-        return lambda value: value is None or is_plain(value), f"{words}, or None"
-    return is_plain, words
+        types, words = (*types, type(None)), f"{words}, or None"
+    return lambda value: _is_one(value, types), words
 
 
-def _is_boolean(value: object) -> bool:
-    return isinstance(value, bool | np.bool_)
+def _is_one(value: object, types: tuple[type, ...]) -> bool:
+    if isinstance(value, bool) and bool not in types:  # which is an int, too
+        return False
+    return isinstance(value, types)
 
 
-_PLAIN: dict[str, _Check] = {
-    "int": (lambda value: isinstance(value, Integral) and not _is_boolean(value), "an integer"),
-    "float": (lambda value: isinstance(value, Real) and not _is_boolean(value), "a number"),
-    "bool": (_is_boolean, "True or False"),
-    "str": (lambda value: isinstance(value, str), "text"),
+_PLAIN: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int, np.integer), "an integer"),
+    "float": ((float, int, np.floating, np.integer), "a number"),
+    "bool": ((bool, np.bool_), "True or False"),
+    "str": ((str,), "text"),
 }

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
@@ -39,10 +40,13 @@ def test_value_of_another_kind_is_refused(
         kind(**options)
 
 
-def test_numbers_of_numpy_and_whole_ones_for_others_are_taken() -> None:
-    config = SamplerConfig(num_envs=np.int64(8), step_timeout_seconds=2, num_workers=None)  # type: ignore[arg-type]
-    assert config.num_envs == 8 and config.step_timeout_seconds == 2
-    assert A2CConfig(lr=np.float32(0.5), gamma=1).lr == 0.5  # type: ignore[arg-type]
+def test_numbers_of_numpy_become_those_that_can_be_saved() -> None:
+    given: dict[str, Any] = {"num_envs": np.int64(8), "step_timeout_seconds": np.float64(2.5)}
+    rates: dict[str, Any] = {"lr": np.float32(0.5), "gamma": 1, "log_norms": np.bool_(True)}
+    config = TrainConfig(sampler=SamplerConfig(**given), learner=A2CConfig(**rates))
+    saved = OmegaConf.to_yaml(OmegaConf.structured(config))
+    for line in ("num_envs: 8", "step_timeout_seconds: 2.5", "lr: 0.5", "log_norms: true"):
+        assert f" {line}\n" in saved
 
 
 @pytest.mark.parametrize("preset", PRESETS)

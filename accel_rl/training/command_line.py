@@ -298,11 +298,19 @@ def _value(option: Option, text: str) -> object:
         return None
     if any(get_origin(kind) is tuple for kind in kinds):
         return [part for part in text.strip("[]").split(",") if part]
-    if bool in kinds and re.fullmatch(r"[+-]?\d+", text) and text not in ("0", "1"):
-        raise ValidationError("which OmegaConf would take for true")
+    if bool in kinds and text not in ("0", "1") and _is_integer(text):
+        raise ValidationError("OmegaConf would take it for true")
     if int in kinds and text.count("e") + text.count(".") > 0:
         return _number(text)
     return text
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(text: str) -> int | str:

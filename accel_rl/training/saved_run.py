@@ -35,6 +35,7 @@ class SavedPolicy:
         self.env_spec = env_spec
         self._agent = agent
         self._states: RecurrentStates | None = None
+        self._num_begun = 0  # places at which calls without a sampler have begun an episode
         self._device = device
         self._rng = rng
 
@@ -59,15 +60,13 @@ class SavedPolicy:
         n = len(observation)
         if n == 0:  # networks know no shape of nothing
             return np.zeros(0, np.int64)
-        if not isinstance(step, PolicyInput):
-            uniform, columns = self._rng.random(n), slice(0, n)
+        if isinstance(step, PolicyInput):
+            uniform, columns, is_first = step.uniform, step.columns, step.begins
         else:
-            uniform, columns, begins = step.uniform, step.columns, step.begins
+            is_first = self._told(begins, n)
+            uniform, columns = self._rng.random(n), slice(0, n)
         observed, drawn = (torch.from_numpy(x).to(self._device) for x in (observation, uniform))
         if isinstance(self._agent, RecurrentAgent):
-            is_first = self._checked(begins, n)
-            if not isinstance(step, PolicyInput):
-                self._check_begun(is_first)
             states = self._states_of(self._agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             action = states.act(observed, drawn, 0, columns, begun)
@@ -86,7 +85,10 @@ class SavedPolicy:
             return self._states
         return states
 
-    def _checked(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
+    def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
+        """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
+        if not isinstance(self._agent, RecurrentAgent):
+            return np.zeros(n, np.bool_)
         if begins is None:
             raise ValueError(
                 f"the policy of {self.env_spec.name} has an LSTM and must be told where episodes "
@@ -98,16 +100,15 @@ class SavedPolicy:
                 f"got begins of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
                 f"observations it must have shape [{n}] and dtype bool"
             )
-        return given
-
-    def _check_begun(self, begins: NDArray[np.bool_]) -> None:
-        known = 0 if self._states is None else self._states.num_envs
-        if not begins[known:].all():
-            place = known + int(begins[known:].argmin())
+        new = given[self._num_begun :]
+        if not new.all():
+            place = self._num_begun + int(new.argmin())
             raise ValueError(
                 f"begins[{place}] is False in the first call with an observation at that place; it "
                 f"must be True with the first observation of each episode, as after a reset"
             )
+        self._num_begun = max(self._num_begun, n)
+        return given
 
     def _check(self, observation: NDArray[Any]) -> None:
         shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype

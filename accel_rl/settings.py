@@ -1,4 +1,4 @@
-"""Settings in dataclasses, looked at when they are made: also those that a program gives."""
+"""Settings and arguments of the kind that they are declared, also where a program gives them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,20 @@ def check_settings(config: Any) -> None:
             raise ValueError(f"{name} is {value!r}; it must be {allowed}")
         if isinstance(value, np.generic):
             object.__setattr__(config, name, value.item())  # it may be frozen
+
+
+def check_kind(declared: str, **given: object) -> None:
+    """Look at arguments of a function: all are ``declared``, an annotation as it is written.
+
+    Raises:
+        ValueError: one is not.
+    """
+    check = _check_of(declared)
+    assert check is not None, declared
+    is_allowed, allowed = check
+    for name, value in given.items():
+        if not is_allowed(value):
+            raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
 _Check = tuple[Callable[[object], bool], str]

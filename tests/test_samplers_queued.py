@@ -24,7 +24,8 @@ from accel_rl.envs.counting import CountingEnv
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.closable_queue import QueueClosed
 from accel_rl.samplers.errors import SamplerError
-from accel_rl.samplers.queued import Prediction, QueuedSampler, check_queued
+from accel_rl.samplers.queued import Prediction, QueuedSampler
+from accel_rl.samplers.queued_arguments import check_queued
 from accel_rl.samplers.stepping import environment_seed
 
 SEED, T = 3, 5

@@ -115,10 +115,9 @@ class GymnasiumEnv:
             returned = self.env.reset(seed=seed)
         except FAILURES as error:
             raise env_failure(self._name, "reset", error) from error
-        try:
-            observation, _ = returned
-        except (TypeError, ValueError):
-            raise self._wrong_return("reset", "observation, info", returned) from None
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise self._wrong_return("reset", "observation, info", returned)
+        observation, _ = returned
         self._write(observation, out, "reset")
 
     def step(self, action: int, out: Array) -> StepResult:

@@ -13,7 +13,14 @@ from typing import Self
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.base import Episode, Policy, PolicyInput, SamplerConfig, SamplerTimes
+from accel_rl.samplers.base import (
+    Episode,
+    Policy,
+    PolicyInput,
+    SamplerConfig,
+    SamplerTimes,
+    check_arguments,
+)
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError, name_error, not_running
@@ -49,6 +56,7 @@ class ParallelSampler:
         drives_gpu: bool = False,
         seat: Seat = ALONE,
     ) -> None:
+        check_arguments(config, seed)
         self.config = config
         self.plan = plan_workers(config, cpus, drives_gpu, seat)
         self.env_spec = probe_spec(factory)

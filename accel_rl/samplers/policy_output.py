@@ -15,7 +15,10 @@ def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int, first:
         ValueError: they are not ``n`` integers in ``first .. first + num_actions - 1``.
     """
     allowed = f"{first} .. {first + num_actions - 1}"
-    given = np.asarray(actions)
+    try:
+        given = np.asarray(actions)
+    except (RuntimeError, TypeError, ValueError) as error:  # torch's, and NumPy's
+        raise ValueError(f"got actions that are no array: {error}") from error
     if given.shape != out.shape:
         raise ValueError(
             f"got actions of shape {given.shape} for {len(out)} observations; there must be "

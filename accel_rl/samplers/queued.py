@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
 from accel_rl.samplers.agent_pool import AgentPool
-from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes
+from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes, check_arguments
 from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
@@ -32,8 +32,10 @@ from accel_rl.samplers.layout import ALONE
 from accel_rl.samplers.noise import EnvNoise
 from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.priority_lock import PriorityLock
+from accel_rl.samplers.queued_arguments import check_queued, check_queues
 from accel_rl.samplers.saving import SamplerState
 from accel_rl.samplers.segments import Segment, Segments, Taken
+from accel_rl.settings import check_kind
 from accel_rl.topology import Seat, plan_cores
 
 TAKE_SECONDS = 0.1
@@ -112,8 +114,9 @@ class QueuedSampler:
         time_limit_terminal: bool = False,
         drops_last_reward: bool = False,
     ) -> None:
+        check_arguments(config, seed)
         check_queued(config, most_agents)
-        _check_queues(max_prediction_batch, training_queue_size, gamma)
+        check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, **seat._asdict())
         self.env_spec = spec = probe_spec(factory)
@@ -193,6 +196,7 @@ class QueuedSampler:
         Raises:
             ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
         """
+        check_kind("int", num_agents=num_agents)
         if not 1 <= num_agents <= self.most_agents:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
@@ -260,6 +264,11 @@ class QueuedSampler:
         called = self._clock()
         prediction = policy(observation, self._noise.take(taken.columns))
         answered = self._clock()
+        if not isinstance(prediction, Prediction):
+            raise ValueError(
+                f"the policy returned {type(prediction).__name__}; of a QueuedSampler it must "
+                f"return a Prediction: actions, values, and the version of its parameters"
+            )
         action = np.empty(n, np.int64)
         write_actions(action, prediction.action, self.env_spec.num_actions)
         segments = self._segments.cut(taken, check_values(prediction.value, n + m))
@@ -358,41 +367,3 @@ class QueuedSampler:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def check_queued(config: SamplerConfig, most_agents: int) -> None:
-    """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
-    if config.reset_policy != "immediate":
-        raise ValueError(
-            f"reset_policy={config.reset_policy} needs rollouts, and agents of GA3C give none; use "
-            f"reset_policy=immediate"
-        )
-    if config.num_workers not in (None, config.num_groups):
-        raise ValueError(
-            f"num_workers is {config.num_workers}; an agent of GA3C is a worker and a group, and "
-            f"num_groups={config.num_groups}: leave num_workers out"
-        )
-    if config.affinity == "rotate":
-        raise ValueError(
-            "affinity=rotate moves the one thread of a policy from core to core, and GA3C has "
-            "several; use affinity=auto or affinity=off"
-        )
-    if config.workers_per_core != 1:
-        raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
-    if most_agents < config.num_groups:
-        raise ValueError(
-            f"most_agents (on the command line max_agents) is {most_agents}, less than the "
-            f"num_groups={config.num_groups} agents at the start; use {config.num_groups} or more"
-        )
-
-
-def _check_queues(max_prediction_batch: int, training_queue_size: int, gamma: float) -> None:
-    sizes = {
-        "max_prediction_batch": max_prediction_batch,
-        "training_queue_size": training_queue_size,
-    }
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} is {size}; it must be at least 1")
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma is {gamma}; it must be in 0 .. 1")

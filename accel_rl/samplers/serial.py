@@ -16,6 +16,7 @@ from accel_rl.samplers.base import (
     PolicyInput,
     SamplerConfig,
     SamplerTimes,
+    check_arguments,
     check_memory,
 )
 from accel_rl.samplers.begins import Begins
@@ -37,6 +38,7 @@ class SerialSampler:
     """
 
     def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
+        check_arguments(config, seed)
         self.config = config
         self.env_spec = probe_spec(factory)
         self.rollout_spec = config.rollout_spec(self.env_spec)

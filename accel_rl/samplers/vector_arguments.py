@@ -14,6 +14,7 @@ from accel_rl.envs.base import EnvFactory, Environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, make_from_callable, probe_env
 from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
+from accel_rl.settings import check_kind
 
 OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
 """what `VectorEnv` puts into infos itself, each with a mask whose name begins with _"""
@@ -90,6 +91,8 @@ def _check_names(info_keys: Sequence[str]) -> None:
 def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool_] | None:
     if not options:
         return None
+    if not isinstance(options, dict):
+        raise ValueError(f"options is {options!r}; it must be a dict, or None")
     if unknown := set(options) - {"reset_mask"}:
         raise ValueError(f"options has {sorted(unknown)}; reset_mask is the only one there is")
     mask = np.asarray(options["reset_mask"])
@@ -104,7 +107,8 @@ def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool
 def _find_seeds(num_envs: int, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
     if seed is None:
         return [None] * num_envs
-    if isinstance(seed, int | np.integer):
+    if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str):
+        check_kind("int", seed=seed)
         seed = range(int(seed), int(seed) + num_envs)
     if len(seed) != num_envs:
         raise ValueError(
@@ -112,6 +116,7 @@ def _find_seeds(num_envs: int, seed: int | Sequence[int | None] | None) -> Seque
             f"environment, or a single number"
         )
     for number in seed:
+        check_kind("int | None", seed=number)
         if number is not None and not 0 <= number <= _MAX_SEED:
             raise ValueError(f"seed has {number}; seeds must be in 0 .. 2**63 - 1")
     return seed

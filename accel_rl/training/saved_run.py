@@ -18,6 +18,7 @@ from accel_rl.envs import EnvSpec, probe_spec
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
+from accel_rl.settings import check_kind
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from accel_rl.training.devices import pick_device
@@ -139,6 +140,11 @@ def load_policy(
         ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
             made here, or there is no such device.
     """
+    check_kind("int | None", checkpoint=checkpoint)
+    check_kind("bool", greedy=greedy)
+    check_kind("int", seed=seed)
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must be at least 0")
     config = read_config(run_dir)
     path = latest_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -27,6 +28,8 @@ from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.options import Option, list_options
 from accel_rl.training.parts import build
+
+MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,11 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
     lists = {key: _values(key, text) for key, text in axes.items()}
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
+    num_runs = prod(map(len, lists.values()))
+    if num_runs > MOST_RUNS:
+        raise ValueError(
+            f"this sweep would have {num_runs:,} runs, and at most {MOST_RUNS:,} can be"
+        )
     for key, values in lists.items():
         numbers = [_number(value) for value in values]
         for value, number in zip(values, numbers, strict=True):
@@ -183,6 +191,8 @@ def _values(key: str, text: str) -> list[str]:
         ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
         if ".." not in value:
             full.append(value)
+        elif ends and int(ends[2]) - int(ends[1]) >= MOST_RUNS:
+            raise ValueError(f"{key}={text}: a sweep can have at most {MOST_RUNS:,} runs")
         elif ends and int(ends[1]) <= int(ends[2]):
             full += map(str, range(int(ends[1]), int(ends[2]) + 1))
         else:

@@ -1,0 +1,48 @@
+"""What `QueuedSampler` may be given."""
+
+from __future__ import annotations
+
+from accel_rl.samplers.base import SamplerConfig
+from accel_rl.settings import check_kind
+
+
+def check_queued(config: SamplerConfig, most_agents: int) -> None:
+    """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
+    check_kind("int", most_agents=most_agents)
+    if config.reset_policy != "immediate":
+        raise ValueError(
+            f"reset_policy={config.reset_policy} needs rollouts, and agents of GA3C give none; use "
+            f"reset_policy=immediate"
+        )
+    if config.num_workers not in (None, config.num_groups):
+        raise ValueError(
+            f"num_workers is {config.num_workers}; an agent of GA3C is a worker and a group, and "
+            f"num_groups={config.num_groups}: leave num_workers out"
+        )
+    if config.affinity == "rotate":
+        raise ValueError(
+            "affinity=rotate moves the one thread of a policy from core to core, and GA3C has "
+            "several; use affinity=auto or affinity=off"
+        )
+    if config.workers_per_core != 1:
+        raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
+    if most_agents < config.num_groups:
+        raise ValueError(
+            f"most_agents (on the command line max_agents) is {most_agents}, less than the "
+            f"num_groups={config.num_groups} agents at the start; use {config.num_groups} or more"
+        )
+
+
+def check_queues(max_prediction_batch: int, training_queue_size: int, gamma: float) -> None:
+    """Raises ValueError where one is not in its range."""
+    sizes = {
+        "max_prediction_batch": max_prediction_batch,
+        "training_queue_size": training_queue_size,
+    }
+    check_kind("int", **sizes)
+    check_kind("float", gamma=gamma)
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}; it must be in 0 .. 1")

@@ -138,7 +138,7 @@ def load_policy(
 
     Raises:
         ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
-            made here, or there is no such device.
+            made here, there is no such device, or another argument is of the wrong type.
     """
     check_kind("int | None", checkpoint=checkpoint)
     check_kind("bool", greedy=greedy)

@@ -166,7 +166,8 @@ def learn_catch(algorithm: str, seed: int) -> tuple[float, float]:
 
 
 # Rainbow is what the others put together.
-QUICK = [algorithm for algorithm in CATCH if algorithm not in ("double_dueling", "prioritized")]
+PARTS = ("double_dueling", "prioritized", "cat_dqn")
+QUICK = [algorithm for algorithm in CATCH if algorithm not in PARTS]
 SLOW = [(each, seed) for each in CATCH for seed in range(3) if seed or each not in QUICK]
 
 

@@ -20,10 +20,9 @@ def check_settings(config: Any) -> None:
         ValueError: the value of one is of another kind, or none of its names.
     """
     kind: type = type(config)
-    for name, (is_allowed, allowed) in _declared(kind).items():
+    for name, check in _declared(kind).items():
         value = getattr(config, name)
-        if not is_allowed(value):
-            raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+        _refuse_unless(check, name, value)
         if isinstance(value, np.generic):
             object.__setattr__(config, name, value.item())  # it may be frozen
 
@@ -36,14 +35,25 @@ def check_kind(declared: str, **given: object) -> None:
     """
     check = _check_of(declared)
     assert check is not None, declared
-    is_allowed, allowed = check
     for name, value in given.items():
-        if not is_allowed(value):
-            raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+        _refuse_unless(check, name, value)
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError unless it is an integer of at least 0, as generators take it."""
+    check_kind("int", seed=seed)
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must be at least 0")
 
 
 _Check = tuple[Callable[[object], bool], str]
 """whether a value is allowed, and what is in words"""
+
+
+def _refuse_unless(check: _Check, name: str, value: object) -> None:
+    is_allowed, allowed = check
+    if not is_allowed(value):
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
 @cache

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout, RolloutSpec
-from accel_rl.settings import check_kind, check_settings
+from accel_rl.settings import check_seed, check_settings
 from accel_rl.topology import free_memory
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def check_arguments(config: SamplerConfig, seed: int) -> None:
     """Raises ValueError where a sampler is given something else."""
     if not isinstance(config, SamplerConfig):
         raise ValueError(f"config is {config!r}; it must be a SamplerConfig")
-    check_kind("int", seed=seed)
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be at least 0")
+    check_seed(seed)
 
 
 def check_memory(spec: RolloutSpec) -> None:

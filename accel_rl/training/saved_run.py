@@ -18,7 +18,7 @@ from accel_rl.envs import EnvSpec, probe_spec
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
-from accel_rl.settings import check_kind
+from accel_rl.settings import check_kind, check_seed
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from accel_rl.training.devices import pick_device
@@ -142,9 +142,7 @@ def load_policy(
     """
     check_kind("int | None", checkpoint=checkpoint)
     check_kind("bool", greedy=greedy)
-    check_kind("int", seed=seed)
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be at least 0")
+    check_seed(seed)
     config = read_config(run_dir)
     path = latest_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)

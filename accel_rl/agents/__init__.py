@@ -1,5 +1,6 @@
 """Agents: a network and the way actions are chosen from it."""
 
+from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.batch import RolloutTensors
 from accel_rl.agents.categorical import CategoricalAgent, sample_categorical
@@ -8,6 +9,7 @@ from accel_rl.agents.recurrent import RecurrentAgent
 from accel_rl.agents.recurrent_states import RecurrentStates
 
 __all__ = [
+    "Activations",
     "Agent",
     "CategoricalAgent",
     "EpsilonGreedyAgent",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,17 +28,19 @@ class RolloutTensors(NamedTuple):
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
     recurrent_state: Tensor | None = None  # [T + 1, B, S], as `RecurrentStates` gives it
+    activations: Sequence[Tensor] | None = None  # [T * B, ...] each, of `Activations`
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
-        """``change`` of each tensor."""
-        state = self.recurrent_state
-        changed = RolloutTensors(*map(change, self[:9]))
-        return changed if state is None else changed._replace(recurrent_state=change(state))
+        """``change`` of each tensor but the activations, which are left out."""
+        tensors: list[Any] = [change(each) for each in self[:9]]
+        if self.recurrent_state is not None:
+            tensors.append(change(self.recurrent_state))
+        return RolloutTensors(*tensors)
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""
         finals = self.final_observation[:0], self.final_step[:0], self.final_env[:0]
-        return RolloutTensors(*self[:6], *finals, self.recurrent_state)
+        return RolloutTensors(*self[:6], *finals, *self[9:])
 
     def sequences(self, rows: slice) -> Sequences | None:
         """What a recurrent network must know of ``rows``; None for one that is not."""

@@ -10,7 +10,7 @@ Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 - Logarithms of probabilities are exact, without 1e-8 added inside.
 - Values that advantages are measured from come from the update's own forward pass, not from acting.
   The parameters are the same, so these are the same numbers; but with ``overlap`` or ``pull_steps``
-  older ones acted.
+  older ones acted. Where the batch has acting's activations, that pass is not made again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue
+from accel_rl.models.image import ImageNetwork
+from accel_rl.models.recall import recall
 from accel_rl.parallel import Exchange, RMSProp
 
 LR_BASE_NUM_ENVS = 16
@@ -175,7 +177,12 @@ class A2C:
         """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
         T, B = batch.action.shape
         observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
-        output = evaluate(self._agent, observation, self.config.precision, sequences)
+        if batch.activations is None:
+            output = evaluate(self._agent, observation, self.config.precision, sequences)
+        else:
+            model = self._agent.model
+            assert isinstance(model, ImageNetwork), "only these give activations"
+            output = recall(model, observation, batch.activations)
         value = output.value.detach().view(T, B)
         return_, advantage = returns_and_advantages(
             batch, value, bootstrap_value, final_value, self.config

@@ -36,6 +36,7 @@ from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue, Sequences
+from accel_rl.models.image import ImageNetwork
 from accel_rl.parallel import Adam, Exchange
 
 
@@ -318,17 +319,8 @@ class PPO:
         if observation.ndim == 4:
             # Images: as convolutions want them, once instead of once for every minibatch.
             observation = observation.contiguous(memory_format=torch.channels_last)
-        outputs = []
-        at_once = max(1, config.minibatch_size // B)
-        for rows in self.behaviour.segments(T):
-            for start in range(rows.start, rows.stop, at_once):
-                part = slice(start, min(start + at_once, rows.stop))
-                seen, sequences = observation[part.start * B : part.stop * B], batch.sequences(part)
-                outputs.append(evaluate(self._agent, seen, config.precision, sequences))
-            if rows.stop == T:
-                beyond = bootstrap_values(self._agent, batch, config)
-        value = torch.cat([output.value for output in outputs])
-        log_probs = torch.cat([output.logits for output in outputs]).log_softmax(1)
+        acted, beyond = self._behaviour_outputs(batch, observation)
+        value, log_probs = acted.value, acted.logits.log_softmax(1)
         return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
         steps = Minibatch(
             action=action,
@@ -339,6 +331,28 @@ class PPO:
             valid=batch.valid.flatten(),
         )
         return observation, steps
+
+    def _behaviour_outputs(
+        self, batch: RolloutTensors, observation: Tensor
+    ) -> tuple[PolicyValue, tuple[Tensor, Tensor]]:
+        """Of the parameters that acted: outputs ``[T * B]``, and `bootstrap_values`."""
+        T, B = batch.action.shape
+        config, model = self.config, self._agent.model
+        if batch.activations is not None:
+            assert isinstance(model, ImageNetwork), "only these give activations"
+            features = batch.activations[-1]
+            return model.heads(features), bootstrap_values(self._agent, batch, config)
+        outputs = []
+        at_once = max(1, config.minibatch_size // B)
+        for rows in self.behaviour.segments(T):
+            for start in range(rows.start, rows.stop, at_once):
+                part = slice(start, min(start + at_once, rows.stop))
+                seen, sequences = observation[part.start * B : part.stop * B], batch.sequences(part)
+                outputs.append(evaluate(self._agent, seen, config.precision, sequences))
+            if rows.stop == T:
+                beyond = bootstrap_values(self._agent, batch, config)
+        logits, values = zip(*outputs, strict=True)
+        return PolicyValue(torch.cat(logits), torch.cat(values)), beyond
 
 
 def _rows(observation: Tensor, index: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ from accel_rl.models.policy_value import SharedNetwork
 
 Initializer = Callable[[Tensor], Tensor]
 
+PIXEL_SCALE = 1 / 255
+"""of images, applied to the first layer's weights"""
+
 
 class ConvSpec(NamedTuple):
     """One convolution; square kernels."""
@@ -141,6 +144,7 @@ class ImageNetwork(SharedNetwork):
         self.width = spec.hidden
         self.convs, map_size = make_convs(spec, observation_shape)
         self.hidden = MapLinear(map_size, spec.hidden)
+        self.num_layers = len(self.convs) + 1  # before the heads
         self.policy = nn.Linear(spec.hidden, num_actions)
         self.value = nn.Linear(spec.hidden, 1)
         for layer in (self.hidden, self.policy, self.value):
@@ -151,7 +155,15 @@ class ImageNetwork(SharedNetwork):
 
     def features(self, observation: Tensor) -> Tensor:
         """``[N, width]`` of ``observation``, ``[N, C, H, W]`` uint8."""
-        return F.relu_(self.hidden(apply_convs(self.convs, observation)))
+        return self.activations(observation)[-1]
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """What each layer before the heads gives for ``observation``, ``[N, C, H, W]`` uint8.
+
+        The feature maps ``[N, c, h, w]``, channels last, and the features ``[N, width]``.
+        """
+        maps = feature_maps(self.convs, observation)
+        return [*maps, F.relu_(self.hidden(maps[-1]))]
 
 
 def make_convs(
@@ -182,12 +194,22 @@ def make_convs(
     return nn.Sequential(*convs), rows * columns * channels
 
 
-def apply_convs(convs: nn.Sequential, observation: Tensor) -> Tensor:
-    """The last feature map of ``observation``, ``[N, C, H, W]`` uint8."""
-    x = observation
+def feature_maps(convs: nn.Sequential, observation: Tensor) -> list[Tensor]:
+    """Of each of ``convs``, for ``observation``, ``[N, C, H, W]`` uint8."""
+    maps = [observation]
     for conv in convs:
-        x = F.relu_(conv(x))
-    return x
+        maps.append(F.relu_(conv(maps[-1])))
+    return maps[1:]
+
+
+def channels_last(image: Tensor) -> Tensor:
+    """``image``, ``[N, C, H, W]`` uint8 on the CPU, in that memory format.
+
+    While it is bytes; twice as fast as `Tensor.contiguous`.
+    """
+    if image.is_contiguous(memory_format=torch.channels_last):
+        return image
+    return torch.stack(image.unbind(1), -1).permute(0, 3, 1, 2)
 
 
 class _Conv(nn.Conv2d):
@@ -241,14 +263,13 @@ class _PixelConv(nn.Conv2d):
         # bfloat16 holds the integers up to 256 exactly.
         is_autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
-        weight = self.weight * (1 / 255)
+        weight = self.weight * PIXEL_SCALE
         if device == "cpu" and not torch.is_grad_enabled() and image.is_contiguous():
             # With so few channels the forward pass does not repay the change of memory format; the
             # backward pass, five times faster after it, does.
             weight = weight.contiguous()
-        elif device == "cpu" and not image.is_contiguous(memory_format=torch.channels_last):
-            # While it is bytes; twice as fast as `contiguous`.
-            image = torch.stack(image.unbind(1), -1).permute(0, 3, 1, 2)
+        elif device == "cpu":
+            image = channels_last(image)
         else:
             image = image.contiguous(memory_format=torch.channels_last)
         x = image.to(dtype)
@@ -295,15 +316,26 @@ class _MapProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
+        return product_gradients(gradient.flatten(1), *ctx.saved_tensors)
+
+
+def product_gradients(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the input ``x`` of a `MapLinear` on the CPU, its ``weight`` and its bias.
+
+    ``gradient``: of its output, ``[N, n]``.
+    """
+    flat = x.permute(0, 2, 3, 1).flatten(1)  # [N, H * W * C]
+    if _CONVOLVES_MAPS:
         x_gradient, _, _ = torch.ops.aten.convolution_backward(
-            gradient,
+            gradient[:, :, None, None],
             x,
             _as_kernel(weight, x),
             [len(weight)],
             *((1, 1), (0, 0), (1, 1), False, (0, 0), 1),  # stride 1, no padding, one group
             (True, False, False),
         )
-        flat = x.permute(0, 2, 3, 1).flatten(1)  # [N, H * W * C]
-        own = gradient.flatten(1)
-        return x_gradient, own.t() @ flat, own.sum(0)
+    else:
+        _, channels, height, width = x.shape
+        product = gradient @ weight
+        x_gradient = product.view(-1, height, width, channels).permute(0, 3, 1, 2)
+    return x_gradient, gradient.t() @ flat, gradient.sum(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ImageSpec, MapLinear, apply_convs, make_convs
+from accel_rl.models.image import ImageSpec, MapLinear, feature_maps, make_convs
 from accel_rl.models.initialization import normc_
 from accel_rl.models.mlp import make_layers
 
@@ -55,7 +55,7 @@ class ImageQNetwork(QModel):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, C, H, W]`` uint8."""
-        x = apply_convs(self.convs, observation)
+        x = feature_maps(self.convs, observation)[-1]
         if self.value is None:
             return self.advantage(x).view(-1, *self._output_shape)
         x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)

@@ -16,7 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import Agent, RecurrentAgent, RecurrentStates, RolloutTensors
+from accel_rl.agents import (
+    Activations,
+    Agent,
+    CategoricalAgent,
+    RecurrentAgent,
+    RecurrentStates,
+    RolloutTensors,
+)
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
@@ -32,7 +39,9 @@ class ActionServer:
     Acts with the agent's parameters as they are at each call, and keeps the recurrent state of each
     environment where the agent has one. Close it before the sampler, or use it in ``with`` inside
     the sampler's: on a GPU it holds the sampler's memory registered. ``keeps_rollout``: what
-    `finish` gives may be used until the next `finish`.
+    `finish` gives may be used until the next `finish`. ``kept_layers``: it gives also what so
+    many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
+    for a learner with the parameters that acted. PPO needs one of them, A2C all.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
@@ -45,9 +54,14 @@ class ActionServer:
         device: torch.device,
         *,
         keeps_rollout: bool = False,
+        kept_layers: int = 0,
     ) -> None:
-        self._agent: Agent | RecurrentStates
-        if isinstance(agent, RecurrentAgent):
+        self._agent: Agent | RecurrentStates | Activations
+        if kept_layers:
+            assert isinstance(agent, CategoricalAgent)
+            observation = torch.from_numpy(sampler.rollout.observation[:-1])
+            self._agent = Activations(agent, observation, kept_layers)
+        elif isinstance(agent, RecurrentAgent):
             T, B = sampler.rollout.action.shape
             self._agent = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
         else:
@@ -64,6 +78,8 @@ class ActionServer:
         if isinstance(self._agent, RecurrentStates):
             begins = self._rows.read_begins(step)
             action = self._agent.act(observation, uniform, step.t, step.columns, begins)
+        elif isinstance(self._agent, Activations):
+            action = self._agent.act(observation, uniform, step.t, step.columns)
         else:
             action = self._agent.act(observation, uniform, step.columns)
         return self._rows.answer(step, action)
@@ -76,6 +92,8 @@ class ActionServer:
         batch = self._rows.finish()
         if isinstance(self._agent, RecurrentStates):
             return batch._replace(recurrent_state=self._agent.finish())
+        if isinstance(self._agent, Activations):
+            return batch._replace(activations=self._agent.finish())
         return batch
 
     def get_state(self) -> Tensor | None:
@@ -141,7 +159,8 @@ class _SharedRows:
         if self._kept is not self._shared:
             for name, kept in self._kept.items():
                 kept.copy_(self._shared[name])
-        return RolloutTensors(**self._kept, **_final_observations(self._rollout))
+        tensors: dict[str, Any] = {**self._kept, **_final_observations(self._rollout)}
+        return RolloutTensors(**tensors)
 
     def close(self) -> None:
         pass
@@ -216,17 +235,15 @@ class _DeviceRows:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)
         self._is_carried[:] = self._row_zero_follows
         self._generation = self._sampler.generation
-        small = {}
+        small: dict[str, Any] = {}
         for name, staged in self._staged.items():
             staged.numpy()[:] = getattr(self._rollout, name)
             small[name] = staged.to(self._device, non_blocking=True)
         # From pageable memory, so this waits; but there is none except after a truncation.
-        finals = {
-            name: tensor.to(self._device)
-            for name, tensor in _final_observations(self._rollout).items()
-        }
+        for name, tensor in _final_observations(self._rollout).items():
+            small[name] = tensor.to(self._device)
         self._observation, self._before = self._before, self._observation
-        return RolloutTensors(self._before, **small, **finals)
+        return RolloutTensors(self._before, **small)
 
     def close(self) -> None:
         if self._is_registered:

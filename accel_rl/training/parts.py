@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
-from accel_rl.algos import DQN, GA3C, AnyAgent, DQNConfig, GA3CConfig, make_learner
+from accel_rl.algos import A2C, DQN, GA3C, PPO, AnyAgent, DQNConfig, GA3CConfig, make_learner
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
+from accel_rl.capture import EAGER
 from accel_rl.config import TrainConfig
+from accel_rl.models.image import ImageNetwork
 from accel_rl.parallel import (
     Exchange,
     FlatParameters,
@@ -249,10 +251,25 @@ def _make_server(
 ) -> Server:
     if overlap is not None:
         return ActionServer(overlap.agent, sampler, device, keeps_rollout=True)
-    server = ActionServer(agent, sampler, device)
     if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
+        server = ActionServer(agent, sampler, device)
         return PullingServer(server, exchange, learner, config.parallel.pull_steps)
-    return server
+    return ActionServer(agent, sampler, device, kept_layers=_kept_layers(learner, agent, device))
+
+
+def _kept_layers(learner: Learner, agent: AnyAgent, device: torch.device) -> int:
+    """How many layers' activations to learn from that acting, with the same parameters, has made.
+
+    None on a GPU, where this has not been measured, and in bfloat16, in which acting does not
+    compute.
+    """
+    if device.type != "cpu" or agent.capture is not EAGER:
+        return 0
+    if not isinstance(learner, A2C | PPO) or learner.config.precision != "float32":
+        return 0
+    if not isinstance(agent.model, ImageNetwork):
+        return 0
+    return agent.model.num_layers if isinstance(learner, A2C) else 1
 
 
 def make_sampler(

@@ -1,0 +1,146 @@
+"""Learning from acting's activations: the same gradient, of the same parameters, computed once."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from accel_rl.models import PolicyValue, image
+from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET, ImageNetwork
+from accel_rl.models.recall import recall
+from accel_rl.parallel import StoreExchange
+from accel_rl.training import parts
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.parts import Parts, build
+
+PONG = {"algo": "a2c", "env": "pong", "num_envs": 4, "horizon": 3, "decorrelation_steps": 0}
+SPECS = pytest.mark.parametrize(
+    "spec", [A3C_NET, DQN_NET, NATURE_NET, GA3C_LARGE_NETS[0]], ids=lambda spec: spec.name
+)
+
+
+def some_loss(output: PolicyValue) -> Tensor:
+    weights = torch.randn(output.logits.shape, generator=torch.Generator().manual_seed(1))
+    loss: Tensor = (output.logits.tanh() * weights).sum() + (output.value.square()).sum()
+    return loss
+
+
+def plain(network: ImageNetwork, observation: Tensor) -> tuple[PolicyValue, dict[str, Tensor]]:
+    """The network written out, in float64; its output and its parameters."""
+    p = {name: each.detach().double().requires_grad_() for name, each in network.named_parameters()}
+    x = observation.double() / 255
+    for number, conv in enumerate(network.convs):
+        weight, bias = p[f"convs.{number}.weight"], p[f"convs.{number}.bias"]
+        x = F.conv2d(x, weight, bias, conv.stride, conv.padding).clamp(min=0)  # type: ignore[arg-type]
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    x = (x @ p["hidden.weight"].t() + p["hidden.bias"]).clamp(min=0)
+    logits = x @ p["policy.weight"].t() + p["policy.bias"]
+    return PolicyValue(logits, (x @ p["value.weight"].t() + p["value.bias"]).squeeze(1)), p
+
+
+@SPECS
+@pytest.mark.parametrize("convolves_maps", [False, True])
+def test_gradient_is_that_of_the_network_written_out(
+    spec: Any, convolves_maps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "_CONVOLVES_MAPS", convolves_maps)
+    torch.manual_seed(0)
+    network = ImageNetwork(spec, (3, 52, 60), 4)
+    for each in network.parameters():
+        each.data.add_(torch.randn_like(each), alpha=0.02)  # biases and small heads must count
+    observation = torch.randint(0, 256, (7, 3, 52, 60), dtype=torch.uint8)
+    with torch.inference_mode():
+        acted = network.activations(observation)
+    output = recall(network, observation, [each.clone() for each in acted])
+    some_loss(output).backward()  # type: ignore[no-untyped-call]
+
+    expected, parameters = plain(network, observation)
+    some_loss(expected).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(output.logits.double(), expected.logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output.value.double(), expected.value, rtol=1e-4, atol=1e-5)
+    for name, each in network.named_parameters():
+        gradient, wanted = each.grad, parameters[name].grad
+        assert gradient is not None and wanted is not None
+        assert (gradient - wanted).norm() < 1e-4 * wanted.norm(), name
+
+
+def build_run(options: list[str]) -> Parts:
+    given = PONG | dict(each.split("=") for each in options)
+    return build(parse_arguments([f"{key}={value}" for key, value in given.items()]))
+
+
+def updates(options: list[str]) -> list[Tensor]:
+    """The flat gradients of four iterations of a run."""
+    built = build_run(options)
+    sampler, server, learner = built.in_turns
+    gradients = []
+    with sampler:
+        for _ in range(4):
+            sampler.collect(server)
+            learner.update(server.finish(), 0.0)
+            gradients.append(built.exchange.parameters.gradient.clone())
+    return gradients
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["num_workers=2"],  # in two groups
+        ["serial=true", "reset_policy=wait"],
+        ["serial=true", "gradient_cosine_interval=2"],  # two backward passes
+        ["serial=true", "algo=ppo", "minibatch_size=12", "epochs=1"],
+    ],
+    ids=" ".join,
+)
+def test_runs_make_the_updates_that_they_make_without(
+    more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = updates(more)
+    monkeypatch.setattr(parts, "_kept_layers", lambda *_: 0)
+    computed = updates(more)
+    for a, b in zip(known, computed, strict=True):
+        assert b.norm() > 0
+        assert (a - b).norm() < 1e-4 * b.norm()
+
+
+def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
+    built = build_run(["serial=true"])
+    sampler, server, learner = built.in_turns
+    seen: list[int] = []
+    assert isinstance(built.agent.model, ImageNetwork)
+    with sampler:
+        sampler.collect(server)
+        batch = server.finish()
+        first = built.agent.model.convs[0]
+        first.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+        learner.update(batch, 0.0)
+    assert seen == [4]
+
+
+@pytest.mark.parametrize(
+    ("options", "num_layers"),
+    [
+        ([], 3),
+        (["model=nature"], 4),
+        (["sync=store"], 3),
+        (["sync=store", "pull_steps=2"], 0),  # others than those that learn have acted
+        (["overlap=true"], 0),  # likewise
+        (["precision=bfloat16"], 0),
+        (["lstm=true"], 0),
+        (["algo=ppo", "minibatch_size=12"], 1),
+        (["algo=dqn", "min_steps=100", "replay_size=1000"], 0),
+        (["env=catch"], 0),  # no images that are large enough
+    ],
+    ids=str,
+)
+def test_who_learns_from_acting(options: list[str], num_layers: int) -> None:
+    built = build_run(["serial=true", *options])
+    sampler, server, _ = built.in_turns
+    with sampler:
+        sampler.collect(server)
+        assert len(server.finish().activations or ()) == num_layers
+    server.close()
+    if isinstance(built.exchange, StoreExchange):
+        built.exchange._store.close()

@@ -70,6 +70,10 @@ def test_other_wrong_values_are_not(argument: str) -> None:
     assert "it must be" in answer(argument) and "sweep" not in answer(argument)
 
 
+def test_resume_must_name_a_run() -> None:
+    assert answer("resume=") == "name one, or leave it out"
+
+
 def test_only_training_has_a_sweep() -> None:
     with pytest.raises(ValueError, match=r"it must be: integer$"):
         override(PlayOptions(), {"seed": "0..2"})

@@ -123,11 +123,11 @@ def test_closed_queue_gives_what_it_holds_and_takes_nothing():
     queue.put([(i, i) for i in range(3)], 1)
     queue.close()
     queue.close()
-    with pytest.raises(QueueClosed):
+    with pytest.raises(QueueClosed, match="takes nothing more"):
         queue.put([(9, 9)], 1)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
     assert queue.take(4, 1) == [(2, 2)]
-    with pytest.raises(QueueClosed):
+    with pytest.raises(QueueClosed, match="closed and empty"):
         queue.take(1, 1)
 
 

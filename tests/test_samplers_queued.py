@@ -321,7 +321,7 @@ def test_error_of_the_policy_closes_the_sampler():
 
 def test_sampler_used_out_of_turn_is_an_error():
     sampler = make_sampler(COUNTING, 1)
-    with pytest.raises(QueueClosed):
+    with pytest.raises(QueueClosed, match="was not started"):
         sampler.serve(policy)
     sampler.start()
     with pytest.raises(SamplerError, match="started before"):

@@ -127,6 +127,14 @@ def test_run_says_that_bfloat16_is_slow_on_this_processor(
     assert ("slower than float32" in (tmp_path / "train.log").read_text()) == is_said
 
 
+@pytest.mark.parametrize(("total_steps", "is_said"), [(9, True), (15, False)])
+def test_rollouts_far_longer_than_the_run_are_told_of(total_steps, is_said, tmp_path) -> None:
+    run(tmp_path, "env=catch", "serial=true", f"total_steps={total_steps}", "log_interval=20")
+    log = (tmp_path / "train.log").read_text()
+    assert f"total_steps={total_steps} is rounded up to 20, whole rollouts" in log
+    assert ("a smaller horizon or num_envs takes fewer" in log) == is_said
+
+
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "serial=true", "total_steps=1000"]

@@ -53,7 +53,7 @@ class ClosableQueue(Generic[Item]):
             with self._changed:
                 self._wait(lambda: len(self._items) < self._capacity, "full", timeout_seconds)
                 if self._is_closed:
-                    raise QueueClosed
+                    raise QueueClosed("this queue is closed and takes nothing more")
                 fitting = items[first : first + self._capacity - len(self._items)]
                 self._items += fitting
                 self._total += sum(map(len, fitting))
@@ -76,7 +76,7 @@ class ClosableQueue(Generic[Item]):
                 timeout_seconds,
             )
             if not self._items:
-                raise QueueClosed
+                raise QueueClosed("this queue is closed and empty")
             taken = [self._items.popleft()]
             length = len(taken[0])
             while length < least and self._items:

@@ -237,7 +237,7 @@ class QueuedSampler:
         began = self._clock()
         with self._taking.in_turn():
             if not self.is_running or self._pool.is_closed:
-                raise QueueClosed
+                raise QueueClosed("this sampler is not running: it was not started, or was closed")
             self._add_missing()
             agents = self._pool.take(self._limit, TAKE_SECONDS)
             taken_at, now = self._clock(), perf_counter()

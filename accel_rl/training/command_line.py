@@ -277,6 +277,8 @@ def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:
 def _resumed(given: dict[str, str]) -> TrainConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
+    if not run_dir:
+        raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):
         if key in given:
             raise ValueError(

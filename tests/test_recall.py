@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from accel_rl.models import PolicyValue, image
+from accel_rl.agents import CategoricalAgent
+from accel_rl.models import PolicyValue, image, make_model
 from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET, ImageNetwork
 from accel_rl.models.recall import recall
 from accel_rl.parallel import StoreExchange
+from accel_rl.samplers import ActionServer, SerialSampler
 from accel_rl.training import parts
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.parts import Parts, build
@@ -144,3 +147,19 @@ def test_who_learns_from_acting(options: list[str], num_layers: int) -> None:
     server.close()
     if isinstance(built.exchange, StoreExchange):
         built.exchange._store.close()
+
+
+def test_other_agents_and_kept_rollouts_are_refused() -> None:
+    built = build_run(["serial=true"])
+    agent, sampler, cpu = built.agent, built.sampler, torch.device("cpu")
+    assert isinstance(agent, CategoricalAgent) and isinstance(sampler, SerialSampler)
+    plain_agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=4))
+    for other, device, keeps in (
+        (plain_agent, cpu, False),
+        (agent.greedy(), cpu, False),
+        (agent, torch.device("cuda"), False),
+        (agent, cpu, True),
+    ):
+        with pytest.raises(ValueError, match="kept_layers=1 needs an agent on the CPU that draws"):
+            ActionServer(other, sampler, device, keeps_rollout=keeps, kept_layers=1)
+    built.server.close()

@@ -21,6 +21,7 @@ class CategoricalAgent:
     ) -> None:
         self.model = model
         self.capture = capture
+        self.is_greedy = is_greedy
         self._choose = capture(_most_probable if is_greedy else _choose)
 
     @torch.inference_mode()

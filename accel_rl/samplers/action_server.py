@@ -9,7 +9,7 @@ copied when it is complete.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from accel_rl.agents import (
     RecurrentStates,
     RolloutTensors,
 )
+from accel_rl.models.image import ImageNetwork
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
@@ -45,6 +46,7 @@ class ActionServer:
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
+        ValueError: ``kept_layers`` with another agent, or together with ``keeps_rollout``.
     """
 
     def __init__(
@@ -58,7 +60,11 @@ class ActionServer:
     ) -> None:
         self._agent: Agent | RecurrentStates | Activations
         if kept_layers:
-            assert isinstance(agent, CategoricalAgent)
+            if keeps_rollout or not _keeps_layers(agent, device):
+                raise ValueError(
+                    f"kept_layers={kept_layers} needs an agent on the CPU that draws its actions "
+                    f"from a network for images, and no keeps_rollout; leave it out"
+                )
             observation = torch.from_numpy(sampler.rollout.observation[:-1])
             self._agent = Activations(agent, observation, kept_layers)
         elif isinstance(agent, RecurrentAgent):
@@ -263,6 +269,14 @@ class _DeviceRows:
                 f"{int(error)}); raise the limit of locked memory (ulimit -l) or use device=cpu"
             )
         self._is_registered = True
+
+
+def _keeps_layers(
+    agent: Agent | RecurrentAgent, device: torch.device
+) -> TypeGuard[CategoricalAgent]:
+    is_drawing = isinstance(agent, CategoricalAgent) and not agent.is_greedy
+    model = getattr(agent, "model", None)
+    return device.type == "cpu" and is_drawing and isinstance(model, ImageNetwork)
 
 
 def _final_observations(rollout: Rollout) -> dict[str, Tensor]:

@@ -326,12 +326,11 @@ def _notices(
         if idleness := describe_idleness(saved, config):
             notices.append(idleness)
     if config.planned_steps != config.total_steps:
-        many = config.planned_steps > 2 * config.total_steps
+        is_far = config.planned_steps > 2 * config.total_steps
+        advice = "; a smaller horizon or num_envs takes fewer" if is_far else ""
         notices.append(
-            f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, "
-            f"whole rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}"
-            + "; a smaller horizon or num_envs takes fewer"
-            * many
+            f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, whole "
+            f"rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}{advice}"
         )
     if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
         notices.append(

@@ -162,4 +162,40 @@ def test_other_agents_and_kept_rollouts_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="kept_layers=1 needs an agent on the CPU that draws"):
             ActionServer(other, sampler, device, keeps_rollout=keeps, kept_layers=1)
+    for number in (-1, 4):
+        with pytest.raises(ValueError, match=f"kept_layers is {number}; it must be from 1 to 3"):
+            ActionServer(agent, sampler, cpu, kept_layers=number)
     built.server.close()
+
+
+class Scaled(ImageNetwork):
+    """Its features are others than its layers give."""
+
+    def features(self, observation: Tensor) -> Tensor:
+        return 2 * super().features(observation)
+
+
+def make_scaled(observation_shape: Any, num_actions: int) -> ImageNetwork:
+    return Scaled(A3C_NET, observation_shape, num_actions)
+
+
+def make_without_bias(observation_shape: Any, num_actions: int) -> ImageNetwork:
+    network = ImageNetwork(A3C_NET, observation_shape, num_actions)
+    network.convs[1].bias = None  # type: ignore[assignment]
+    return network
+
+
+@pytest.mark.parametrize("function", ["make_scaled", "make_without_bias"])
+@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
+def test_networks_of_one_s_own_act_and_learn_as_they_are(function: str, algo: list[str]) -> None:
+    built = build_run(["serial=true", f"model=test_recall:{function}", *algo])
+    sampler, server, learner = built.in_turns
+    with sampler:
+        sampler.collect(server)
+        batch = server.finish()
+        assert batch.activations is None
+        learner.update(batch, 0.0)
+    if function == "make_scaled":
+        assert isinstance(built.agent, CategoricalAgent) and isinstance(sampler, SerialSampler)
+        with pytest.raises(ValueError, match="kept_layers=1 needs"):
+            ActionServer(built.agent, sampler, torch.device("cpu"), kept_layers=1)

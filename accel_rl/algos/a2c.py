@@ -177,11 +177,12 @@ class A2C:
         """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
         T, B = batch.action.shape
         observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
-        if batch.activations is None:
+        if batch.activations is None or self.config.precision != "float32":
             output = evaluate(self._agent, observation, self.config.precision, sequences)
         else:
             model = self._agent.model
             assert isinstance(model, ImageNetwork), "only these give activations"
+            assert len(batch.activations) == model.num_layers, "A2C needs those of all layers"
             output = recall(model, observation, batch.activations)
         value = output.value.detach().view(T, B)
         return_, advantage = returns_and_advantages(

@@ -9,7 +9,7 @@ copied when it is complete.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -46,7 +46,8 @@ class ActionServer:
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
-        ValueError: ``kept_layers`` with another agent, or together with ``keeps_rollout``.
+        ValueError: ``kept_layers`` with another agent, with ``keeps_rollout``, or more than there
+            are.
     """
 
     def __init__(
@@ -59,16 +60,21 @@ class ActionServer:
         kept_layers: int = 0,
     ) -> None:
         self._agent: Agent | RecurrentStates | Activations
+        T, B = sampler.rollout.action.shape
         if kept_layers:
-            if keeps_rollout or not _keeps_layers(agent, device):
+            model = _network_to_keep(agent, device)
+            if model is None or keeps_rollout:
                 raise ValueError(
                     f"kept_layers={kept_layers} needs an agent on the CPU that draws its actions "
                     f"from a network for images, and no keeps_rollout; leave it out"
                 )
-            observation = torch.from_numpy(sampler.rollout.observation[:-1])
-            self._agent = Activations(agent, observation, kept_layers)
+            if not 1 <= kept_layers <= model.num_layers:
+                raise ValueError(
+                    f"kept_layers is {kept_layers}; it must be from 1 to {model.num_layers}, the "
+                    f"layers of this network before its heads, or 0"
+                )
+            self._agent = Activations(model, T, B, kept_layers)
         elif isinstance(agent, RecurrentAgent):
-            T, B = sampler.rollout.action.shape
             self._agent = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
         else:
             self._agent = agent
@@ -271,12 +277,12 @@ class _DeviceRows:
         self._is_registered = True
 
 
-def _keeps_layers(
-    agent: Agent | RecurrentAgent, device: torch.device
-) -> TypeGuard[CategoricalAgent]:
-    is_drawing = isinstance(agent, CategoricalAgent) and not agent.is_greedy
-    model = getattr(agent, "model", None)
-    return device.type == "cpu" and is_drawing and isinstance(model, ImageNetwork)
+def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> ImageNetwork | None:
+    """Not one of a subclass, which may compute something else."""
+    if type(agent) is not CategoricalAgent or agent.is_greedy or device.type != "cpu":
+        return None
+    model = agent.model
+    return model if type(model) is ImageNetwork else None
 
 
 def _final_observations(rollout: Rollout) -> dict[str, Tensor]:

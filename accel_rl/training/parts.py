@@ -254,7 +254,9 @@ def _make_server(
     if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
         server = ActionServer(agent, sampler, device)
         return PullingServer(server, exchange, learner, config.parallel.pull_steps)
-    return ActionServer(agent, sampler, device, kept_layers=_kept_layers(learner, agent, device))
+    is_own = ":" in config.model  # its layers may be other ones
+    kept_layers = 0 if is_own else _kept_layers(learner, agent, device)
+    return ActionServer(agent, sampler, device, kept_layers=kept_layers)
 
 
 def _kept_layers(learner: Learner, agent: AnyAgent, device: torch.device) -> int:

@@ -24,6 +24,7 @@ from accel_rl.parallel import (
     AllReduce,
     Exchange,
     FlatParameters,
+    Group,
     Local,
     Ranks,
     Team,
@@ -161,12 +162,12 @@ def train(learner: A2C | PPO | DQN, batches: list[RolloutTensors]) -> Tensor:
 CASES = (a2c, ppo, dqn, cat_dqn)
 
 
-def run(rank: int, size: int) -> dict[str, Tensor]:
+def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:
     """What `train` gives of each case."""
-    kind = Local if size == 1 else AllReduce
 
     def exchange_of(model: nn.Module, config: A2CConfig | PPOConfig | DQNConfig) -> Exchange:
-        return kind(FlatParameters(model), config.rule, config.max_gradient_norm)
+        arguments = FlatParameters(model), config.rule, config.max_gradient_norm
+        return Local(*arguments) if group is None else AllReduce(*arguments, group)
 
     found = {}
     for case in CASES:
@@ -179,7 +180,7 @@ def main() -> None:
     torch.set_num_threads(1)
     team: Team = meet_by_store(read_ranks(os.environ), 60.0)
     team.open_group()
-    found = run(team.ranks.rank, team.ranks.size)
+    found = run(team.ranks.rank, team.ranks.size, team.group)
     torch.save(found, Path(sys.argv[1]) / f"{team.ranks.size}_{team.ranks.rank}.pt")
     team.close()
 

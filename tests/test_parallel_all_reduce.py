@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from learners_in_step import run
 from torch.distributed import TCPStore
 
@@ -25,15 +24,17 @@ from accel_rl.parallel import (
 from accel_rl.parallel.team import STORE_VARIABLE
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "machines"), [(2, 1), (4, 1), (2, 2)])
 def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
-    size: int, tmp_path: Path
+    size: int, machines: int, tmp_path: Path
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     script = Path(__file__).with_name("learners_in_step.py")
     learners = []
     for rank in range(size):
-        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        local = size // machines
+        told = {"RANK": rank, "WORLD_SIZE": size}
+        told |= {"LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
         told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
         environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
         learners.append(subprocess.Popen([sys.executable, script, tmp_path], env=environment))
@@ -68,22 +69,27 @@ def test_a_team_of_one_waits_for_nobody() -> None:
     assert team.largest(3) == 3 and team.read(waits=True) == {}
 
 
-def test_a_gradient_of_a3c_net_is_one_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_of_a3c_net_is_one_all_reduce() -> None:
     calls = []
-    all_reduce = dist.all_reduce
 
-    def counted(tensor: torch.Tensor, *arguments: object) -> object:
-        calls.append(tensor.numel())
-        return all_reduce(tensor, *arguments)
+    class Counting:
+        size = 1
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        monkeypatch.setattr(dist, "all_reduce", counted)
-        flat = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
-        exchange = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0)
-        exchange.step(1e-3)
-        exchange.step(1e-3, torch.tensor(80.0))
-    finally:
-        dist.destroy_process_group()
+        def sum_(self, x: torch.Tensor) -> None:
+            calls.append(x.numel())
+
+        def maximum_(self, x: torch.Tensor) -> None:
+            raise AssertionError
+
+        def broadcast_(self, x: torch.Tensor) -> None:
+            assert not calls
+
+        def close(self) -> None:
+            raise AssertionError
+
+    flat = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
+    exchange = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0, Counting())
+    exchange.step(1e-3)
+    exchange.step(1e-3, torch.tensor(80.0))
     whole = flat.gradient_and_more.numel()
     assert calls == [whole, whole] and whole >= 800_000

@@ -4,12 +4,14 @@ from accel_rl.parallel.all_reduce import AllReduce, fingerprint
 from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.group import Group, TeamError, TorchGroup
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, adam_rate, rmsprop_
+from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
-from accel_rl.parallel.team import Team, TeamError, meet_by_store
+from accel_rl.parallel.team import Team, meet_by_store
 from accel_rl.parallel.versions import VersionExchange, Versions
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "AllReduce",
     "Exchange",
     "FlatParameters",
+    "Group",
     "Local",
     "MultiStepAdam",
     "ParallelConfig",
@@ -25,9 +28,11 @@ __all__ = [
     "RMSProp",
     "Ranks",
     "Rule",
+    "SharedGroup",
     "StoreExchange",
     "Team",
     "TeamError",
+    "TorchGroup",
     "VersionExchange",
     "Versions",
     "adam_",

@@ -11,10 +11,9 @@ import contextlib
 import functools
 import os
 import pickle
-import re
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,7 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from accel_rl.parallel.group import Group, TeamError, TorchGroup, first_line
 from accel_rl.parallel.ranks import Ranks
+from accel_rl.parallel.shared_group import Address, SharedGroup
 
 LOST = "lost"
 """our own launcher sets ``lost/<rank>`` when that learner's process has ended before its time"""
@@ -33,10 +34,6 @@ STORE_VARIABLE = "ACCEL_RL_STORE"
 
 _STOP = 2**48
 """more than any number of steps; added to their sum, it asks all to stop"""
-
-
-class TeamError(RuntimeError):
-    """Another learner is gone, or has not answered in time. The message says which, if known."""
 
 
 _P = ParamSpec("_P")
@@ -71,6 +68,7 @@ class Team:
         self.timeout_seconds = timeout_seconds
         self.is_stop_asked = False
         self.uses_nccl = False
+        self.group: Group | None = None
         self._num_posted = 0
         self._num_read = [0] * ranks.size
         self._processes: dict[int, int] = {}  # descriptors, by rank
@@ -188,11 +186,9 @@ class Team:
         """
         if self._store is None:
             return value
+        assert self.group is not None
         tensor = torch.tensor(value)
-        try:
-            dist.all_reduce(tensor, dist.ReduceOp.MAX)
-        except RuntimeError as error:
-            raise TeamError(f"lost touch with another learner: {first_line(error)}") from error
+        self.group.maximum_(tensor)
         return int(tensor)
 
     @_touching_store
@@ -214,10 +210,11 @@ class Team:
                 self._processes[rank] = os.pidfd_open(pid)
 
     def open_group(self, *, nccl: bool = False) -> None:
-        """Opens the process group, for collective calls.
+        """Opens ``group``, for collective calls.
 
-        Tensors go through gloo, those on a GPU by way of the CPU; with ``nccl`` these go through
-        NCCL, which needs a GPU for each learner.
+        With ``nccl`` tensors on a GPU go through NCCL, which needs a GPU for each learner. Without,
+        through memory where all learners are on one machine, and through gloo elsewhere, those on a
+        GPU by way of the CPU.
 
         Raises:
             TeamError: the others cannot be reached.
@@ -225,6 +222,9 @@ class Team:
         if self._store is None:
             return
         self.uses_nccl = nccl
+        if not nccl and self.ranks.local_size == self.ranks.size:
+            self._open_shared()
+            return
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",
@@ -237,15 +237,28 @@ class Team:
             raise TeamError(
                 f"learner {self.ranks.rank} cannot reach the others: {first_line(error)}"
             ) from error
+        self.group = TorchGroup()
+
+    @_touching_store
+    def _open_shared(self) -> None:
+        assert self._store is not None
+        group = self.group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
+        self._store.set(f"address/{self.ranks.rank}", pickle.dumps(group.address))  # type: ignore[arg-type]
+        addresses: list[Address] = []
+        for rank in range(self.ranks.size):
+            if not self._wait_for(f"address/{rank}", rank):
+                raise TeamError(f"learner {rank} has ended")
+            addresses.append(pickle.loads(self._store.get(f"address/{rank}")))
+        group.connect(addresses)
 
     def close(self) -> None:
-        """Leaves the process group, and watches nobody. Calling it again does nothing.
+        """Leaves the group, and watches nobody. Calling it again does nothing.
 
         Through NCCL all others must do so, too: after a failure they may not.
         """
-        if dist.is_initialized() and self._store is not None:
-            dist.destroy_process_group()
-        self._store = None
+        if self.group is not None:
+            self.group.close()
+        self.group = self._store = None
         while self._processes:
             os.close(self._processes.popitem()[1])
 
@@ -313,9 +326,3 @@ def _open_store(timeout: timedelta) -> Store:
     store: Store = next(dist.rendezvous("env://", timeout=timeout))[0]  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     return store
-
-
-def first_line(error: Exception) -> str:
-    """What ``error`` of torch.distributed says, without places in its source and its guesses."""
-    lines: Sequence[str] = str(error).splitlines() or [type(error).__name__]
-    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).partition(". This is typically")[0]

@@ -49,7 +49,8 @@ def make_exchange(
         assert isinstance(rule, Adam)
         return MultiStepAdam(flat, store, rule, max_norm, parallel.sync_period)
     if team.ranks.size > 1:
-        return AllReduce(flat, rule, max_norm, agent.capture)
+        assert team.group is not None, "open_group comes first"
+        return AllReduce(flat, rule, max_norm, team.group, agent.capture)
     return Local(flat, rule, max_norm, agent.capture)
 
 

@@ -11,19 +11,17 @@ import dataclasses
 import statistics
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from accel_rl.algos import DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import probe_spec
-from accel_rl.parallel import Ranks
+from accel_rl.parallel import Ranks, SharedGroup
 from accel_rl.samplers import SerialSampler
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.agent import factory_of
@@ -228,27 +226,25 @@ def median_seconds(act: Callable[[], None], seconds: float) -> float:
 
 
 def _all_reduce_pair(numel: int, seconds: float) -> float:
-    """Seconds of one all-reduce through gloo, between two threads of this process."""
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    tensors = [torch.ones(numel) for _ in range(2)]
-    groups: list[dist.ProcessGroupGloo | None] = [None, None]
-
-    def both(act: Callable[[int], None]) -> None:
-        other = threading.Thread(target=act, args=(1,))
-        other.start()
-        act(0)
-        other.join()
-
-    def join(rank: int) -> None:
-        groups[rank] = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=30))
-
-    both(join)
-    pairs = [(group, tensor) for group, tensor in zip(groups, tensors, strict=True) if group]
+    """Seconds of one all-reduce through shared memory, between two threads of this process."""
+    groups = [SharedGroup(rank, 2, timeout_seconds=30.0) for rank in range(2)]
+    for group in groups:
+        group.connect([each.address for each in groups])
     few = 8  # between two looks at the clock, which is one thread's
 
-    def reduce(rank: int) -> None:
-        group, tensor = pairs[rank]
+    def reduce(group: SharedGroup, x: torch.Tensor) -> None:
         for _ in range(few):
-            group.allreduce([tensor]).wait()  # type: ignore[attr-defined]
+            group.sum_(x)
 
-    return median_seconds(lambda: both(reduce), seconds) / few
+    first, second = torch.ones(numel), torch.ones(numel)
+
+    def both() -> None:
+        other = threading.Thread(target=reduce, args=(groups[1], second))
+        other.start()
+        reduce(groups[0], first)
+        other.join()
+
+    median = median_seconds(both, seconds) / few
+    for group in groups:
+        group.close()
+    return median

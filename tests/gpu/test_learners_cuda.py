@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from accel_rl.parallel import Adam, AllReduce, FlatParameters, Local
+from accel_rl.parallel import Adam, AllReduce, FlatParameters, Local, TorchGroup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,10 +22,11 @@ def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
         found = []
-        for kind in (Local, AllReduce):
+        for group in (None, TorchGroup()):
             torch.manual_seed(0)
             flat = FlatParameters(nn.Linear(300, 20).cuda())
-            exchange = kind(flat, Adam(eps=1e-5), 0.5)
+            arguments = flat, Adam(eps=1e-5), 0.5
+            exchange = Local(*arguments) if group is None else AllReduce(*arguments, group)
             for _ in range(5):
                 flat.gradient.copy_(torch.randn(len(flat.gradient)))
                 exchange.step(1e-3, torch.tensor(7.0, device="cuda"))

@@ -14,6 +14,14 @@ from accel_rl.settings import check_settings
 _MOST_CAPTURED_STEPS = 32  # of an LSTM
 
 
+_GROUPS: dict[str, tuple[type, ...]] = {
+    "parallel": (ParallelConfig,),
+    "sampler": (SamplerConfig,),
+    "atari": (AtariConfig,),
+    "learner": (A2CConfig, PPOConfig, DQNConfig, GA3CConfig),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """One training run. A step is one decision of one environment.
@@ -93,6 +101,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        for name, kinds in _GROUPS.items():
+            if not isinstance(getattr(self, name), kinds):
+                words = f"an instance of {' or '.join(kind.__name__ for kind in kinds)}"
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {words}")
         for name in (
             "total_steps",
             "log_interval",

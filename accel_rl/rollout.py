@@ -87,9 +87,9 @@ class Rollout:
     info: NDArray[np.float32]  # [T, B, len(info_keys)], NaN where a step did not tell
 
     @classmethod
-    def from_buffer(cls, spec: RolloutSpec, buffer: Any, offset: int = 0) -> Rollout:
-        """Views of ``buffer`` (shared memory, say) from byte ``offset`` on."""
-        return cls(**carve(spec.layout(), buffer, offset))
+    def from_buffer(cls, spec: RolloutSpec, buffer: Any) -> Rollout:
+        """Views of ``buffer``: shared memory, say."""
+        return cls(**carve(spec.layout(), buffer))
 
     @classmethod
     def allocate(cls, spec: RolloutSpec) -> Rollout:

@@ -12,9 +12,10 @@ import numpy as np
 
 
 def check_settings(config: Any) -> None:
-    """Look at all fields of a dataclass that are declared as names, numbers, booleans or text.
+    """Look at all fields of a dataclass that are declared as names, numbers, booleans or text, or
+    as tuples of these.
 
-    NumPy's numbers become Python's own, which alone can be saved.
+    NumPy's numbers become Python's own, which alone can be saved, and lists tuples.
 
     Raises:
         ValueError: the value of one is of another kind, or none of its names.
@@ -25,6 +26,8 @@ def check_settings(config: Any) -> None:
         _refuse_unless(check, name, value)
         if isinstance(value, np.generic):
             object.__setattr__(config, name, value.item())  # it may be frozen
+        elif isinstance(value, list):
+            object.__setattr__(config, name, tuple(value))
 
 
 def check_kind(declared: str, **given: object) -> None:
@@ -68,6 +71,10 @@ def _check_of(declared: str) -> _Check | None:
     if declared.startswith("Literal["):
         names = ast.literal_eval(declared.removeprefix("Literal"))
         return lambda value: value in names, " or ".join(names)
+    if declared.startswith("tuple["):
+        element = declared.removeprefix("tuple[").removesuffix(", ...]")
+        types, words = _PLAIN[element]
+        return lambda value: _are_all(value, types), f"a tuple, each of it {words}"
     declared, optional, _ = declared.partition(" | None")
     if declared not in _PLAIN:
         return None
@@ -81,6 +88,10 @@ def _is_one(value: object, types: tuple[type, ...]) -> bool:
     if isinstance(value, bool) and bool not in types:  # which is an int, too
         return False
     return isinstance(value, types)
+
+
+def _are_all(value: object, types: tuple[type, ...]) -> bool:
+    return isinstance(value, tuple | list) and all(_is_one(each, types) for each in value)
 
 
 _PLAIN: dict[str, tuple[tuple[type, ...], str]] = {

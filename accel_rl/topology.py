@@ -186,29 +186,38 @@ def plan_cores(
     worker_cores = share
     server_cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
     if drives_gpu:
-        server_core = min(share, key=lambda core: core.numa_node != nodes[rank])  # first of equals
-        worker_cores = tuple(core for core in share if core != server_core) or share
-        server_cpus = server_core.cpus
+        worker_cores, server_cpus = _keep_one(share, nodes[rank])
     if num_workers is None:
-        paid_for = len(worker_cores)
-        if machine.quota is not None:
-            # What is left over after whole workers, less than one CPU, is for the server.
-            paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
-        num_workers = paid_for * workers_per_core
-    if rank == 0:
-        planned = len(worker_cores) * workers_per_core
-        if num_ranks > len(cores):
-            _warn_once(
-                f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
-            )
-        elif num_workers > planned:
-            _warn_once(
-                f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
-                f"num_workers={planned} may be faster"
-            )
-        elif drives_gpu and len(share) == 1:
-            _warn_once("the server of a GPU shares its one core with the workers")
+        num_workers = _paid_for(len(worker_cores), machine, num_ranks) * workers_per_core
+    planned = len(worker_cores) * workers_per_core
+    if rank != 0:
+        pass
+    elif num_ranks > len(cores):
+        _warn_once(f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own")
+    elif num_workers > planned:
+        _warn_once(
+            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
+            f"num_workers={planned} may be faster"
+        )
+    elif drives_gpu and len(share) == 1:
+        _warn_once("the server of a GPU shares its one core with the workers")
     return CorePlan(_deal(worker_cores, num_workers, workers_per_core), server_cpus)
+
+
+def _keep_one(
+    share: tuple[Core, ...], node: int | None
+) -> tuple[tuple[Core, ...], tuple[int, ...]]:
+    """The cores for workers, and the CPUs of the server's, near ``node``, if there are two."""
+    kept = min(share, key=lambda core: core.numa_node != node)  # the first of equals
+    return tuple(core for core in share if core != kept) or share, kept.cpus
+
+
+def _paid_for(num_cores: int, machine: Machine, num_ranks: int) -> int:
+    """How many of a rank's cores the quota pays for."""
+    if machine.quota is None:
+        return num_cores
+    # What is left over after whole workers, less than one CPU, is for the server.
+    return max(1, min(num_cores, int(machine.quota / num_ranks)))
 
 
 def _deal(

@@ -105,6 +105,18 @@ def test_flags_may_be_numbers_or_arrays_of_one(kind: Callable[[bool], Any]) -> N
     assert env.step(0, out)[2:5] == (True, False, True)
 
 
+@pytest.mark.parametrize("number", [300, -300])
+def test_integers_that_the_space_does_not_hold_are_refused_and_no_others(number: int) -> None:
+    space = spaces.Box(-128, 127, (2,), np.int8)
+    env, out = wrap(Scripted(space, observation=np.array([7, -128])))  # int64
+    env.reset(out)
+    assert out.tolist() == [7, -128]
+    env, out = wrap(Scripted(space, observation=np.array([0, number])))
+    words = r"from reset that its observation space, of dtype int8, does not hold: int64 from "
+    with pytest.raises(EnvError, match=words + f"{min(0, number)} to {max(0, number)}"):
+        env.reset(out)
+
+
 def test_info_that_is_no_dict_is_told_where_keys_are_wanted(monkeypatch) -> None:
     scripted = Scripted()
     env = GymnasiumEnv(lambda: scripted, "scripted", ("is_success",))

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import SamplerConfig
+from accel_rl.training.evaluate_run import EvaluateOptions
+from accel_rl.training.play import PlayOptions
+from accel_rl.training.plot import PlotOptions
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,20 @@ from accel_rl.samplers import SamplerConfig
         (AtariConfig, {"clip_reward": "no"}, "clip_reward is 'no'; it must be True or False$"),
         (ParallelConfig, {"pull_steps": "9"}, "pull_steps is '9'; it must be an integer"),
         (TrainConfig, {"env": 3}, "env is 3; it must be text$"),
+        (TrainConfig, {"cpus": 3}, "cpus is 3; it must be a tuple, each of it an integer$"),
+        (TrainConfig, {"cpus": ("1",)}, r"cpus is \('1',\); it must be a tuple, each of it an int"),
+        (TrainConfig, {"info_keys": "abc"}, "info_keys is 'abc'; it must be a tuple, each of it t"),
+        (
+            TrainConfig,
+            {"sampler": None},
+            "sampler is None; it must be an instance of SamplerConfig$",
+        ),
+        (TrainConfig, {"learner": None}, "learner is None; it must be an instance of A2CConfig or"),
+        (TrainConfig, {"learner": LearnerConfig()}, "; it must be an instance of A2CConfig or PPO"),
+        (EvaluateOptions, {"greedy": "no"}, "greedy is 'no'; it must be True or False$"),
+        (EvaluateOptions, {"num_steps": "50"}, "num_steps is '50'; it must be an integer$"),
+        (PlayOptions, {"seed": 1.5}, "seed is 1.5; it must be an integer$"),
+        (PlotOptions, {"x": "step"}, "x is 'step'; it must be steps or frames or minutes$"),
     ],
 )
 def test_value_of_another_kind_is_refused(
@@ -38,6 +55,11 @@ def test_value_of_another_kind_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         kind(**options)
+
+
+def test_lists_become_tuples_which_can_be_compared() -> None:
+    given: dict[str, Any] = {"cpus": [0, 1], "info_keys": ["x"]}
+    assert TrainConfig(**given) == TrainConfig(cpus=(0, 1), info_keys=("x",))
 
 
 def test_numbers_of_numpy_become_those_that_can_be_saved() -> None:

@@ -1,6 +1,7 @@
 """How a sweep is shown while it goes, and what it ends in."""
 
 import csv
+import dataclasses
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -128,6 +129,17 @@ def test_a_run_that_cannot_be_read_fails_and_hides_no_other(text: str | None, tm
     assert [row["state"] for row in results(tmp_path)] == ["failed", "finished"]
 
 
+def test_a_run_whose_files_cannot_be_read_fails_alone_when_the_sweep_goes_on(tmp_path) -> None:
+    runs = plan_runs({"env": "catch", "seed": "0,1", "evaluation_interval": "500"})
+    run_dir = tmp_path / "runs" / runs[0].name
+    (run_dir / "checkpoints").mkdir(parents=True)
+    (run_dir / "checkpoints" / "steps_100000000.pt").touch()
+    (run_dir / "evaluation.csv").write_bytes(b"steps\n\xff\xfe\n")
+    jobs = make_jobs(runs, tmp_path, tmp_path / "output")
+    assert [job.state for job in jobs] == ["failed", "waiting"]
+    assert "evaluation.csv" in jobs[0].error
+
+
 def test_score_is_that_of_the_last_evaluation_where_there_is_one(tmp_path) -> None:
     (job,) = jobs_of(tmp_path, {"pong-dqn-0": 3.0}, algo="dqn", env="pong")
     write_table(
@@ -191,6 +203,9 @@ def test_time_left_is_that_of_all_runs_at_the_speed_of_those_that_run(tmp_path) 
     standing = read_standing(jobs[1].run_dir)
     assert seconds_left(jobs, {"catch-a2c-1": standing}) == pytest.approx((800 + 1040) / 10)
     assert math.isnan(seconds_left(jobs, {"catch-a2c-1": Standing()}))
+    # One that has taken more steps than were planned takes none off the others.
+    beyond = dataclasses.replace(standing, steps=5000.0)
+    assert seconds_left(jobs, {"catch-a2c-1": beyond}) == pytest.approx(1040 / 10)
 
 
 def test_line_about_a_run_without_a_row_yet_says_so(tmp_path, monkeypatch) -> None:

@@ -42,7 +42,7 @@ class Workshop:
 
     def __call__(self, layout: Layout) -> "Fake":
         if self.refused(layout):
-            raise ValueError("too many files")
+            raise RuntimeError("too many files")  # of CUDA's kind, which others derive from
         self.made.append(layout)
         return Fake(self, layout)
 
@@ -136,7 +136,10 @@ def test_failure_of_one_ends_both(shop: Workshop, monkeypatch: pytest.MonkeyPatc
     assert not shop.running
 
 
-@pytest.mark.parametrize("error", [SamplerError("no licence"), OSError(11, "no more")], ids=str)
+_CANNOT_BE_HAD = [SamplerError("no licence"), OSError(11, "no more"), torch.OutOfMemoryError("no")]
+
+
+@pytest.mark.parametrize("error", _CANNOT_BE_HAD, ids=str)
 def test_what_cannot_be_had_is_left_out(shop: Workshop, error: Exception) -> None:
     shop.error = error
     shop.refused = lambda layout: (layout.num_workers or 0) > 8

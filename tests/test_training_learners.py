@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.training.beginning import check_is_shared
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
-from accel_rl.training.loop import _check_is_shared
 from accel_rl.training.reports import Others, Report
 from accel_rl.training.run import _given_timeout
 
@@ -349,10 +349,10 @@ def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> 
 
 def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:
     second = Team(Ranks(1, 2, 0, 1))
-    _check_is_shared(tmp_path, second)
-    _check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
+    check_is_shared(tmp_path, second)
+    check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
     with pytest.raises(ValueError, match=r"there is no .*/absent on .* that all machines see"):
-        _check_is_shared(tmp_path / "absent", second)
+        check_is_shared(tmp_path / "absent", second)
 
 
 def test_first_meeting_waits_as_long_as_the_command_line_says() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import NoReturn
 
 import psutil
 import pytest
-from test_training_learners import ENDLESS, SMALL, launched
+from test_training_learners import ENDLESS, REPOSITORY, SMALL, launched
 
 from accel_rl.parallel import Ranks, Team
 from accel_rl.training.checkpoint import list_checkpoints
@@ -59,6 +61,20 @@ def test_second_signal_to_a_process_that_another_started_does_not_end_it(
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.01)
     assert stop.received == signal.SIGTERM
+
+
+def test_no_file_of_the_users_hides_one_of_the_standard_library(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not that one')")
+    script = REPOSITORY / "launch" / "train.py"
+    options = (*SMALL, "total_steps=80", f"run_dir={tmp_path / 'run'}")
+    result = subprocess.run(
+        [sys.executable, script, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_job_that_is_stopped_whole_is_saved(tmp_path: Path) -> None:

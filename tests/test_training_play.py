@@ -168,6 +168,21 @@ def test_channels_of_a_small_last_axis_are_no_rows_of_a_picture() -> None:
     np.testing.assert_array_equal(pictures, np.full((1, 5, 6, 3), 200))
 
 
+class Failing(Pay):
+    """Its step fails."""
+
+    def step(self, action: int, out: Any) -> StepResult:
+        raise KeyError("lost")
+
+
+def test_error_of_an_own_environment_is_named() -> None:
+    env, _ = make_shown_env("test_training_play:Failing", AtariConfig(), lambda picture: None)
+    out = np.zeros((4, 6), np.uint8)
+    env.reset(out)
+    with pytest.raises(EnvError, match=r"environment .* failed in step: KeyError: 'lost'"):
+        env.step(0, out)
+
+
 class ChannelsLast(Pay):
     """Its observation has its channels last."""
 

@@ -132,6 +132,13 @@ def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> 
     assert [group.seeds for group in groups] == [(0, 1, 2), (0, 1, 2)]
 
 
+def test_groups_are_told_apart_by_the_last_digit(tmp_path) -> None:
+    runs = three_seeds(tmp_path, "learner.lr=0.0012345671", name="a")
+    runs += three_seeds(tmp_path, "learner.lr=0.0012345679", name="b")
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert [group.label for group in groups] == ["lr=0.0012345671", "lr=0.0012345679"]
+
+
 def test_runs_of_two_algorithms_are_not_labelled_by_what_their_presets_say(tmp_path) -> None:
     runs = [saved(tmp_path / algo, {0: 0.0, 10: 1.0}, f"algo={algo}") for algo in ("a2c", "ppo")]
     runs.append(saved(tmp_path / "other", {0: 0.0, 10: 1.0}, "algo=ppo", "learner.lr=0.1"))

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from accel_rl.envs import Catch
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.states import decode_state
-from accel_rl.training import loop
+from accel_rl.training import beginning, loop
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, TrainResult, train
@@ -264,7 +264,7 @@ def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, m
         assert str(run_dir) not in Path("/proc/self/maps").read_text()
         go_through(*args)
 
-    monkeypatch.setattr(loop, "load_last", load)
+    monkeypatch.setattr(beginning, "load_last", load)
     monkeypatch.setattr(loop, "_go_through", collect)
     assert run(f"resume={run_dir}", "total_steps=960").status.steps == 960
 

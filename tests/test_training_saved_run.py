@@ -38,6 +38,15 @@ def test_config_without_a_newer_option_takes_the_presets(tmp_path) -> None:
     assert read_config(tmp_path).learner.rmsprop_initial == 1.0
 
 
+def test_random_numbers_of_the_host_go_on_as_if_nothing_had_been_trained_or_read(tmp_path) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    run_dir = trained(tmp_path / "run", "env=catch")
+    load_policy(run_dir)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_missing_run_directory_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"no run directory .*absent; name one"):
         read_config(tmp_path / "absent")

@@ -213,6 +213,12 @@ class GymnasiumEnv:
                 f"environment {self._name} returned an observation of dtype {array.dtype} from "
                 f"{call}; its observation space says {out.dtype}"
             ) from None
+        if array.dtype != out.dtype and array.dtype.kind in "iu" and (out != array).any():
+            raise EnvError(
+                f"environment {self._name} returned an observation from {call} that its "
+                f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
+                f"{array.min()} to {array.max()}"
+            )
 
 
 def _type_name(value: Any) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, Environment, EnvSpec, StepResult
-from accel_rl.envs.errors import EnvError
+from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory
+from accel_rl.functions import FAILURES
 
 Picture = NDArray[np.uint8]
 Show = Callable[[Picture], None]
@@ -130,19 +132,33 @@ class _ShownObservations:
         return self._env.spec
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        self._env.seed(seed)
+        with self._failing("seed"):
+            self._env.seed(seed)
 
     def reset(self, out: Array) -> None:
-        self._env.reset(out)
+        with self._failing("reset"):
+            self._env.reset(out)
         self._show(_picture(out, self.spec.name))
 
     def step(self, action: int, out: Array) -> StepResult:
-        result = self._env.step(action, out)
+        with self._failing("step"):
+            result = self._env.step(action, out)
         self._show(_picture(out, self.spec.name))
         return result
 
     def close(self) -> None:
-        self._env.close()
+        with self._failing("close"):
+            self._env.close()
+
+    @contextmanager
+    def _failing(self, call: str) -> Iterator[None]:
+        """Within, what the environment raises is told as an `EnvError`."""
+        try:
+            yield
+        except EnvError:
+            raise
+        except FAILURES as error:
+            raise env_failure(self.spec.name, call, error) from error
 
 
 def _picture(observation: Array, name: str) -> Picture:

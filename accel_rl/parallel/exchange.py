@@ -59,7 +59,8 @@ class Exchange(Protocol):
     def take_metrics(self) -> dict[str, float]:
         """What there is to tell of dealing with others since the last call.
 
-        Names end in ``_seconds`` or in ``_min``, ``_mean``, ``_max``; the same ones each time.
+        The same names each time. Those that end in ``_seconds``, ``_min`` or ``_max`` are such over
+        several learners, too; of the others the mean is told.
         """
         ...
 

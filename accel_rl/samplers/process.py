@@ -15,7 +15,8 @@ from contextlib import suppress
 import cloudpickle
 
 from accel_rl.samplers.errors import WorkerError
-from accel_rl.samplers.shared import PACKAGE_PARENT, Descriptors, Setup
+from accel_rl.samplers.package_path import add_package_path
+from accel_rl.samplers.shared import Descriptors, Setup
 from accel_rl.samplers.stepping import EnvStates
 from accel_rl.topology import format_cpus
 
@@ -158,6 +159,5 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     for name in _THREAD_LIMITS:
         environment.setdefault(name, "1")
-    path = [PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
-    environment["PYTHONPATH"] = os.pathsep.join(path)
+    add_package_path(environment)
     return environment

@@ -28,7 +28,6 @@ from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes, check_a
 from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError
-from accel_rl.samplers.layout import ALONE
 from accel_rl.samplers.noise import EnvNoise
 from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.priority_lock import PriorityLock
@@ -36,7 +35,7 @@ from accel_rl.samplers.queued_arguments import check_queued, check_queues
 from accel_rl.samplers.saving import SamplerState
 from accel_rl.samplers.segments import Segment, Segments, Taken
 from accel_rl.settings import check_kind
-from accel_rl.topology import Seat, plan_cores
+from accel_rl.topology import plan_cores
 
 TAKE_SECONDS = 0.1
 """that a predictor waits for agents before it looks whether it is to stop"""
@@ -105,7 +104,6 @@ class QueuedSampler:
         seed: int = 0,
         cpus: list[int] | None = None,
         drives_gpu: bool = False,
-        seat: Seat = ALONE,
         *,
         most_agents: int,
         max_prediction_batch: int,
@@ -118,7 +116,7 @@ class QueuedSampler:
         check_queued(config, most_agents)
         check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
-        self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, **seat._asdict())
+        self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
         self.env_spec = spec = probe_spec(factory)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent

@@ -9,20 +9,15 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-import accel_rl
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.stepping import Carry, EnvStates
-
-PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
-"""where workers find this package"""
 
 STEP = 1
 RESET_WAITING = 2

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import is_atari_game, make_env_factory, make_from_callable, probe_env
+from accel_rl.envs.make import is_atari_game, make_env_factory, probe_env
 from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.settings import check_kind
 
@@ -33,12 +33,7 @@ def find_factory(
     """
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
-    if isinstance(env, str):
-        factory = make_env_factory(env, atari or AtariConfig(), info_keys)
-    elif callable(env):
-        factory = make_from_callable(env, info_keys)
-    else:
-        raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
+    factory = make_env_factory(env, atari or AtariConfig(), info_keys)
     probe = probe_env(factory)
     _check_names(probe.spec.info_keys)
     if not isinstance(env, str) and not isinstance(probe, GymnasiumEnv):

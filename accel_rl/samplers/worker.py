@@ -23,11 +23,11 @@ from time import perf_counter
 from typing import Any
 
 from accel_rl.envs.base import close_all
+from accel_rl.samplers.package_path import forget_package_path
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
     GRACE_SECONDS,
-    PACKAGE_PARENT,
     STEP,
     WAIT_FOR_RESET,
     Descriptors,
@@ -75,15 +75,6 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):
             stream.flush()
-
-
-def forget_package_path() -> None:
-    """Take the server's addition out of PYTHONPATH, which programs started here inherit."""
-    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == PACKAGE_PARENT:
-        del os.environ["PYTHONPATH"]
-        if rest:
-            os.environ["PYTHONPATH"] = rest
 
 
 def leave_signals_to_server() -> None:

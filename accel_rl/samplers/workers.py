@@ -210,12 +210,12 @@ class Workers:
         with suppress(FileNotFoundError):
             self._epoll.unregister(self.processes[worker].pidfd)
 
-    def forget(self, worker: int, timeout_seconds: float = 0.0) -> None:
-        """Let go of a process that is gone, or is killed unless it goes within so long."""
+    def forget(self, worker: int) -> None:
+        """Let go of a process, which is killed unless it is gone."""
         with self._closing:
             self.check_open()
             self.unwatch(worker)
-            self.processes.pop(worker).close(timeout_seconds)
+            self.processes.pop(worker).close(0.0)
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds`` or while they start.

@@ -22,7 +22,8 @@ from accel_rl.presets import PRESETS
 from accel_rl.training.files import whole_lines
 from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.metrics import read_rows
-from accel_rl.training.options import format_value, list_options
+from accel_rl.training.option_file import exact_text
+from accel_rl.training.options import list_options
 from accel_rl.training.saved_run import read_config
 
 Axis = Literal["steps", "frames", "minutes"]
@@ -158,7 +159,7 @@ def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]
 def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
     """Its options as text, without those named ``same``."""
     return {
-        option.key: format_value(option.default)
+        option.key: exact_text(option.default)
         for option in list_options(config)
         if option.key not in same
     }

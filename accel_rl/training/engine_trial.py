@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+import torch
+
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
@@ -127,7 +129,7 @@ def choose(
             layout = waiting.pop(0)
             try:
                 other = make(layout)
-            except (ValueError, SamplerError, OSError) as error:
+            except (ValueError, RuntimeError, OSError) as error:
                 tell(f"{layout.describe()} cannot be had: {error}")
                 continue
             try:
@@ -181,7 +183,7 @@ def _is_faster(
     try:
         other.start()
         other.measure()
-    except (SamplerError, OSError) as error:
+    except (SamplerError, OSError, torch.OutOfMemoryError) as error:
         tell(f"{layout.describe()} cannot be had: {error}")
         return False
     losses = 0
@@ -212,7 +214,11 @@ class _Simulators:
         assert isinstance(sampler, ParallelSampler)
         self.num_workers = len(sampler.plan.worker_cpus)
         self._sampler = sampler
-        self._server = ActionServer(parts.agent, sampler, parts.device)
+        try:
+            self._server = ActionServer(parts.agent, sampler, parts.device)
+        except BaseException:
+            sampler.close()
+            raise
 
     def start(self) -> None:
         self._sampler.start()

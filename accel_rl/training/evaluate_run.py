@@ -23,6 +23,7 @@ from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.samplers import Episode
+from accel_rl.settings import check_settings
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
@@ -67,6 +68,7 @@ class EvaluateOptions:
     """replace the file if it exists"""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for name in ("num_steps", "num_envs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

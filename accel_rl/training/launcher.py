@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
+from accel_rl.samplers.package_path import add_package_path
 from accel_rl.training.stopping import (
     HANGUP,
     LAUNCHER_VARIABLE,
@@ -89,8 +90,9 @@ def _start(
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
     environment |= {name: str(value) for name, value in variables.items()}
+    add_package_path(environment)
     # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
-    command = [sys.executable, "-m", "accel_rl", *arguments]
+    command = [sys.executable, "-P", "-m", "accel_rl", *arguments]
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import platform
 import signal
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import QueuedSampler, SamplerError
 from accel_rl.topology import available_cpus
-from accel_rl.training.checkpoint import delete_unfinished
+from accel_rl.training.beginning import begin, load_saved
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
@@ -42,14 +40,11 @@ from accel_rl.training.recorder import OnRow, Recorder
 from accel_rl.training.resume import (
     describe_idleness,
     describe_resumed,
-    load_last,
     without_loaded,
 )
 from accel_rl.training.run_directory import (
     describe_machine,
-    hold,
     log_to,
-    make_run_directory,
     write_config,
 )
 from accel_rl.training.stopping import StopRequest
@@ -100,15 +95,10 @@ def train(
         TeamError: another learner is gone.
     """
     is_first = team.ranks.is_first
-    with sampling_threads(), contextlib.ExitStack() as stack:
-        saved = None
-        if config.resume is not None:
-            if is_first:
-                stack.enter_context(hold(Path(config.resume)))
-            _check_is_shared(Path(config.resume), team)
-            saved = load_last(config, team.ranks)
-            if is_first:
-                delete_unfinished(Path(config.resume))  # the others write none before all have met
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sampling_threads())
+        stack.enter_context(torch.random.fork_rng(devices=[]))  # the host's random numbers
+        saved = load_saved(config, team, stack)
         cpus = available_cpus()
         parts = _build(config, saved, team)
         stack.callback(lambda: parts.sampler.close())  # of the parts that there are then
@@ -118,21 +108,10 @@ def train(
                 parts.server.close()
 
         stack.push(close_server)
+        run_dir = begin(config, saved, parts, team, stack)
         if saved is not None:
-            if is_first and is_apart(config, team):
-                team.add_steps(int(saved["counts"]["steps"]))
-            parts.set_state(saved, team)
             saved = without_loaded(saved)
             gc.collect()  # torch's reader is a cycle, which keeps all that it has read
-            run_dir = Path(str(config.resume))
-        else:
-            made = make_run_directory(config, datetime.now()) if is_first else None
-            run_dir = team.share("run_dir", made)
-            if is_first:
-                stack.enter_context(hold(run_dir))
-            _check_is_shared(run_dir, team)
-            if is_apart(config, team):
-                team.meet("built")  # all with the initial parameters: nobody pushes before
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or LastingConsole(), config.title))
         )
@@ -166,16 +145,6 @@ def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> 
             raise
         # Of the GPU: its memory does not suffice, it is taken, or its driver has failed.
         raise RunError(_explain(error).partition("\n")[0]) from error
-
-
-def _check_is_shared(run_dir: Path, team: Team) -> None:
-    """Raises ValueError where this learner does not see the first one's run directory."""
-    if not team.ranks.is_first and not run_dir.is_dir():
-        raise ValueError(
-            f"there is no {run_dir.absolute()} on {platform.node()}, but the first learner has "
-            "its run directory there; give a run_dir on a file system that all machines see, as "
-            "an absolute path"
-        )
 
 
 def _run(

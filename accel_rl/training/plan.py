@@ -26,6 +26,7 @@ GPU_BYTES_PER_SECOND = 10e9
 """of an all-reduce between GPUs, assumed"""
 GPU_LATENCY_SECONDS = 50e-6
 """likewise, of each"""
+_MEASURED_SECONDS = 3.0
 _HINTS = {
     "simulator": "more CPU cores, or learners of another machine",
     "inference": "a larger num_envs, a smaller model, or a GPU",
@@ -41,9 +42,8 @@ def describe_plan(
     num_gpus: int | None = None,
     nodes: Sequence[int | None] | None = None,
     measured: Measured | None = None,
-    seconds: float = 3.0,
 ) -> Iterator[str]:
-    """The plan, line by line; parts are measured for about ``seconds``, on this machine.
+    """The plan, line by line; parts are measured for a few seconds, on this machine.
 
     Tests plan for another one: ``machine``, its ``num_gpus``, the NUMA node of each learner's GPU,
     and what was ``measured`` there.
@@ -81,7 +81,7 @@ def describe_plan(
         plans.append(plan)
     began = perf_counter()
     if measured is None:
-        measured = _measure(config, plans[0], seconds)
+        measured = _measure(config, plans[0])
         yield f"measured here in {perf_counter() - began:.0f} s, each part alone:"
     else:
         yield "given:"
@@ -99,10 +99,10 @@ def _num_gpus(config: TrainConfig) -> int:
     return min(config.gpus or config.num_learners, torch.cuda.device_count())
 
 
-def _measure(config: TrainConfig, plan: CorePlan, seconds: float) -> Measured:
+def _measure(config: TrainConfig, plan: CorePlan) -> Measured:
     with sampling_threads(), _as_many_cpus(config, len(plan.server_cpus)):
         with PartsOfOne(config, config.num_learners) as parts:
-            return parts.measure(seconds)
+            return parts.measure(_MEASURED_SECONDS)
 
 
 @contextlib.contextmanager

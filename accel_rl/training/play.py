@@ -15,6 +15,7 @@ from rich.console import Console
 
 from accel_rl.envs.shown import make_shown_env
 from accel_rl.samplers import PolicyInput
+from accel_rl.settings import check_settings
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
@@ -52,6 +53,7 @@ class PlayOptions:
     """replace the file if it exists"""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1")
         if self.seed < 0:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from rich.console import RenderableType
 
+from accel_rl.settings import check_settings
 from accel_rl.training.compare import (
     SCORE,
     Axis,
@@ -54,13 +55,16 @@ class PlotOptions:
     steps_per_second: likewise (`head -1 RUN/metrics.csv` shows all); or of single runs what they
     measured: norms with learner.log_norms, cosine with learner.gradient_cosine_interval, learners:
     scores and losses of two with learner.secondary_learner"""
-    x: Axis = "steps"
+    x: Literal["steps", "frames", "minutes"] = "steps"
     """what the curves stand over; minutes are those of training, evaluation left out"""
     out: str | None = None
     """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, learners.png,
     or the column's name"""
     overwrite: bool = False
     """replace the file if it exists"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     @property
     def path(self) -> Path:

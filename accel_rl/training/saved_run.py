@@ -235,7 +235,8 @@ def load_agent(
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
-    agent = agent_of(config, spec, device, evaluates=True)
+    with torch.random.fork_rng(devices=[]):  # the host's random numbers
+        agent = agent_of(config, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)
     try:
         flat.from_named_(flat.parameter, state["learner"]["parameters"])

@@ -23,14 +23,13 @@ from accel_rl.training.sweep.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
-    is_finished,
     plan_again,
     plan_runs,
     read_options,
     read_plan,
     write_plan,
 )
-from accel_rl.training.sweep.queue import Job, make_jobs, work_off
+from accel_rl.training.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.training.sweep.report import NAMES, Panel, format_estimate, write_report
 from accel_rl.training.sweep.slots import slots_here
 from accel_rl.training.tables import make_table
@@ -96,10 +95,10 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
             )
             stop.hold()
             work_off(here, slots, stop, display.tell, display.look)
-        for job in jobs:  # of the other parts, too, as far as they have come by now
-            if job.state == "waiting" and is_finished(job.run, job.run_dir):
-                job.state = "finished"
-        panels = write_report(sweep_dir, jobs)
+            for job in jobs:  # of the other parts, too, as far as they have come by now
+                if job.state == "waiting":
+                    note_if_finished(job)
+            panels = write_report(sweep_dir, jobs)
     return _conclude(sweep_dir, here, panels, console, stop)
 
 

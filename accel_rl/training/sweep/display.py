@@ -108,12 +108,17 @@ def seconds_left(jobs: Sequence[Job], running: dict[str, Standing]) -> float:
     if not known:
         return math.nan
     steps = sum(
-        job.run.config.planned_steps - running.get(job.run.name, Standing()).steps
+        _steps_left(job, running.get(job.run.name, Standing()))
         for job in jobs
         if job.state == "waiting" or _runs(job)
     )
     # Those without a row yet shall count like the others.
     return steps / (sum(known) / len(known) * len(running))
+
+
+def _steps_left(job: Job, standing: Standing) -> float:
+    """None where it has taken more than were planned, as runs with several learners may."""
+    return max(0, job.run.config.planned_steps - standing.steps)
 
 
 def table(
@@ -147,7 +152,7 @@ def table(
                 count(planned),
                 _number(each.steps_per_second, 0),
                 _number(each.score),
-                clock_or_unknown((planned - each.steps) / (each.steps_per_second or math.nan)),
+                clock_or_unknown(_steps_left(job, each) / (each.steps_per_second or math.nan)),
             )
         )
     columns = ("run", "steps", "of", "steps/s", "score", "left")

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Literal
 
-import accel_rl
+from accel_rl.samplers.package_path import add_package_path
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
@@ -24,8 +24,6 @@ from accel_rl.training.sweep.slots import Slot
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
 _LOOK_SECONDS = 0.25
-
-_PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
 
 
 @dataclass
@@ -48,10 +46,18 @@ def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> 
     for run in runs:
         run_dir = sweep_dir / "runs" / run.name
         job = Job(run, run_dir, output_dir / f"{run.name}.txt", options_of_all(sweep_dir))
-        if is_finished(run, run_dir):
-            job.state = "finished"
+        note_if_finished(job)
         jobs.append(job)
     return jobs
+
+
+def note_if_finished(job: Job) -> None:
+    """Its state is that it has finished, or failed where its files cannot be read."""
+    try:
+        if is_finished(job.run, job.run_dir):
+            job.state = "finished"
+    except ValueError as error:
+        job.state, job.error = "failed", str(error)
 
 
 def work_off(
@@ -131,8 +137,7 @@ class _Process:
             if job.config is not None:
                 arguments.append(f"config={job.config}")
         environment = dict(os.environ)
-        path = [_PACKAGE_PARENT, *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
+        add_package_path(environment)
         environment[LAUNCHER_VARIABLE] = str(os.getpid())
         if slot.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)

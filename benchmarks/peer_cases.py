@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from interleave import Case
+from learner_cases import learner_case
 
 from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET
 
@@ -39,7 +41,7 @@ LAYERS = {
 }
 
 VARIANTS = {
-    "a2c": ("", "precision=bfloat16"),
+    "a2c": ("", "learners=2 serial=true", "precision=bfloat16"),
     "ppo": ("", "num_envs=64", "num_envs=64 precision=bfloat16"),
     "dqn": ("", "precision=bfloat16"),
 }
@@ -187,7 +189,12 @@ def make_cases(
             ]
             spec = common | {"options": [*training, *variant.split()], "malloc": "tuned"}
             row = {"part": "accel_rl", "algo": algo, "network": network, "variant": variant}
-            cases.append(Case(_name(row), "our_training.py", (spec,), row))
+            num_learners = re.search(r"\blearners=(\d+)", variant)
+            if num_learners:
+                spec |= {"what": "train"}
+                cases.append(learner_case(_name(row), spec, int(num_learners[1]), row))
+            else:
+                cases.append(Case(_name(row), "our_training.py", (spec,), row))
         for peer, python in interpreters.items():
             if algo in PEERS[peer].algos and network in PEERS[peer].networks:
                 specs = _peer_specs(options, peer, algo, network, len(cores))

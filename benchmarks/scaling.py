@@ -25,18 +25,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interleave import Case, measure
+from learner_cases import learner_case
 from machine import describe_machine
 from options import parse
 from report import write_json
 from rich.console import Console
 from scaling_report import draw, summarise, tabulate
-from torch.distributed import TCPStore
 
 from accel_rl.algos import DQNConfig
 from accel_rl.presets import PRESETS
 from accel_rl.topology import available_cpus, physical_cores
 
-TIMEOUT_SECONDS = 120.0
 SMALL_REPLAY = {"min_steps": 2_000, "replay_size": 50_000}
 """so that learning begins soon, and all cases have room in memory at once"""
 
@@ -81,8 +80,7 @@ def main() -> None:
     progress = Console(stderr=True)
     cores = [list(core.cpus) for core in physical_cores(available_cpus())]
     machine = describe_machine(cores)
-    stores: list[TCPStore] = []
-    cases = [*make_cases(options, sorted(cpu for core in cores for cpu in core), stores)]
+    cases = [*make_cases(options, sorted(cpu for core in cores for cpu in core))]
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
     report = summarise(list(results.values()), machine, dataclasses.asdict(options))
     tabulate(report, Console(width=None if sys.stdout.isatty() else 160))
@@ -95,8 +93,8 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def make_cases(options: Options, cpus: list[int], stores: list[TCPStore]) -> Iterator[Case]:
-    """The cases; learners find each other by ``stores``, which must live as long as they do."""
+def make_cases(options: Options, cpus: list[int]) -> Iterator[Case]:
+    """The cases, by number of learners."""
 
     def case(what: str, algo: str, sync: str, learners: int) -> Case:
         num_envs = options.num_envs // (learners if sync == "store" else 1)
@@ -111,14 +109,10 @@ def make_cases(options: Options, cpus: list[int], stores: list[TCPStore]) -> Ite
         if preset is not None and isinstance(preset().learner, DQNConfig):
             named = {each.partition("=")[0] for each in given}
             given += [f"{key}={value}" for key, value in SMALL_REPLAY.items() if key not in named]
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        stores.append(store)
         spec = {"what": what, "options": given, "cpus": cpus, "malloc": "tuned"}
-        spec |= {"store": f"127.0.0.1:{store.port}", "timeout": TIMEOUT_SECONDS}
         row = {"part": what, "algo": algo, "sync": sync, "learners": learners}
-        ranks = range(1 if what == "parts" else learners)
         name = f"{what}, {algo}, {sync}, learners: {learners}"
-        return Case(name, "scaling_learner.py", tuple(spec | {"rank": rank} for rank in ranks), row)
+        return learner_case(name, spec, 1 if what == "parts" else learners, row)
 
     for learners in options.learners:
         if "train" in options.what:

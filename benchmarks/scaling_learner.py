@@ -13,7 +13,7 @@ import os
 from time import perf_counter
 from typing import Any
 
-from children import read_spec, serve
+from children import read_spec, serve, versions
 from usage import GpuUse, cpu_seconds
 
 
@@ -107,7 +107,8 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         seconds.update(dict.fromkeys(seconds, 0.0))
         return {name: value for name, value in numbers.items() if not math.isnan(value)}
 
-    serve(advance, {"plan": parts.describe()}, take_numbers, goes_on)
+    said = {"plan": parts.describe(), "versions": versions("torch", "ale-py")}
+    serve(advance, said, take_numbers, goes_on)
 
 
 if __name__ == "__main__":

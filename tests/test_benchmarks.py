@@ -145,9 +145,9 @@ def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path
 
 
 def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise(load: Any) -> None:
-    scaling, stores = load("scaling"), []
+    scaling = load("scaling")
     options = scaling.Options(algos=("dqn min_steps=900", "a2c"), learners=(1,), what=("train",))
-    cases = [*scaling.make_cases(options, [0], stores)]
+    cases = [*scaling.make_cases(options, [0])]
     given = [" ".join(case.specs[0]["options"]) for case in cases]
     assert all(each.endswith(" replay_size=50000") for each in given[:4])
     assert [each.count("min_steps=") for each in given] == [1, 1, 1, 1, 0, 0, 0, 0]

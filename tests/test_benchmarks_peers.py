@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -185,6 +186,10 @@ def test_peers_cases_are_distinct_and_compared_on_the_same_network(
     assert by_part["cleanrl"]["script"].endswith("cleanrl/cleanrl/ppo_atari.py")
     assert "--num-steps=256" in by_part["cleanrl"]["arguments"]
     assert by_part["leanrl"]["steps_per_iteration"] == 2048
+    two = dataclasses.replace(options, variants=("learners=2 serial=true",))
+    case = module.make_cases(two, "a2c", [[0], [1]], {})[0]
+    assert case.script == "scaling_learner.py" and "learners=2" in case.specs[1]["options"]
+    assert [(spec["rank"], spec["what"]) for spec in case.specs] == [(0, "train"), (1, "train")]
 
     results = [interleave.Result(case, rates=[1.0 + i]) for i, case in enumerate(cases)]
     report = peers.summarise(results, {}, {"algos": ["ppo"]}, [])

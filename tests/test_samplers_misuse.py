@@ -44,3 +44,11 @@ def test_a_factory_that_returns_one_environment_again_is_refused(kind):
             VectorEnv(lambda: env, 2, num_workers=1, num_groups=2).reset()
         else:
             kind(factory, ONE_WORKER if kind is ParallelSampler else CONFIG).start()
+
+
+@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
+def test_what_is_no_policy_is_refused_and_the_sampler_goes_on(kind):
+    with kind(ToyEnv, CONFIG) as sampler:
+        with pytest.raises(ValueError, match="policy is None; it must be a function of a PolicyIn"):
+            sampler.collect(None)
+        sampler.collect(zeros)

@@ -291,6 +291,7 @@ def test_full_training_queue_holds_the_agents_back():
         ({"action": lambda n, m: np.zeros(n)}, "dtype float64; they must be integers"),
         ({"action": lambda n, m: np.full(n, 4)}, r"the action 4; actions must be in 0 .. 3"),
         ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\) for \d observ"),
+        ({"value": lambda n, m: np.full(n + m, np.nan)}, "values that are not finite"),
         ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\) for \d observ"),
     ],
 )

@@ -20,6 +20,7 @@ from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerTimes,
     check_arguments,
+    check_policy,
 )
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
@@ -96,11 +97,12 @@ class ParallelSampler:
 
         Raises:
             SamplerError: not started, or closed.
-            ValueError: the policy returned something else than valid actions.
+            ValueError: the policy is no function, or returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
         if not self.is_running:
             raise not_running(self._ended_by)
+        check_policy(policy)
         try:
             with rotation(self._cores) as move_on:
                 self._collect(policy, move_on)

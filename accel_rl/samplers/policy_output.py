@@ -39,7 +39,7 @@ def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:
     """The ``values`` of so many observations, as an array.
 
     Raises:
-        ValueError: they are not one number for each.
+        ValueError: they are not one finite number for each.
     """
     given: NDArray[np.float32] = np.asarray(values, np.float32)
     if given.shape != (num_observations,):
@@ -47,4 +47,6 @@ def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:
             f"got values of shape {given.shape} for {num_observations} observations; there must be "
             f"one for each, shape ({num_observations},)"
         )
+    if not np.isfinite(given).all():
+        raise ValueError("got values that are not finite; returns would be made of them")
     return given

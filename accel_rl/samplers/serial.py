@@ -18,6 +18,7 @@ from accel_rl.samplers.base import (
     SamplerTimes,
     check_arguments,
     check_memory,
+    check_policy,
 )
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
@@ -97,10 +98,11 @@ class SerialSampler:
 
         Raises:
             SamplerError: not started, or closed.
-            ValueError: the policy returned something else than valid actions.
+            ValueError: the policy is no function, or returned something else than valid actions.
         """
         if self._block is None:
             raise not_running(self._ended_by)
+        check_policy(policy)
         try:
             return self._collect(policy, self._block)
         except BaseException as error:

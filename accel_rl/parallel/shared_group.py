@@ -25,7 +25,7 @@ from torch import Tensor
 
 from accel_rl.parallel.group import TeamError
 
-_ALIGNMENT = 64  # bytes: a cache line
+_ALIGNMENT = 64  # numbers: whole cache lines of any type, so that no two learners write to one
 _MARK_BYTES = 2  # of the learner's number
 _PIPE_BYTES = 4096
 
@@ -46,10 +46,11 @@ class SharedGroup:
     """
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
+        assert 0 <= rank < size and size > 1
         self.size = size
         self._rank = rank
         self._timeout_seconds = timeout_seconds
-        self._inbox, own = os.pipe()
+        self._inbox, own = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._memory = os.memfd_create("accel_rl_group", os.MFD_CLOEXEC) if rank == 0 else -1
         self.address = Address(os.getpid(), own, self._memory)
         self._descriptors = [self._inbox, own, *([self._memory] if rank == 0 else [])]
@@ -171,11 +172,13 @@ class SharedGroup:
             if descriptor != self._inbox:
                 self._ended.add(self._processes[descriptor])
                 self._poll.unregister(descriptor)
-        if select.select([self._inbox], [], [], 0)[0]:
+        try:  # in any case: who has ended may have left a mark since the pipe was looked at
             marks = os.read(self._inbox, _PIPE_BYTES)
-            for i in range(0, len(marks), _MARK_BYTES):
-                rank = int.from_bytes(marks[i : i + _MARK_BYTES], sys.byteorder)
-                self._num_marks[rank] += 1
+        except BlockingIOError:
+            return
+        for i in range(0, len(marks), _MARK_BYTES):
+            rank = int.from_bytes(marks[i : i + _MARK_BYTES], sys.byteorder)
+            self._num_marks[rank] += 1
 
     def _keep(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)

@@ -92,8 +92,8 @@ def find_limits(costs: Costs, shape: Shape) -> dict[str, float]:
 def all_reduce_seconds(pair_seconds: float, num_learners: int, cores: float) -> float:
     """Of one all-reduce among ``num_learners`` on ``cores``, from one between two.
 
-    A ring passes ``2 * (n - 1) / n`` of the gradient over each link, at the same time but where
-    learners have less than a core each.
+    A ring of GPUs passes ``2 * (n - 1) / n`` of the gradient over each link, at the same time; in
+    shared memory it is at most that, but where learners have less than a core each.
     """
     share = 2 * (num_learners - 1) / num_learners
     return pair_seconds * share * max(1.0, num_learners / cores)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+_LARGEST = float(np.finfo(np.float32).max)  # number with which torch computes
 
 
 def check_settings(config: Any) -> None:
@@ -18,12 +21,16 @@ def check_settings(config: Any) -> None:
     NumPy's numbers become Python's own, which alone can be saved, and lists tuples.
 
     Raises:
-        ValueError: the value of one is of another kind, or none of its names.
+        ValueError: the value of one is of another kind, none of its names, or too large.
     """
     kind: type = type(config)
     for name, check in _declared(kind).items():
         value = getattr(config, name)
         _refuse_unless(check, name, value)
+        if isinstance(value, float) and _LARGEST < abs(value) < math.inf:
+            raise ValueError(
+                f"{name} is {value:g}; it must be at most {_LARGEST:.2g}, as in float32"
+            )
         if isinstance(value, np.generic):
             object.__setattr__(config, name, value.item())  # it may be frozen
         elif isinstance(value, list):

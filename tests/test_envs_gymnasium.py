@@ -199,6 +199,7 @@ def test_error_in_reset_is_named_and_chained() -> None:
             lambda: ("much", False, False),
             "scripted returned a reward of type str from step; it must be one number",
         ),
+        (lambda: ("1", False, False), "scripted returned a reward of type str from step"),
         (lambda: (np.ones(2), False, False), r"a reward of type ndarray \(float64 of shape \(2,\)"),
         (lambda: (float("nan"), False, False), "returned the reward nan from step; it must be fin"),
         (lambda: (float("inf"), False, False), "returned the reward inf from step; it must be fin"),
@@ -213,7 +214,7 @@ def test_error_in_reset_is_named_and_chained() -> None:
         (lambda: (1.0, 2, False), "returned terminated of type int from step, 2; it must be a bo"),
         (lambda: (1.0, np.ones(2), False), r"terminated of type ndarray \(float64 of shape \(2,\)"),
     ],
-    ids="raises too-few no-number array nan inf large exits swapped none text int flags".split(),
+    ids="raises too-few no-number digit array nan inf large exits swapped none text int flags".split(),
 )
 def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
     env, out = wrap(Scripted(step=step))

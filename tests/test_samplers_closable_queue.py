@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -189,3 +190,18 @@ def test_waits_end_and_say_what_was_waited_for():
     with pytest.raises(TimeoutError, match=full):
         queue.put([(1, 1), (2, 2)], 0.05)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((5, float("nan")), "timeout_seconds is nan; it must be at least 0"),
+        ((5, -1), "timeout_seconds is -1; it must be at least 0"),
+        ((5, None), "timeout_seconds is None; it must be a number"),
+        ((-1, 1), "least is -1; it must be at least 0"),
+        (("a", 1), "least is 'a'; it must be an integer"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClosableQueue(3).take(*arguments)

@@ -46,6 +46,12 @@ def test_a_factory_that_returns_one_environment_again_is_refused(kind):
             kind(factory, ONE_WORKER if kind is ParallelSampler else CONFIG).start()
 
 
+def test_slots_beyond_the_rollout_take_no_memory():
+    config = SamplerConfig(num_envs=4, horizon=5, final_observation_slots=10**300)
+    with SerialSampler(ToyEnv, config) as sampler:
+        assert len(sampler.collect(zeros).final_observation) == 5
+
+
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
 def test_what_is_no_policy_is_refused_and_the_sampler_goes_on(kind):
     with kind(ToyEnv, CONFIG) as sampler:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
@@ -47,6 +47,18 @@ from accel_rl.training.plot import PlotOptions
         (EvaluateOptions, {"greedy": "no"}, "greedy is 'no'; it must be True or False$"),
         (EvaluateOptions, {"num_steps": "50"}, "num_steps is '50'; it must be an integer$"),
         (PlayOptions, {"seed": 1.5}, "seed is 1.5; it must be an integer$"),
+        (
+            A2CConfig,
+            {"rmsprop_initial": 1e300},
+            r"rmsprop_initial is 1e\+300; it must be at most 3",
+        ),
+        (GA3CConfig, {"num_predictors": 40000}, "num_predictors is 40000; it must be at most 1024"),
+        (
+            SamplerConfig,
+            {"decorrelation_steps": 10**12},
+            "decorrelation_steps is 10+; it must be a",
+        ),
+        (TrainConfig, {"schedule_steps": -1}, "schedule_steps is -1; it must be at least 1$"),
         (PlotOptions, {"x": "step"}, "x is 'step'; it must be steps or frames or minutes$"),
     ],
 )

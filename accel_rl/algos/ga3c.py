@@ -31,6 +31,8 @@ from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
+_MOST_THREADS = 1024  # of a kind; the papers have up to 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class GA3CConfig(LearnerConfig):
@@ -86,6 +88,8 @@ class GA3CConfig(LearnerConfig):
         require(self, "above 0", lambda value: value > 0, *positive)
         counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
         require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
+        threads = ("num_predictors", "num_trainers")
+        require(self, f"at most {_MOST_THREADS}", lambda value: value <= _MOST_THREADS, *threads)
         at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")

@@ -130,6 +130,8 @@ class GymnasiumEnv:
         except (TypeError, ValueError):
             raise self._wrong_return("step", _STEP_RETURNS, returned) from None
         try:
+            if isinstance(reward, str | bytes):
+                raise TypeError
             reward = float(reward)
         except (TypeError, ValueError):
             raise EnvError(

@@ -17,6 +17,8 @@ from accel_rl.topology import free_memory
 if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
 
+_MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig:
@@ -42,8 +44,8 @@ class SamplerConfig:
     """each environment first takes up to so many uniformly random steps, seeded; 0: none. One in
     the place of a lost one takes none"""
     final_observation_slots: int | None = None
-    """final observations of truncated episodes kept for each environment and rollout; none: of all,
-    one for each step at most"""
+    """final observations of truncated episodes kept for each environment and rollout; none, or more
+    than horizon: of all, one for each step at most"""
     affinity: Literal["auto", "rotate", "off"] = "auto"
     """auto: pin each worker to a core of this process' share; rotate: besides, the policy's thread
     moves from core to core, for policies that compute in it alone; off: the kernel places all"""
@@ -65,7 +67,7 @@ class SamplerConfig:
             observation_shape=env.observation_shape,
             observation_dtype=env.observation_dtype,
             num_actions=env.num_actions,
-            final_observation_slots=self.final_observation_slots or self.horizon,
+            final_observation_slots=min(self.final_observation_slots or self.horizon, self.horizon),
             info_keys=env.info_keys,
         )
 
@@ -80,6 +82,11 @@ class SamplerConfig:
         for name in ("decorrelation_steps", "max_worker_restarts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.decorrelation_steps > _MOST_RANDOM_STEPS:
+            raise ValueError(
+                f"decorrelation_steps is {self.decorrelation_steps}; it must be at most "
+                f"{_MOST_RANDOM_STEPS}, which takes minutes already"
+            )
         for name in ("step_timeout_seconds", "reset_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")

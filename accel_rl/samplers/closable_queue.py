@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence, Sized
 from threading import Condition
 from typing import Generic, TypeVar
 
+from accel_rl.settings import check_kind
+
 Item = TypeVar("Item", bound=Sized)
 
 _SLICE_SECONDS = 1.0
@@ -68,7 +70,15 @@ class ClosableQueue(Generic[Item]):
         Raises:
             QueueClosed: it was closed and is empty.
             TimeoutError: there were fewer for so long.
+            ValueError: ``least`` is no integer of at least 0, or ``timeout_seconds`` no number of
+                at least 0.
         """
+        check_kind("int", least=least)
+        check_kind("float", timeout_seconds=timeout_seconds)
+        if least < 0:
+            raise ValueError(f"least is {least}; it must be at least 0")
+        if not timeout_seconds >= 0:  # nor is NaN
+            raise ValueError(f"timeout_seconds is {timeout_seconds}; it must be at least 0")
         with self._changed:
             self._wait(
                 lambda: self._total >= max(least, 1) or len(self._items) == self._capacity,

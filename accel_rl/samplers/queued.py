@@ -125,7 +125,7 @@ class QueuedSampler:
             config.rollout_spec(self.env_spec),
             T=rows,
             B=num_envs,
-            final_observation_slots=config.final_observation_slots or rows,
+            final_observation_slots=min(config.final_observation_slots or rows, rows),
         )
         self._pool = AgentPool(
             factory,

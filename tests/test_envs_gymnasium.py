@@ -214,7 +214,7 @@ def test_error_in_reset_is_named_and_chained() -> None:
         (lambda: (1.0, 2, False), "returned terminated of type int from step, 2; it must be a bo"),
         (lambda: (1.0, np.ones(2), False), r"terminated of type ndarray \(float64 of shape \(2,\)"),
     ],
-    ids="raises too-few no-number digit array nan inf large exits swapped none text int flags".split(),
+    ids="raises few no-number digit array nan inf large exits swapped none text int flags".split(),
 )
 def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
     env, out = wrap(Scripted(step=step))

@@ -1,5 +1,6 @@
 """Learning from acting's activations: the same gradient, of the same parameters, computed once."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,17 @@ def plain(network: ImageNetwork, observation: Tensor) -> tuple[PolicyValue, dict
 
 @SPECS
 @pytest.mark.parametrize("convolves_maps", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-4), (torch.bfloat16, 0.2)],  # autocast's own are up to 0.13 away
+    ids=["float32", "bfloat16"],
+)
 def test_gradient_is_that_of_the_network_written_out(
-    spec: Any, convolves_maps: bool, monkeypatch: pytest.MonkeyPatch
+    spec: Any,
+    convolves_maps: bool,
+    dtype: torch.dtype,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(image, "_CONVOLVES_MAPS", convolves_maps)
     torch.manual_seed(0)
@@ -55,18 +65,19 @@ def test_gradient_is_that_of_the_network_written_out(
         each.data.add_(torch.randn_like(each), alpha=0.02)  # biases and small heads must count
     observation = torch.randint(0, 256, (7, 3, 52, 60), dtype=torch.uint8)
     with torch.inference_mode():
-        acted = network.activations(observation)
+        acted = copy.deepcopy(network).to(dtype).activations(observation)
     output = recall(network, observation, [each.clone() for each in acted])
     some_loss(output).backward()  # type: ignore[no-untyped-call]
 
     expected, parameters = plain(network, observation)
     some_loss(expected).backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(output.logits.double(), expected.logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(output.value.double(), expected.value, rtol=1e-4, atol=1e-5)
+    for given, wanted in zip(output, expected, strict=True):
+        assert given.dtype == torch.float32
+        assert (given - wanted).norm() < tolerance * wanted.norm()
     for name, each in network.named_parameters():
-        gradient, wanted = each.grad, parameters[name].grad
-        assert gradient is not None and wanted is not None
-        assert (gradient - wanted).norm() < 1e-4 * wanted.norm(), name
+        gradient, slope = each.grad, parameters[name].grad
+        assert gradient is not None and slope is not None and gradient.dtype == torch.float32
+        assert (gradient - slope).norm() < tolerance * slope.norm(), name
 
 
 def build_run(options: list[str]) -> Parts:
@@ -122,6 +133,49 @@ def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
     assert seen == [4]
 
 
+@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
+def test_in_bfloat16_acting_is_in_it_with_the_parameters_of_the_last_update(
+    algo: list[str],
+) -> None:
+    built = build_run(["serial=true", "precision=bfloat16", "lr=0.01", *algo])
+    sampler, server, learner = built.in_turns
+    model = built.agent.model
+    assert isinstance(model, ImageNetwork)
+    previous = copy.deepcopy(model)
+    with sampler:
+        for iteration in range(3):
+            sampler.collect(server)
+            batch = server.finish()
+            assert batch.activations is not None
+            observation, features = batch.observation[:-1].flatten(0, 1), batch.activations[-1]
+            with torch.inference_mode():
+                present, old = (each.features(observation) for each in (model, previous))
+            assert features.dtype == torch.bfloat16
+            assert (features - present).norm() < 0.02 * present.norm()
+            assert iteration == 0 or (features - old).norm() > 0.1 * old.norm()
+            previous.load_state_dict(model.state_dict())
+            learner.update(batch, 0.0)
+
+
+@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12", "epochs=1"]])
+def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding(
+    algo: list[str],
+) -> None:
+    built = build_run(["serial=true", "precision=bfloat16", "max_gradient_norm=none", *algo])
+    sampler, server, learner = built.in_turns
+    flat = built.exchange.parameters
+    state = built.exchange.state_dict()
+    with sampler:
+        sampler.collect(server)
+        batch = server.finish()
+        learner.update(batch, 0.0)
+        known = flat.gradient.clone()
+        built.exchange.load_state_dict(state)
+        learner.update(batch._replace(activations=None), 0.0)
+    assert flat.gradient.norm() > 0
+    assert (known - flat.gradient).norm() < 0.05 * flat.gradient.norm()
+
+
 @pytest.mark.parametrize(
     ("options", "num_layers"),
     [
@@ -130,7 +184,7 @@ def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
         (["sync=store"], 3),
         (["sync=store", "pull_steps=2"], 0),  # others than those that learn have acted
         (["overlap=true"], 0),  # likewise
-        (["precision=bfloat16"], 0),
+        (["precision=bfloat16"], 3),
         (["lstm=true"], 0),
         (["algo=ppo", "minibatch_size=12"], 1),
         (["algo=dqn", "min_steps=100", "replay_size=1000"], 0),
@@ -165,6 +219,9 @@ def test_other_agents_and_kept_rollouts_are_refused() -> None:
     for number in (-1, 4):
         with pytest.raises(ValueError, match=f"kept_layers is {number}; it must be from 1 to 3"):
             ActionServer(agent, sampler, cpu, kept_layers=number)
+    for layers, precision in ((1, "float16"), (0, "bfloat16")):
+        with pytest.raises(ValueError, match=f"precision is '{precision}'; it must be float32, or"):
+            ActionServer(agent, sampler, cpu, kept_layers=layers, precision=precision)
     built.server.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -13,10 +15,21 @@ class Activations:
     """Acts for ``num_envs`` environments with ``model``, and keeps what some of its layers give.
 
     ``num_layers``: how many of the last ones before the heads; from 1 to ``model.num_layers``.
+    ``dtype``: in which it computes. In bfloat16 that is with a copy of the parameters, made when
+    the first action of a rollout is chosen: until `finish` they stay as they are.
     """
 
-    def __init__(self, model: ImageNetwork, horizon: int, num_envs: int, num_layers: int) -> None:
+    def __init__(
+        self,
+        model: ImageNetwork,
+        horizon: int,
+        num_envs: int,
+        num_layers: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._model = model
+        self._acting = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
+        self._is_new = True  # the rollout
         self._num_envs = num_envs
         self._num_rows = horizon * num_envs
         self._num_layers = num_layers
@@ -25,20 +38,27 @@ class Activations:
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, t: int, columns: slice) -> Tensor:
         """As `CategoricalAgent.act`, at step ``t``."""
-        activations = self._model.activations(observation)[-self._num_layers :]
+        if self._is_new and self._acting is not self._model:
+            for copied, own in zip(
+                self._acting.parameters(), self._model.parameters(), strict=True
+            ):
+                copied.copy_(own)
+        self._is_new = False
+        activations = self._acting.activations(observation)[-self._num_layers :]
         if not self._kept:
             with torch.inference_mode(False):  # autograd is to save them
                 self._kept = [self._make_rows(each) for each in activations]
         start = t * self._num_envs + columns.start
         for kept, new in zip(self._kept, activations, strict=True):
             kept[start : start + len(new)] = new
-        return sample_categorical(self._model.heads(activations[-1]).logits, uniform)
+        return sample_categorical(self._acting.heads(activations[-1]).logits, uniform)
 
     def finish(self) -> list[Tensor] | None:
         """Of each layer, ``[T * B, ...]``, time-major; the next rollout writes over them.
 
         None if it has not acted yet.
         """
+        self._is_new = True
         return self._kept or None
 
     def _make_rows(self, like: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ class A2C:
         """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
         T, B = batch.action.shape
         observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
-        if batch.activations is None or self.config.precision != "float32":
+        if batch.activations is None:
             output = evaluate(self._agent, observation, self.config.precision, sequences)
         else:
             model = self._agent.model

@@ -37,6 +37,7 @@ from accel_rl.algos.learner_config import require
 from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
+from accel_rl.models.recall import recall_heads
 from accel_rl.parallel import Adam, Exchange
 
 
@@ -340,8 +341,8 @@ class PPO:
         config, model = self.config, self._agent.model
         if batch.activations is not None:
             assert isinstance(model, ImageNetwork), "only these give activations"
-            features = batch.activations[-1]
-            return model.heads(features), bootstrap_values(self._agent, batch, config)
+            acted = recall_heads(model, batch.activations[-1])
+            return acted, bootstrap_values(self._agent, batch, config)
         outputs = []
         at_once = max(1, config.minibatch_size // B)
         for rows in self.behaviour.segments(T):

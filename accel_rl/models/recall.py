@@ -19,14 +19,21 @@ from accel_rl.models.policy_value import PolicyValue
 def recall(
     network: ImageNetwork, observation: Tensor, activations: Sequence[Tensor]
 ) -> PolicyValue:
-    """``network(observation)`` in float32, with gradient, on the CPU.
+    """``network(observation)``, with gradient, on the CPU.
 
     ``activations``: of ``observation``, ``[N, C, H, W]`` uint8, with the present parameters; to be
-    left as they are until the backward pass.
+    left as they are until the backward pass. Both passes compute in their type.
     """
     parameters = *network.convs.parameters(), *network.hidden.parameters()
     features = _Recalled.apply(network, observation, activations, *parameters)  # type: ignore[no-untyped-call]
-    return network.heads(features)
+    return recall_heads(network, features)
+
+
+def recall_heads(network: ImageNetwork, features: Tensor) -> PolicyValue:
+    """What the heads give for ``features``, ``[N, width]``, in float32, computed in their type."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=features.dtype == torch.bfloat16):
+        output = network.heads(features)
+    return PolicyValue(output.logits.float(), output.value.float())
 
 
 class _Recalled(torch.autograd.Function):
@@ -47,14 +54,16 @@ class _Recalled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         image, *maps, features = ctx.saved_tensors
-        weight = ctx.network.hidden.weight
+        dtype = features.dtype
         gradient = _before_relu(gradient, features)
+        weight = ctx.network.hidden.weight.to(dtype)
         gradient, *gradients = product_gradients(gradient, maps[-1], weight)
-        inputs = [channels_last(image).float(), *maps[:-1]]
+        inputs = [channels_last(image).to(dtype), *maps[:-1]]
         for conv, x, y in reversed(list(zip(ctx.network.convs, inputs, maps, strict=True))):
             gradient, *own = _conv_gradients(_before_relu(gradient, y), x, conv, x is not inputs[0])
             gradients = [*own, *gradients]
-        return None, None, None, gradients[0] * PIXEL_SCALE, *gradients[1:]
+        gradients[0] = gradients[0].float() * PIXEL_SCALE
+        return None, None, None, *gradients  # as float32, into which autograd turns them
 
 
 def _before_relu(gradient: Tensor, output: Tensor) -> Tensor:
@@ -68,7 +77,7 @@ def _conv_gradients(
     gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
         gradient,
         x,
-        conv.weight,
+        conv.weight.to(x.dtype),
         [conv.out_channels],
         *(conv.stride, conv.padding, (1, 1), False, (0, 0), 1),
         (is_inner, True, True),

@@ -28,6 +28,7 @@ from accel_rl.models.image import ImageNetwork
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
@@ -42,12 +43,14 @@ class ActionServer:
     the sampler's: on a GPU it holds the sampler's memory registered. ``keeps_rollout``: what
     `finish` gives may be used until the next `finish`. ``kept_layers``: it gives also what so
     many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
-    for a learner with the parameters that acted. PPO needs one of them, A2C all.
+    for a learner with the parameters that acted. PPO needs one of them, A2C all. ``precision``, of
+    these, is the learner's, float32 or bfloat16; then the agent's parameters may change only after
+    `finish`.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
         ValueError: ``kept_layers`` with another agent, with ``keeps_rollout``, or more than there
-            are.
+            are; or another ``precision``, or bfloat16 without kept layers.
     """
 
     def __init__(
@@ -58,7 +61,12 @@ class ActionServer:
         *,
         keeps_rollout: bool = False,
         kept_layers: int = 0,
+        precision: str = "float32",
     ) -> None:
+        if precision not in _DTYPES or (precision != "float32" and not kept_layers):
+            raise ValueError(
+                f"precision is {precision!r}; it must be float32, or with kept_layers bfloat16"
+            )
         self._agent: Agent | RecurrentStates | Activations
         T, B = sampler.rollout.action.shape
         if kept_layers:
@@ -73,7 +81,7 @@ class ActionServer:
                     f"kept_layers is {kept_layers}; it must be from 1 to {model.num_layers}, the "
                     f"layers of this network before its heads, or 0"
                 )
-            self._agent = Activations(model, T, B, kept_layers)
+            self._agent = Activations(model, T, B, kept_layers, _DTYPES[precision])
         elif isinstance(agent, RecurrentAgent):
             self._agent = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
         else:

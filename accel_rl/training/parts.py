@@ -256,20 +256,18 @@ def _make_server(
         return PullingServer(server, exchange, learner, config.parallel.pull_steps)
     is_own = ":" in config.model  # its layers may be other ones
     kept_layers = 0 if is_own else _kept_layers(learner, agent, device)
-    return ActionServer(agent, sampler, device, kept_layers=kept_layers)
+    precision = config.learner.precision if kept_layers else "float32"
+    return ActionServer(agent, sampler, device, kept_layers=kept_layers, precision=precision)
 
 
 def _kept_layers(learner: Learner, agent: AnyAgent, device: torch.device) -> int:
     """How many layers' activations to learn from that acting, with the same parameters, has made.
 
-    None on a GPU, where this has not been measured, and in bfloat16, in which acting does not
-    compute.
+    None on a GPU, where this has not been measured.
     """
     if device.type != "cpu" or agent.capture is not EAGER:
         return 0
-    if not isinstance(learner, A2C | PPO) or learner.config.precision != "float32":
-        return 0
-    if not isinstance(agent.model, ImageNetwork):
+    if not isinstance(learner, A2C | PPO) or not isinstance(agent.model, ImageNetwork):
         return 0
     return agent.model.num_layers if isinstance(learner, A2C) else 1
 

@@ -51,7 +51,7 @@ class Activations:
         start = t * self._num_envs + columns.start
         for kept, new in zip(self._kept, activations, strict=True):
             kept[start : start + len(new)] = new
-        return sample_categorical(self._acting.heads(activations[-1]).logits, uniform)
+        return sample_categorical(self._acting.policy(activations[-1]), uniform)
 
     def finish(self) -> list[Tensor] | None:
         """Of each layer, ``[T * B, ...]``, time-major; the next rollout writes over them.

@@ -60,7 +60,7 @@ class _Buffers:
         # Bytes beside their array, because bytearray.find is the quickest search there is.
         self.changed_bytes = bytearray(rows * _WORDS)
         self.changed = np.frombuffer(self.changed_bytes, np.bool_).reshape(rows, _WORDS)
-        self.pooled = np.zeros((rows, WIDTH), np.uint8)
+        self.grey = np.zeros((rows, WIDTH), np.uint8)
 
 
 class _ThreadBuffers(threading.local):
@@ -97,17 +97,18 @@ class Screen:
 
         self._get_screen = emulator.getScreen if is_ntsc else emulator.getScreenGrayscale
         self._table = NTSC_GREY if is_ntsc else _SAME
-        # The last screen, its grey levels, and the frame: at first black, as index 0 is.
+        # The last screen and the frame: at first black, as index 0 is.
         self._last = np.zeros((rows, WIDTH), np.uint8)
         self._last_words = self._last.view(np.uint64)
-        self._grey = np.zeros((rows, WIDTH), np.uint8)
         self._frame = np.zeros((self._new_rows, self._new_columns), np.uint8)
-        # Rows (first, last) in which that frame is not the reduction of `_grey` alone, because the
-        # screen held before differed.
+        # Rows (first, last) in which that frame is not the reduction of the last screen alone,
+        # because the one held before differed.
         self._no_rows = (rows, 0)  # neutral under min and max
         self._pooled_rows = self._no_rows
         self._history = np.zeros((frame_stack, *self._frame.shape), np.uint8)  # a ring
         self._oldest = 0
+        # Indices of all frames, oldest first, by that of the oldest.
+        self._orders = [np.roll(np.arange(frame_stack), -first) for first in range(frame_stack)]
 
     def hold(self) -> None:
         """Takes the emulator's screen as the first of the frame's two."""
@@ -126,10 +127,8 @@ class Screen:
         """Appends a frame made before, ``[rows, columns]``, and writes the stack to ``out``."""
         history, oldest = self._history, self._oldest
         history[oldest] = frame
-        oldest += 1
-        self._oldest = oldest if oldest < len(history) else 0
-        out[: len(history) - oldest] = history[oldest:]
-        out[len(history) - oldest :] = history[:oldest]
+        self._oldest = oldest = (oldest + 1) % len(history)
+        history.take(self._orders[oldest], 0, out, "clip")
 
     def frame_alone(self) -> NDArray[np.uint8]:
         """A frame ``[rows, columns]`` of the emulator's screen alone; the stack stays as it is."""
@@ -152,7 +151,6 @@ class Screen:
 
     def set_state(self, state: EnvState) -> None:
         self._last[...] = state["last"]
-        cv2.LUT(self._last, self._table, self._grey)
         self._frame[...] = state["frame"]
         self._pooled_rows = tuple(state["pooled_rows"])
         self._history[...], self._oldest = state["history"], 0
@@ -169,34 +167,31 @@ class Screen:
         first = changed.find(1)
         if first >= 0:
             first, last = first // _WORDS, changed.rfind(1) // _WORDS + 1
-            band = new[first:last]
-            self._last[first:last] = band
-            cv2.LUT(band, self._table, self._grey[first:last])
+            self._last[first:last] = new[first:last]
             top, bottom = min(first, top), max(last, bottom)
 
         np.not_equal(buffers.held_words, buffers.new_words, out=buffers.changed)
         first = changed.find(1)
-        if first >= 0:
+        differs = first >= 0
+        if differs:
             first, last = first // _WORDS, changed.rfind(1) // _WORDS + 1
             self._pooled_rows = first, last
-            top, bottom = min(top, first), max(bottom, last)
-            top, bottom = top - top % self._block, bottom + -bottom % self._block
-            pooled = buffers.pooled
-            pooled[top:bottom] = self._grey[top:bottom]
-            band = pooled[first:last]
-            cv2.max(band, cv2.LUT(buffers.held[first:last], self._table), band)
-            self._reduce(pooled, top, bottom)
-        elif bottom:
-            self._reduce(self._grey, top, bottom)
+            top, bottom = min(first, top), max(last, bottom)
+        elif not bottom:
+            return
 
-    def _reduce(self, levels: NDArray[np.uint8], top: int, bottom: int) -> None:
-        """Makes the rows of `_frame` that stem from rows ``top`` to ``bottom`` of ``levels``."""
         block, new_block = self._block, self._new_block
-        first, last = top // block, -(-bottom // block)
+        start, end = top // block, -(-bottom // block)
+        rows = slice(start * block, end * block)
+        grey = buffers.grey
+        cv2.LUT(new[rows], self._table, grey[rows])
+        if differs:
+            band = grey[first:last]
+            cv2.max(band, cv2.LUT(buffers.held[first:last], self._table), band)
         cv2.resize(
-            levels[first * block : last * block],
-            (self._new_columns, (last - first) * new_block),
-            self._frame[first * new_block : last * new_block],
+            grey[rows],
+            (self._new_columns, (end - start) * new_block),
+            self._frame[start * new_block : end * new_block],
             0,
             0,
             self._interpolation,

@@ -118,6 +118,8 @@ class TrainConfig:
         for name in ("seed", "evaluation_interval"):
             if not 0 <= getattr(self, name) < 2**63:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 2**63 - 1")
+        if self.run_dir == "":
+            raise ValueError("run_dir= names no directory; name one, or leave it out")
         if self.schedule_steps is not None and self.schedule_steps < 1:
             raise ValueError(f"schedule_steps is {self.schedule_steps}; it must be at least 1")
         if self.schedule_steps is not None and self.schedule_steps < self.total_steps:

@@ -58,6 +58,7 @@ from accel_rl.training.plot import PlotOptions
             {"decorrelation_steps": 10**12},
             "decorrelation_steps is 10+; it must be a",
         ),
+        (TrainConfig, {"run_dir": ""}, "run_dir= names no directory; name one, or leave it out$"),
         (TrainConfig, {"schedule_steps": -1}, "schedule_steps is -1; it must be at least 1$"),
         (PlotOptions, {"x": "step"}, "x is 'step'; it must be steps or frames or minutes$"),
     ],

@@ -16,7 +16,7 @@ class Activations:
 
     ``num_layers``: how many of the last ones before the heads; from 1 to ``model.num_layers``.
     ``dtype``: in which it computes. In bfloat16 that is with a copy of the parameters, made when
-    the first action of a rollout is chosen: until `finish` they stay as they are.
+    the first action of a rollout is chosen: until its last one they stay as they are.
     """
 
     def __init__(
@@ -28,8 +28,11 @@ class Activations:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._model = model
-        self._acting = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
-        self._is_new = True  # the rollout
+        self._acting = model
+        self._is_short = dtype == torch.bfloat16
+        if self._is_short:
+            self._acting = copy.deepcopy(model).to(dtype)
+            self._acting.convs[0].float()  # rounded when it is scaled, as by autocast
         self._num_envs = num_envs
         self._num_rows = horizon * num_envs
         self._num_layers = num_layers
@@ -38,13 +41,12 @@ class Activations:
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, t: int, columns: slice) -> Tensor:
         """As `CategoricalAgent.act`, at step ``t``."""
-        if self._is_new and self._acting is not self._model:
-            for copied, own in zip(
-                self._acting.parameters(), self._model.parameters(), strict=True
-            ):
+        if self._is_short and t == 0 and columns.start == 0:
+            pairs = zip(self._acting.parameters(), self._model.parameters(), strict=True)
+            for copied, own in pairs:
                 copied.copy_(own)
-        self._is_new = False
-        activations = self._acting.activations(observation)[-self._num_layers :]
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._is_short):
+            activations = self._acting.activations(observation)[-self._num_layers :]
         if not self._kept:
             with torch.inference_mode(False):  # autograd is to save them
                 self._kept = [self._make_rows(each) for each in activations]
@@ -58,7 +60,6 @@ class Activations:
 
         None if it has not acted yet.
         """
-        self._is_new = True
         return self._kept or None
 
     def _make_rows(self, like: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
+    check_activations,
     evaluate,
     masked_mean,
     normalize,
@@ -182,7 +183,7 @@ class A2C:
         else:
             model = self._agent.model
             assert isinstance(model, ImageNetwork), "only these give activations"
-            assert len(batch.activations) == model.num_layers, "A2C needs those of all layers"
+            check_activations(batch.activations, model.num_layers, self.config.precision)
             output = recall(model, observation, batch.activations)
         value = output.value.detach().view(T, B)
         return_, advantage = returns_and_advantages(

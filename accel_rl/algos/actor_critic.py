@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,13 @@ def evaluate(
     with torch.autocast(observation.device.type, torch.bfloat16):
         output = agent.evaluate(observation, sequences)
     return PolicyValue(output.logits.float(), output.value.float())
+
+
+def check_activations(activations: Sequence[Tensor], num_layers: int, precision: str) -> None:
+    """Acting has left what a learner in ``precision`` needs: so many layers, in its type."""
+    assert len(activations) >= num_layers, f"kept_layers must be {num_layers}"
+    dtype = getattr(torch, precision)
+    assert activations[-1].dtype == dtype, f"the ActionServer's precision must be {precision}"
 
 
 @torch.no_grad()

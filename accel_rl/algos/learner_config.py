@@ -25,10 +25,10 @@ class LearnerConfig:
     max_gradient_norm: float | None = None
     """the gradient is scaled down to this L2 norm; none: never"""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """of the network's arithmetic in updates, and in acting where A2C or PPO learn from what it has
-    computed, which is on a CPU; parameters are always float32, of which a GPU's convolutions may
-    round their inputs to TF32, as is torch's default; on a CPU bfloat16 is slower without
-    AVX-512"""
+    """of the network's arithmetic in updates, and on a CPU in acting where A2C or PPO learn from
+    what that has computed; parameters and other acting are always float32, of which a GPU's
+    convolutions may round their inputs to TF32, as is torch's default; on a CPU bfloat16 is slower
+    without AVX-512"""
     log_norms: bool = False
     """metrics have the L2 norms of parameters, gradients and steps, whole and by layer"""
     gradient_cosine_interval: int = 0

@@ -26,6 +26,7 @@ from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
+    check_activations,
     evaluate,
     masked_mean,
     normalize,
@@ -341,6 +342,7 @@ class PPO:
         config, model = self.config, self._agent.model
         if batch.activations is not None:
             assert isinstance(model, ImageNetwork), "only these give activations"
+            check_activations(batch.activations, 1, config.precision)
             acted = recall_heads(model, batch.activations[-1])
             return acted, bootstrap_values(self._agent, batch, config)
         outputs = []

@@ -19,10 +19,11 @@ from accel_rl.models.policy_value import PolicyValue
 def recall(
     network: ImageNetwork, observation: Tensor, activations: Sequence[Tensor]
 ) -> PolicyValue:
-    """``network(observation)``, with gradient, on the CPU.
+    """``network(observation)``, with gradient, on the CPU; float32.
 
     ``activations``: of ``observation``, ``[N, C, H, W]`` uint8, with the present parameters; to be
-    left as they are until the backward pass. Both passes compute in their type.
+    left as they are until the backward pass. What is computed is in their type, float32, or
+    bfloat16 as under autocast.
     """
     parameters = *network.convs.parameters(), *network.hidden.parameters()
     features = _Recalled.apply(network, observation, activations, *parameters)  # type: ignore[no-untyped-call]

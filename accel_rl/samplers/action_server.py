@@ -44,8 +44,8 @@ class ActionServer:
     `finish` gives may be used until the next `finish`. ``kept_layers``: it gives also what so
     many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
     for a learner with the parameters that acted. PPO needs one of them, A2C all. ``precision``, of
-    these, is the learner's, float32 or bfloat16; then the agent's parameters may change only after
-    `finish`.
+    acting and these, is the learner's: float32, or bfloat16, in which a rollout is acted in with
+    the parameters that there were at its beginning.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.

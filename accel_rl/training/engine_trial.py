@@ -21,9 +21,9 @@ import torch
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
+from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.training.options import format_value
-from accel_rl.training.parts import Parts, make_sampler, with_sampler
+from accel_rl.training.parts import Parts, make_action_server, make_sampler, with_sampler
 
 SECONDS = 30.0
 """of a trial; what is not compared by then is left out"""
@@ -215,7 +215,8 @@ class _Simulators:
         self.num_workers = len(sampler.plan.worker_cpus)
         self._sampler = sampler
         try:
-            self._server = ActionServer(parts.agent, sampler, parts.device)
+            learner = parts.in_turns[2]
+            self._server = make_action_server(config, parts.agent, sampler, learner, parts.device)
         except BaseException:
             sampler.close()
             raise

@@ -251,20 +251,32 @@ def _make_server(
 ) -> Server:
     if overlap is not None:
         return ActionServer(overlap.agent, sampler, device, keeps_rollout=True)
+    server = make_action_server(config, agent, sampler, learner, device)
     if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
-        server = ActionServer(agent, sampler, device)
         return PullingServer(server, exchange, learner, config.parallel.pull_steps)
-    is_own = ":" in config.model  # its layers may be other ones
-    kept_layers = 0 if is_own else _kept_layers(learner, agent, device)
+    return server
+
+
+def make_action_server(
+    config: TrainConfig, agent: AnyAgent, sampler: Sampler, learner: Learner, device: torch.device
+) -> ActionServer:
+    """What acts for ``sampler`` and gives ``learner`` its rollouts."""
+    kept_layers = _kept_layers(config, learner, agent, device)
     precision = config.learner.precision if kept_layers else "float32"
     return ActionServer(agent, sampler, device, kept_layers=kept_layers, precision=precision)
 
 
-def _kept_layers(learner: Learner, agent: AnyAgent, device: torch.device) -> int:
+def _kept_layers(
+    config: TrainConfig, learner: Learner, agent: AnyAgent, device: torch.device
+) -> int:
     """How many layers' activations to learn from that acting, with the same parameters, has made.
 
     None on a GPU, where this has not been measured.
     """
+    if config.overlap or config.parallel.pull_steps is not None:
+        return 0  # others than those that learn act
+    if ":" in config.model:
+        return 0  # its layers may be other ones
     if device.type != "cpu" or agent.capture is not EAGER:
         return 0
     if not isinstance(learner, A2C | PPO) or not isinstance(agent.model, ImageNetwork):

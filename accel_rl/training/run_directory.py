@@ -31,8 +31,6 @@ def make_run_directory(config: TrainConfig, now: datetime) -> Path:
     Raises:
         ValueError: ``run_dir`` holds something already, or cannot be made.
     """
-    if config.run_dir == "":
-        raise ValueError("run_dir= names no directory; name one, or leave it out")
     if config.run_dir is None:
         return _make_new(config, now)
     path = Path(config.run_dir)

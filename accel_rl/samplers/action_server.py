@@ -38,10 +38,11 @@ class ActionServer:
         sampler.collect(server)
         metrics = learner.update(server.finish(), progress)
 
-    Acts with the agent's parameters as they are at each call, and keeps the recurrent state of each
-    environment where the agent has one. Close it before the sampler, or use it in ``with`` inside
-    the sampler's: on a GPU it holds the sampler's memory registered. ``keeps_rollout``: what
-    `finish` gives may be used until the next `finish`. ``kept_layers``: it gives also what so
+    Acts with the agent's parameters as they are at each call (in bfloat16: of each rollout), and
+    keeps the recurrent state of each environment where the agent has one. Close it before the
+    sampler, or use it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory
+    registered. ``keeps_rollout``: what `finish` gives may be used until the next `finish`.
+    ``kept_layers``: it gives also what so
     many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
     for a learner with the parameters that acted. PPO needs one of them, A2C all. ``precision``, of
     acting and these, is the learner's: float32, or bfloat16, in which a rollout is acted in with

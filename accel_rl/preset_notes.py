@@ -30,10 +30,6 @@ class Notes:
 _STOOKE = "Stooke and Abbeel 2018 (arXiv:1803.02811) and the code published with it"
 _BASELINES = "OpenAI's baselines"
 
-_COUNTS = (
-    "Steps are counted over all environments, and so are intervals and schedules; there each "
-    "learner counts its own."
-)
 _LIMIT = (
     "A game that the limit of 27,000 steps cuts off is bootstrapped from its final observation; "
     "there the limit is the game's end. learner.time_limit_terminal=true gives that."
@@ -53,7 +49,7 @@ _LIVES = (
     "A life that was won in the game ends the return when it is lost, like any other; there it "
     "does not."
 )
-_ACTOR_CRITIC = (_COUNTS, _LIMIT, _LIVES, _EXACT)
+_ACTOR_CRITIC = (_LIMIT, _LIVES, _EXACT)
 _OF_BASELINES = (
     _LIMIT_OF_GYM,
     _DECORRELATED,
@@ -62,7 +58,9 @@ _OF_BASELINES = (
     "frames each, and a lost life with a no-op of four frames before these.",
 )
 _Q_LEARNING = (
-    _COUNTS + " The size of the replay is that of all environments together, too.",
+    "Epsilon, beta, target updates and the beginning of learning go by the steps of all "
+    "environments, and the replay's size is that of all together; there each learner counts its "
+    "own.",
     _LIVES,
     "A return that meets the limit of 27,000 steps goes on with the value of the final "
     "observation; there the limit is the game's end. learner.time_limit_terminal=true gives that.",
@@ -70,6 +68,8 @@ _Q_LEARNING = (
     "there the batch must divide.",
     "Epsilon falls from the first step on; there it stays at 1 until learning begins, and then "
     "jumps to the same line.",
+    "The first evaluation comes after evaluation_interval; there before the first step, with "
+    "epsilon 1.",
     "An evaluation plays the games that it has begun to their end; there those that have not ended "
     "after 125,000 steps are left out.",
 )
@@ -87,6 +87,7 @@ _LOCKS = (
     "A chunk's parameters and optimizer state change together, under its one lock, and Adam's step "
     "count is the store's."
 )
+_COUNTS = "Steps are those that all learners have taken; there the first one's, times their number."
 
 
 def _table_1(scores: str, steps: int, options: str, remark: str = "") -> Comparison:
@@ -136,7 +137,13 @@ NOTES: dict[str, Notes] = {
     ),
     "a3c": Notes(
         _STOOKE,
-        (*_ACTOR_CRITIC, _LOCKS),
+        (
+            *_ACTOR_CRITIC,
+            _LOCKS,
+            _COUNTS,
+            "The learning rate is the paper's, 7e-4, as is the number of simulators of a learner, "
+            "16; the example in the code has 64 and 2.5e-4 or 7.5e-4.",
+        ),
         (
             _table_1("5.4 0.53", 25, "algo=a3c learners=3"),
             Comparison(
@@ -153,10 +160,11 @@ NOTES: dict[str, Notes] = {
             _EXACT,
             _DECORRELATED,
             "Settings are the code's where it differs from the paper: gradient norm 3 (paper: 40), "
-            "entropy 0.02 (0.01), 80 M steps (115 M).",
+            "entropy 0.02 (0.01), the loss times 5 with the squared value error times 0.25 in it "
+            "(no factor, 1), 80 M steps (115 M).",
             "Images are reduced by areas; there by picking pixels.",
-            "A game starts with 0 to 30 no-ops; there an action is then repeated four times to "
-            "fill the stack.",
+            "A game starts with 0 to 30 no-ops, as in that code (paper: 1 to 30); there an action "
+            "is then repeated four times to fill the stack.",
             "Initial biases are 0; there they are drawn as the weights are.",
         ),
         (
@@ -197,6 +205,9 @@ NOTES: dict[str, Notes] = {
             "Convolutions have no padding (there: so that they keep the size), observations are "
             "divided by 255 (there: between -1 and 1), and initial biases are 0 (there: drawn as "
             "the weights are).",
+            "A run has 100 M steps, our choice, and lr_schedule=linear goes by steps; there it has "
+            "400,000 episodes, and learning rate and entropy weight may change with these, by "
+            "default not at all.",
             "Batches have at least 20 samples, in the range that the paper finds most stable; that "
             "code trains on single segments unless told otherwise.",
         ),
@@ -229,6 +240,7 @@ NOTES: dict[str, Notes] = {
         (
             *_ACTOR_CRITIC,
             _LOCKS,
+            _COUNTS,
             "Steps that a batch leaves over between two exchanges with the store are carried on; "
             "there they are lost.",
             "Bias is corrected by the store's count of steps; there by the learner's own.",
@@ -274,8 +286,7 @@ NOTES: dict[str, Notes] = {
             *_Q_LEARNING,
             _DUELING,
             _LOCKS,
-            "Epsilon, target updates and the beginning of learning go by the steps that all "
-            "learners have really taken; there each learner's go by its own.",
+            _COUNTS,
         ),
         (),
     ),

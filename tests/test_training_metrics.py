@@ -95,6 +95,13 @@ def test_scores_cover_the_last_100_episodes() -> None:
     )
 
 
+def test_episode_that_a_lost_worker_cut_off_is_no_score() -> None:
+    scores = Scores()
+    scores.add([episode(10.0), episode(0.0)._replace(is_lost=True)])
+    assert scores.num_episodes == 1
+    assert scores.summary()["episode_return_raw_mean"] == 10.0
+
+
 def test_scores_before_the_first_episode_are_nan() -> None:
     found = Scores().summary()
     assert found.pop("episodes_in_window") == 0.0

@@ -76,7 +76,7 @@ def project(reward_t: Tensor, discount_t: Tensor, probability_t: Tensor, support
     ``probability_t``: ``[N, K]`` of ``Z``; ``support``: ``[K]``, evenly spaced; the others ``[N]``.
     """
     _check_shapes(reward_t, discount_t)
-    gap = support[1] - support[0]
+    gap = (support[-1] - support[0]) / (support.numel() - 1)
     moved = reward_t.unsqueeze(1) + discount_t.unsqueeze(1) * support  # [N, K]
     moved = torch.minimum(torch.maximum(moved, support[0]), support[-1])
     distance = (moved.unsqueeze(1) - support.unsqueeze(1)).abs()  # [N, K to, K from]

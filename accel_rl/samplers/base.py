@@ -51,7 +51,8 @@ class SamplerConfig:
     moves from core to core, for policies that compute in it alone; off: the kernel places all"""
     on_worker_failure: Literal["raise", "restart"] = "raise"
     """raise, or restart: a worker that was killed, crashed or hung is replaced and its running
-    episodes count as truncated; an exception of the environment ends the run in either case"""
+    episodes count as truncated, and as no scores; an exception of the environment ends the run in
+    either case"""
     max_worker_restarts: int = 10
     """restarts in all before the run ends with an error"""
     step_timeout_seconds: float = 60.0

@@ -90,9 +90,13 @@ class Scores:
         self._last: deque[Episode] = deque(maxlen=EPISODE_WINDOW)
 
     def add(self, episodes: Sequence[Episode], num_episodes: int | None = None) -> None:
-        """``num_episodes``: how many there were, if ``episodes`` are but the last of them."""
-        self.num_episodes += len(episodes) if num_episodes is None else num_episodes
-        self._last.extend(episodes)
+        """Take in ``episodes``, without those that a lost worker cut off.
+
+        ``num_episodes``: how many there were, if ``episodes`` are but the last of them.
+        """
+        whole = [episode for episode in episodes if not episode.is_lost]
+        self.num_episodes += len(whole) if num_episodes is None else num_episodes
+        self._last.extend(whole)
 
     def take(self) -> tuple[list[Episode], int]:
         """The last episodes, and how many there were in all; and starts anew."""

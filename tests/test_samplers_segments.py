@@ -53,8 +53,15 @@ def expected_segments(
     return segments
 
 
+def probability_of(version: np.ndarray | int, columns: np.ndarray) -> np.ndarray:
+    """A number of its own for each step, in place of a probability."""
+    return (version + columns / 1024).astype(np.float32)
+
+
 def as_tuples(segment: Segment) -> list[tuple]:
     fields = (segment.observation, segment.action, segment.return_, segment.version)
+    told = probability_of(segment.version, segment.observation[:, 1] // 1000)
+    assert segment.probability.tolist() == told.tolist()
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 
@@ -122,7 +129,7 @@ class Play:
         for segment in self.cutter.cut(taken, value):
             self.segments[segment.observation[0, 1] // 1000].append(segment)
         action = observation[:n].sum(axis=1) % 4
-        rows = self.cutter.act(taken, action, version)
+        rows = self.cutter.act(taken, action, version, probability_of(version, columns))
         for i, (b, row) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
             is_same_game = self.steps[b] and self.steps[b][-1].observation[0] == observation[i, 0]
             self.played[b] = self.played[b] + 1 if is_same_game else 0

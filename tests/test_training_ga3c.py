@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 from accel_rl.algos import GA3C, GA3CConfig
+from accel_rl.algos.ga3c import importance_weights
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import QueuedSampler, SamplerConfig
@@ -58,10 +59,15 @@ def rows_of(path: Path) -> list[dict[str, float]]:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def learn_catch(seed: int, run_dir: Path) -> None:
+def learn_catch(seed: int, run_dir: Path, learner: GA3CConfig = LEARNER) -> None:
     sampler = SamplerConfig(num_envs=16, horizon=5, num_groups=2)
     config = dataclasses.replace(
-        CONFIG, seed=seed, total_steps=70_000, sampler=sampler, log_interval=2_000
+        CONFIG,
+        seed=seed,
+        total_steps=70_000,
+        sampler=sampler,
+        learner=learner,
+        log_interval=2_000,
     )
     run(config, run_dir)
     scores = [row["episode_return_raw_mean"] for row in rows_of(run_dir / "metrics.csv")]
@@ -77,6 +83,14 @@ def test_ga3c_learns_catch(tmp_path: Path) -> None:
 @SEEDS
 def test_ga3c_learns_catch_with_three_seeds(seed: int, tmp_path: Path) -> None:
     learn_catch(seed, tmp_path / "run")
+
+
+@pytest.mark.learning
+def test_ga3c_learns_catch_from_old_samples_with_importance_weights(tmp_path: Path) -> None:
+    learner = dataclasses.replace(
+        LEARNER, training_queue_size=100, min_training_batch=5, max_importance_weight=1.0
+    )
+    learn_catch(0, tmp_path / "run", learner)
 
 
 def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> None:
@@ -127,6 +141,24 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
     unfinished = result.status.steps - sum(trained)
     assert 0 <= unfinished <= 8 * 4  # less than a segment of each environment
     assert sorted(trained)[1] >= 20  # one has what is left
+
+
+def test_samples_keep_the_probability_with_which_they_were_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the policy stays as it is, no importance weight is other than 1."""
+    found: list[torch.Tensor] = []
+
+    def note(*arguments: Any) -> torch.Tensor:
+        found.append(torch.stack([arguments[2], importance_weights(*arguments)]))
+        return found[-1][1]
+
+    monkeypatch.setattr("accel_rl.algos.ga3c.importance_weights", note)
+    learner = dataclasses.replace(LEARNER, lr=1e-9, max_importance_weight=2.0)
+    run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
+    probability, weight = torch.cat(found, dim=1)
+    assert len(probability) > 1_900 and probability.std() > 3e-4
+    torch.testing.assert_close(weight, torch.ones_like(weight), atol=1e-4, rtol=0)
 
 
 def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def write_actions(out: NDArray[np.int64], actions: Any, num_actions: int, first:
         raise ValueError(f"got the action {bad + first}; actions must be in {allowed}")
 
 
-def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:
-    """The ``values`` of so many observations, as an array.
+def check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:
+    """The ``values`` of so many observations, as an array; ``name``: what they are called.
 
     Raises:
         ValueError: they are not one finite number for each.
@@ -44,9 +44,9 @@ def check_values(values: Any, num_observations: int) -> NDArray[np.float32]:
     given: NDArray[np.float32] = np.asarray(values, np.float32)
     if given.shape != (num_observations,):
         raise ValueError(
-            f"got values of shape {given.shape} for {num_observations} observations; there must be "
+            f"got {name} of shape {given.shape} for {num_observations} observations; there must be "
             f"one for each, shape ({num_observations},)"
         )
     if not np.isfinite(given).all():
-        raise ValueError("got values that are not finite; returns would be made of them")
+        raise ValueError(f"got {name} that are not finite; what is learned is made of them")
     return given

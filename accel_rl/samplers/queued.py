@@ -47,12 +47,14 @@ class Prediction(NamedTuple):
     """``n`` actions and ``n + m`` values, by parameters of this version.
 
     ``transfer_seconds``: of the time it took, that for starting copies to a device.
+    ``probability``: of each action, for `Segment.probability`; None: it is not asked for.
     """
 
     action: NDArray[np.int64]  # [n]
     value: NDArray[np.float32]  # [n + m]
     version: int
     transfer_seconds: float = 0.0
+    probability: NDArray[np.float32] | None = None  # [n]
 
 
 QueuedPolicy = Callable[[NDArray[Any], NDArray[np.float64]], Prediction]
@@ -254,23 +256,16 @@ class QueuedSampler:
             waited = (now - ready_at).sum() * self._envs_per_agent
         taken, steps = self._take(agents, fresh, lost)
         taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
-        n, m = len(taken.columns), len(taken.final)
+        n = len(taken.columns)
         observation = np.empty(
-            (n + m, *self.env_spec.observation_shape), self.rollout.observation.dtype
+            (n + len(taken.final), *self.env_spec.observation_shape),
+            self.rollout.observation.dtype,
         )
         self._segments.observations(taken, observation)
         called = self._clock()
         prediction = policy(observation, self._noise.take(taken.columns))
         answered = self._clock()
-        if not isinstance(prediction, Prediction):
-            raise ValueError(
-                f"the policy returned {type(prediction).__name__}; of a QueuedSampler it must "
-                f"return a Prediction: actions, values, and the version of its parameters"
-            )
-        action = np.empty(n, np.int64)
-        write_actions(action, prediction.action, self.env_spec.num_actions)
-        segments = self._segments.cut(taken, check_values(prediction.value, n + m))
-        rows = self._segments.act(taken, action, prediction.version)
+        segments, rows = self._follow(taken, prediction)
         self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
         released = self._clock()
         transfer = prediction.transfer_seconds
@@ -309,6 +304,22 @@ class QueuedSampler:
                 self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], are_lost)
         taken = self._segments.take(all_columns, has_stepped)
         return taken, int(np.count_nonzero(self.rollout.valid[rows, all_columns]))
+
+    def _follow(self, taken: Taken, prediction: object) -> tuple[list[Segment], NDArray[np.int64]]:
+        """Take in what the policy said; the segments that end here, the rows of the next steps."""
+        if not isinstance(prediction, Prediction):
+            raise ValueError(
+                f"the policy returned {type(prediction).__name__}; of a QueuedSampler it must "
+                f"return a Prediction: actions, values, and the version of its parameters"
+            )
+        n, m = len(taken.columns), len(taken.final)
+        action = np.empty(n, np.int64)
+        write_actions(action, prediction.action, self.env_spec.num_actions)
+        probability = prediction.probability
+        if probability is not None:
+            probability = check_values(probability, n, "probabilities")
+        segments = self._segments.cut(taken, check_values(prediction.value, n + m))
+        return segments, self._segments.act(taken, action, prediction.version, probability)
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
         with self._counting:

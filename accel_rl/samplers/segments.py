@@ -22,13 +22,15 @@ class Segment(NamedTuple):
     """``L`` steps in a row of one environment, with their n-step returns; its `len` is ``L``.
 
     ``return_``: rewards up to the end of the segment and, unless the episode terminated there, the
-    value that the policy gave the observation behind it, all discounted.
+    value that the policy gave the observation behind it, all discounted. ``probability``: of each
+    action when it was chosen; NaN where the policy does not tell.
     """
 
     observation: NDArray[Any]  # [L, ...]
     action: NDArray[np.int64]  # [L]
     return_: NDArray[np.float32]  # [L]
     version: NDArray[np.int64]  # [L], of the parameters that acted
+    probability: NDArray[np.float32]  # [L]
 
     def __len__(self) -> int:
         return len(self.action)
@@ -77,6 +79,7 @@ class Segments:
             (R + 1) * B, *rollout.observation.shape[2:]
         )
         self._version = np.zeros((R, B), np.int64)
+        self._probability = np.full((R, B), np.nan, np.float32)
         self._row = np.zeros(B, np.int64)  # of the last step, whose observation is in the next one
         self._start = np.zeros(B, np.int64)  # row in which the segment begins
         self._length = np.zeros(B, np.int64)  # steps in it
@@ -151,16 +154,27 @@ class Segments:
         own, at = np.nonzero(is_inside.T)
         rows, columns = rows[at, own], columns[own]
         observation = self._flat_observation[rows * rollout.action.shape[1] + columns]
-        action, version = rollout.action[rows, columns], self._version[rows, columns]
-        flat_return = return_[at, own]
+        fields = (
+            observation,
+            rollout.action[rows, columns],
+            return_[at, own],
+            self._version[rows, columns],
+            self._probability[rows, columns],
+        )
         ends = np.cumsum(length).tolist()
         return [
-            Segment(observation[i:j], action[i:j], flat_return[i:j], version[i:j])
+            Segment(*(field[i:j] for field in fields))
             for i, j in zip([0, *ends], ends, strict=False)
             if j > i
         ]
 
-    def act(self, taken: Taken, action: NDArray[np.int64], version: int) -> NDArray[np.int64]:
+    def act(
+        self,
+        taken: Taken,
+        action: NDArray[np.int64],
+        version: int,
+        probability: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.int64]:
         """Note the next actions, ``[n]``, of these parameters; the rows of their steps, ``[n]``.
 
         After `cut`. Where a new round of rows begins, the last observation goes to row 0.
@@ -174,6 +188,8 @@ class Segments:
             row[row == R] = 0
         rollout.action[row, columns] = action
         self._version[row, columns] = version
+        if probability is not None:
+            self._probability[row, columns] = probability
         self._row[columns] = row
         closing = columns[taken.is_closing]
         self._start[closing] = row[taken.is_closing]

@@ -172,7 +172,8 @@ class QueueThreads:
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        policy = partial(predict, agent, exchange, self._device)
+        asks = self._learner.config.max_importance_weight is not None
+        policy = partial(predict, agent, exchange, self._device, asks)
         with closing(exchange):
             while not stop.is_set():
                 self._sampler.serve(policy)
@@ -208,10 +209,11 @@ def predict(
     agent: CategoricalAgent,
     exchange: VersionExchange,
     device: torch.device,
+    tells_probability: bool,
     observation: NDArray[Any],
     uniform: NDArray[np.float64],
 ) -> Prediction:
-    """What a predictor does: a `QueuedPolicy`, once the first three arguments are given.
+    """What a predictor does: a `QueuedPolicy`, once the first four arguments are given.
 
     With the latest parameters.
     """
@@ -220,9 +222,13 @@ def predict(
     inputs = _to_device(observation, device), _to_device(uniform, device)
     moved = perf_counter()
     output = agent.evaluate(inputs[0])
-    action = sample_categorical(output.logits[: len(uniform)], inputs[1])
+    logits = output.logits[: len(uniform)]
+    action = sample_categorical(logits, inputs[1])
+    probability = None
+    if tells_probability:
+        probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1).cpu().numpy()
     value = output.value.cpu().numpy()  # waits for the device
-    return Prediction(action.cpu().numpy(), value, exchange.version, moved - began)
+    return Prediction(action.cpu().numpy(), value, exchange.version, moved - began, probability)
 
 
 def _batch(segments: list[Segment], device: torch.device) -> Samples:
@@ -231,6 +237,7 @@ def _batch(segments: list[Segment], device: torch.device) -> Samples:
         [segment.observation for segment in segments],
         [segment.action for segment in segments],
         [segment.return_ for segment in segments],
+        [segment.probability for segment in segments],
     )
     return Samples(*(_to_device(np.concatenate(each), device) for each in fields))
 

@@ -41,7 +41,7 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
     values, actions, parameters = [], [], []
     for device in ("cpu", "cuda"):
         agent, exchange = make(device)
-        prediction = predict(agent, exchange, torch.device(device), image, uniform)
+        prediction = predict(agent, exchange, torch.device(device), False, image, uniform)
         values.append(prediction.value)
         actions.append(prediction.action)
         batch = Samples(

@@ -77,6 +77,8 @@ def check_compilers(device: torch.device) -> None:
     header = Path(sysconfig.get_path("include"), "Python.h")
     needed: dict[str, object] = {"Python's headers (python3-dev)": header.exists()}
     if device.type == "cuda":
+        # Older ones fail where acting, in inference mode, is the first region that is recorded.
+        needed["torch 2.11 or newer"] = torch.__version__ >= "2.11"
         needed["the package triton"] = find_spec("triton")
         found = _compiler("CC", "gcc") or _compiler("CC", "clang")
         needed["a C compiler (gcc or clang, or what CC names)"] = found

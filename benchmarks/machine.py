@@ -24,6 +24,7 @@ def describe_machine(cores: list[list[int]]) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
         "cores_used": cores,
+        "gpus": _gpus(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load_average": os.getloadavg(),
         "kernel": platform.release(),
@@ -38,6 +39,16 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """As the driver names them; without torch, which some benchmarks must not load."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.strip().splitlines()
 
 
 def _version(package: str) -> str | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from toy_envs import ToyEnv
 
+from accel_rl import registration
 from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
 from accel_rl.envs import make_env_factory
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model, make_recurrent_model
@@ -155,7 +156,8 @@ def faked_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(
         cudaHostRegister=lambda pointer, size, flags: 0, cudaHostUnregister=lambda pointer: 0
     )
-    monkeypatch.setattr(action_server, "_cudart", lambda: driver)
+    monkeypatch.setattr(registration, "_cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda error: None)
 
 
 def recurrent_agent() -> RecurrentAgent:

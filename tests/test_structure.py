@@ -21,7 +21,7 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("capture", "functions", "rollout", "settings", "topology"),
+    ("capture", "functions", "registration", "rollout", "settings", "topology"),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
 WITHOUT_TORCH = ("envs", "functions", "rollout", "settings", "topology")

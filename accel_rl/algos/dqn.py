@@ -210,9 +210,9 @@ class DQN:
             step, env, probability = self._priorities.draw(num, self._generator)
             least = -self._exchange.maximum(-probability.min())
             beta = self.config.beta(self._steps)
-            weight = importance_weights(probability, least, beta).to(self._device)
+            weight = _sent(importance_weights(probability, least, beta), self._device)
         batch = Transitions(
-            *(field.to(self._device, non_blocking=True) for field in self.replay.gather(step, env))
+            *(_sent(field, self._device) for field in self.replay.gather(step, env))
         )
         self._exchange.parameters.zero_gradient()
         total, half, priority, details = self._losses(batch, weight, self._measurements.wants_half)
@@ -273,3 +273,10 @@ class DQN:
         progress = min(1.0, self._steps / self.config.epsilon_steps)
         # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
         self._agent.epsilon = (1 - progress) * initial + progress * self._final_epsilon
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` on ``device``; from the host without waiting, by way of pinned memory."""
+    if tensor.device.type == "cpu" and device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

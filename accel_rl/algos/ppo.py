@@ -8,8 +8,9 @@ Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 - A rollout that minibatches do not divide is refused; theirs drops the rest, if need be all of it.
 - Logarithms of probabilities are exact, without 1e-8 added inside.
 - Values and log probabilities of the behaviour policy are computed again when the rollout is
-  complete, with the parameters that acted: in float32 these are the same numbers, in bfloat16
-  those of the rounded policy. Where the batch has acting's activations, they come from these.
+  complete, with the parameters that acted: in float32 these are the same numbers up to
+  rounding, in bfloat16 those of the rounded policy. Where the batch has acting's activations,
+  they come from these.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The second one has the same initial parameters, and a batch size, learning rate and optimizer state
 of its own. It draws its own batches from the first one's replay, at the same training intensity,
 counted from steps likewise; its target network is copied at the same steps. It never acts, so that
-the first learner's run is, to the bit, the one without it.
+the first learner's run is the one without it, on the CPU to the bit.
 
 With prioritized replay both draw by the priorities of the first learner's errors: the second writes
 none, or it would change what the first one learns from.

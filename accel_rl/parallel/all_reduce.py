@@ -9,7 +9,6 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.exchange import Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group
@@ -33,9 +32,9 @@ class AllReduce(Local):
         rule: Rule,
         max_gradient_norm: float | None,
         group: Group,
-        capture: Capture = EAGER,
     ) -> None:
-        super().__init__(parameters, rule, max_gradient_norm, capture)
+        # Not captured: each learner would compile for itself, and might round otherwise.
+        super().__init__(parameters, rule, max_gradient_norm)
         self.num_sharing = group.size
         self._group = group
         self._seconds = 0.0

@@ -41,6 +41,7 @@ from torch import Tensor
 from accel_rl.parallel.flat import ALIGNMENT, FlatParameters
 from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
+from accel_rl.registration import register, unregister
 
 _MAGIC = b"accel_rl parameter store 1\n"
 _PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON
@@ -200,14 +201,13 @@ class ParameterStore:
 
         self.visit(copy)
 
-    def pin(self) -> None:
+    def pin(self, device: torch.device) -> None:
         """Register the memory with CUDA, once, so that transfers need no staging on the CPU."""
         memory = torch.frombuffer(self._memory, dtype=torch.uint8)
         if memory.is_pinned():
             return
-        cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(cuda.cudaHostRegister(memory.data_ptr(), memory.nbytes, 1))
-        weakref.finalize(self, cuda.cudaHostUnregister, memory.data_ptr())
+        register(memory, device)
+        weakref.finalize(self, unregister, memory)
 
     def close(self) -> None:
         """No lock can be taken any more, and the address is void. Twice is fine."""

@@ -67,7 +67,7 @@ class StoreExchange:
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
         self._device = parameters.parameter.device
         if self._device.type == "cuda":
-            store.pin()
+            store.pin(self._device)
         # Views, made once: of the learner's vectors by chunk, of blocks by chunk and slot.
         self._parameters = [parameters.parameter[chunk.elements] for chunk in store.chunks]
         self._gradients = [parameters.gradient[chunk.elements] for chunk in store.chunks]

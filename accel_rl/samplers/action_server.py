@@ -25,6 +25,7 @@ from accel_rl.agents import (
     RolloutTensors,
 )
 from accel_rl.models.image import ImageNetwork
+from accel_rl.registration import register, unregister
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import PolicyInput, Sampler
 
@@ -213,8 +214,6 @@ class _DeviceRows:
             num_envs, np.bool_
         )  # the device's row T is the next rollout's row 0
         self._shared = torch.from_numpy(rollout.observation)
-        self._is_registered = False
-        self._register()
         self._observation = torch.empty_like(self._shared, device=device)
         self._before = self._observation  # rows of the rollout before
         if keeps_rollout:
@@ -226,6 +225,10 @@ class _DeviceRows:
             name: torch.from_numpy(getattr(rollout, name)).clone().pin_memory()
             for name in _SMALL_FIELDS
         }
+        # Last: if anything fails above, nothing stays registered. The small arrays share pages,
+        # which may be registered once, so these go through staging buffers instead.
+        register(self._shared, device)
+        self._is_registered = True
 
     def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
         columns = step.columns
@@ -271,19 +274,7 @@ class _DeviceRows:
             self._is_registered = False
             with suppress(RuntimeError):  # the device has failed, which has been told
                 torch.cuda.current_stream(self._device).synchronize()
-            _cudart().cudaHostUnregister(self._shared.data_ptr())
-
-    def _register(self) -> None:
-        # Whole pages get registered, so a second array on one of them could not be; the small ones
-        # go through staging buffers instead.
-        with torch.cuda.device(self._device):
-            error = _cudart().cudaHostRegister(self._shared.data_ptr(), self._shared.nbytes, 0)
-        if int(error) != 0:
-            raise RuntimeError(
-                f"CUDA could not register {self._shared.nbytes} bytes of shared memory (error "
-                f"{int(error)}); raise the limit of locked memory (ulimit -l) or use device=cpu"
-            )
-        self._is_registered = True
+            unregister(self._shared)
 
 
 def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> ImageNetwork | None:
@@ -303,7 +294,3 @@ def _final_observations(rollout: Rollout) -> dict[str, Tensor]:
         "final_step": torch.from_numpy(step),
         "final_env": torch.from_numpy(env),
     }
-
-
-def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -79,10 +79,15 @@ def check_same_processors(config: TrainConfig, team: Team) -> None:
         )
 
 
-def has_own_gpu(config: TrainConfig, ranks: Ranks) -> bool:
-    """Whether every learner of this machine runs on a GPU that it shares with no other."""
+def all_have_own_gpus(config: TrainConfig, team: Team) -> bool:
+    """Whether every learner, of other machines too, runs on a GPU that it shares with no other.
+
+    To be asked by all of them.
+    """
     on_gpu = pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda"
-    return on_gpu and ranks.local_size <= num_gpus(config)
+    have_own = on_gpu and team.ranks.local_size <= num_gpus(config)
+    team.reach("own GPU", 1, int(have_own))
+    return have_own and all(team.wait_for_all("own GPU", 1).values())
 
 
 def num_gpus(config: TrainConfig) -> int:

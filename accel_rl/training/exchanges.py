@@ -50,7 +50,7 @@ def make_exchange(
         return MultiStepAdam(flat, store, rule, max_norm, parallel.sync_period)
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
-        return AllReduce(flat, rule, max_norm, team.group, agent.capture)
+        return AllReduce(flat, rule, max_norm, team.group)
     return Local(flat, rule, max_norm, agent.capture)
 
 

@@ -82,7 +82,8 @@ def train(
     """Trains as ``config`` says, showing progress on ``console``.
 
     Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
-    With a ``team`` this is one of its learners; only the first shows progress.
+    With a ``team`` this is one of its learners; only the first shows progress. Torch's generator on
+    the CPU is afterwards what it was; those on GPUs are seeded anew.
 
     ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. If it
     returns True the run ends like that, too, as ``is_cut`` tells; what it raises fails the run.

@@ -19,7 +19,7 @@ from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
 from accel_rl.training.console import LastingConsole, discard
-from accel_rl.training.devices import check_same_processors, has_own_gpu, learner_device
+from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
@@ -104,7 +104,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         team.timeout_seconds = shared.parallel.learner_timeout_seconds
         if shared.parallel.sync == "all_reduce":
             check_same_processors(shared, team)
-            team.open_group(nccl=has_own_gpu(shared, ranks))
+            team.open_group(nccl=all_have_own_gpus(shared, team))
         else:
             team.watch()
         code = _train(shared, console, team)

@@ -11,10 +11,10 @@ import torch._inductor.config
 from captured_learners import CONFIGS, Run, assert_equal, rollouts
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.capture import EAGER, Capture
+from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.envs import make_env_factory
 from accel_rl.models import make_model
-from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,17 +38,28 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def compilers() -> None:
+    try:
+        check_compilers(CUDA)
+    except ValueError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
     """Long enough that CUDA graphs are recorded, after two runs of each region, and replayed."""
     captured, eager = Run(name, Capture(CUDA), CUDA), Run(name, EAGER, CUDA)
-    tolerance = {"a2c-bfloat16": 0.25, "ppo": 1e-2}.get(name, 1e-3)  # as without a GPU
+    # As without a GPU, but that there are more places which round to bfloat16.
+    tolerance = {"a2c-bfloat16": 0.5, "ppo": 1e-2}.get(name, 1e-3)
     assert_equal(captured, eager, tolerance=tolerance)
     counters = torch._dynamo.utils.counters
     assert counters["stats"]["unique_graphs"] == 3
     assert not counters["inductor"]["cudagraph_skips"]
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
 def test_captured_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
     update_without_waiting(Run(name, Capture(CUDA), CUDA), forbidding_waits)
@@ -67,6 +78,7 @@ def update_without_waiting(run: Run, forbidding_waits: Any) -> None:
             run.update(batch, progress=number / len(batches))
 
 
+@pytest.mark.usefixtures("compilers")
 def test_captured_action_server_gives_the_rollouts_of_the_eager_one() -> None:
     """In two groups, whose observations lie at other places in every step."""
 
@@ -76,7 +88,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one() -> None:
         config = SamplerConfig(num_envs=8, num_groups=2, horizon=7)
         found = []
         with (
-            SerialSampler(make_env_factory("catch"), config, seed=1) as sampler,
+            ParallelSampler(make_env_factory("catch"), config, seed=1) as sampler,
             ActionServer(CategoricalAgent(model, capture), sampler, CUDA) as server,
         ):
             for _ in range(4):

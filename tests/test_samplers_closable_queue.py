@@ -205,3 +205,11 @@ def test_waits_end_and_say_what_was_waited_for():
 def test_what_cannot_be_waited_for_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ClosableQueue(3).take(*arguments)
+
+
+@pytest.mark.parametrize("wait", [float("nan"), -1, None])
+def test_what_cannot_be_waited_for_cannot_be_in_putting_either(wait: Any) -> None:
+    queue = ClosableQueue[Item](3)
+    with pytest.raises(ValueError, match=f"timeout_seconds is {wait}; it must be"):
+        queue.put([(0, 0)], wait)
+    assert len(queue) == 0

@@ -49,7 +49,9 @@ class ClosableQueue(Generic[Item]):
         Raises:
             QueueClosed: it was closed; items for which there was no room before are not in it.
             TimeoutError: likewise; there was no room for so long.
+            ValueError: ``timeout_seconds`` is no number of at least 0.
         """
+        _check_wait(timeout_seconds)
         first = 0
         while first < len(items):
             with self._changed:
@@ -74,11 +76,9 @@ class ClosableQueue(Generic[Item]):
                 at least 0.
         """
         check_kind("int", least=least)
-        check_kind("float", timeout_seconds=timeout_seconds)
         if least < 0:
             raise ValueError(f"least is {least}; it must be at least 0")
-        if not timeout_seconds >= 0:  # nor is NaN
-            raise ValueError(f"timeout_seconds is {timeout_seconds}; it must be at least 0")
+        _check_wait(timeout_seconds)
         with self._changed:
             self._wait(
                 lambda: self._total >= max(least, 1) or len(self._items) == self._capacity,
@@ -114,3 +114,9 @@ class ClosableQueue(Generic[Item]):
                     f"the training queue has been {state} for {timeout_seconds:g} s "
                     f"({len(self._items)} of {self._capacity} segments)"
                 )
+
+
+def _check_wait(timeout_seconds: float) -> None:
+    check_kind("float", timeout_seconds=timeout_seconds)
+    if not timeout_seconds >= 0:  # nor is NaN
+        raise ValueError(f"timeout_seconds is {timeout_seconds}; it must be at least 0")

@@ -151,7 +151,8 @@ class WorkerPool:
             for g in wanted if num_quiet else ():
                 if workers.is_done(g):
                     # A worker died between its work and its count-down: do that for it.
-                    while take(workers.countdown[g]):
+                    countdown = workers.countdown[g]
+                    while countdown is not None and take(countdown):
                         pass
                     os.eventfd_write(workers.ready[g], 1)
                 elif num_quiet > 1 and monotonic() > (workers.deadlines[g] or 0):

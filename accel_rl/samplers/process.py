@@ -56,12 +56,13 @@ class WorkerProcess:
             inherited = Descriptors(
                 theirs[0], report_write, life_read, memory, wake, started, self._states
             )
+            countdown = [each for each in setup.countdown.values() if each is not None]
             self._process = subprocess.Popen(
                 # -P: no module of the working directory may hide one of the standard library.
                 [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
-                pass_fds=[*inherited, *setup.countdown.values(), *setup.ready.values()],
+                pass_fds=[*inherited, *countdown, *setup.ready.values()],
             )
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)

@@ -95,10 +95,8 @@ class Setup(NamedTuple):
     ``niceness``: by how much it yields to the policy, if that runs on the workers' cores.
     ``start_rows[group]`` is the observation row that its first observations go to, or
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
-    go on from instead. ``countdown``
-    and ``ready`` are eventfds for each of its groups: who finds the count-down empty is last and
-    says that the group is ready, so that the server wakes once for a group and not once for a
-    worker. ``make_block`` is `Block`, or has its parameters.
+    go on from instead. ``countdown`` and ``ready``: of each of its groups, for `count_down`.
+    ``make_block`` is `Block`, or has its parameters.
     """
 
     worker: int
@@ -112,7 +110,7 @@ class Setup(NamedTuple):
     niceness: int
     start_rows: list[int]
     states: EnvStates
-    countdown: dict[int, int]
+    countdown: dict[int, int | None]
     ready: dict[int, int]
 
 
@@ -132,12 +130,13 @@ def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     return SharedArrays(Rollout.from_buffer(spec.rollout, buffer), carry, **arrays)
 
 
-def count_down(countdown: int, ready: int) -> None:
+def count_down(countdown: int | None, ready: int) -> None:
     """Take one from ``countdown``; the worker that finds none left says that the group is ready.
 
-    So the server wakes once for a group and not once for each of its workers.
+    So the server wakes once for a group and not once for each of its workers. Both are eventfds.
+    The only worker of a group has no ``countdown``, which saves it a tenth of a step of Catch.
     """
-    if not take(countdown):
+    if countdown is None or not take(countdown):
         os.eventfd_write(ready, 1)
 
 

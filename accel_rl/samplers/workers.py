@@ -79,11 +79,15 @@ class Workers:
         self._memory = create_memory(self.spec)
         self.arrays = map_memory(self.spec, self._memory)
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        self.countdown = [os.eventfd(0, flags | os.EFD_SEMAPHORE) for _ in range(G)]
+        self.countdown = [
+            os.eventfd(0, flags | os.EFD_SEMAPHORE) if len(members) > 1 else None
+            for members in self.members
+        ]
         self.ready = [os.eventfd(0, flags) for _ in range(G)]
         self._wake = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(W)]
         self.started = os.eventfd(0, flags)
-        self._descriptors = [*self.countdown, *self.ready, *self._wake, self.started, self._memory]
+        countdown = [each for each in self.countdown if each is not None]
+        self._descriptors = [*countdown, *self.ready, *self._wake, self.started, self._memory]
         self._epoll = select.epoll()
         for descriptor in (*self.ready, self.started):
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
@@ -155,8 +159,9 @@ class Workers:
         self.deadlines[group] = monotonic() + timeout
         arrays.command[group] = command
         arrays.row[group] = row
-        if len(members) > 1:
-            os.eventfd_write(self.countdown[group], len(members) - 1)
+        countdown = self.countdown[group]
+        if countdown is not None:
+            os.eventfd_write(countdown, len(members) - 1)
         # Last: a worker that is awake may carry the order out before it is woken.
         arrays.sequence[group] += 1
         for worker in members:

@@ -8,7 +8,7 @@ import torch
 
 from accel_rl.agents import CategoricalAgent
 from accel_rl.algos import GA3C, GA3CConfig, Samples
-from accel_rl.algos.ga3c import ga3c_loss, importance_weights
+from accel_rl.algos.ga3c import ga3c_loss, importance_ratios
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
 
@@ -20,14 +20,14 @@ def test_loss_equals_slow_version(floors: bool, scale: float, is_weighted: bool)
     rng = np.random.default_rng(0)
     logits, value = rng.normal(size=(30, 4)) * 8, rng.normal(size=30)
     action, return_ = rng.integers(4, size=30), rng.normal(size=30)
-    importance = rng.uniform(0, 2, size=30) if is_weighted else np.ones(30)
+    ratio = rng.uniform(0, 2, size=30) if is_weighted else np.ones(30)
     eps = 1e-3  # large enough to matter
     policy = squares = entropy = 0.0
     for i in range(30):
         weights = [math.exp(z) for z in logits[i]]
         pi = [w / sum(weights) for w in weights]
         logs = [math.log(max(p, eps) if floors else p + eps) for p in pi]
-        policy -= scale * importance[i] * (return_[i] - value[i]) * logs[action[i]]
+        policy -= scale * ratio[i] * (return_[i] - value[i]) * logs[action[i]]
         squares += scale * (return_[i] - value[i]) ** 2
         entropy -= scale * sum(p * each for p, each in zip(pi, logs, strict=True))
     loss = ga3c_loss(
@@ -39,7 +39,7 @@ def test_loss_equals_slow_version(floors: bool, scale: float, is_weighted: bool)
         entropy_coefficient=0.01,
         log_eps=eps,
         floors=floors,
-        importance=torch.from_numpy(importance) if is_weighted else None,
+        ratio=torch.from_numpy(ratio) if is_weighted else None,
     )
     expected = (policy + 0.5 * squares - 0.01 * entropy, policy, squares, entropy)
     assert [each.item() for each in loss] == pytest.approx(expected, rel=1e-12)
@@ -77,11 +77,13 @@ def test_loss_refuses_other_shapes() -> None:
         )
 
 
-def test_importance_weights_by_hand() -> None:
+def test_importance_ratios_by_hand() -> None:
     logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]], requires_grad=True)
-    found = importance_weights(logits, torch.tensor([1, 0]), torch.tensor([0.25, 0.5]), 2.0)
+    found = importance_ratios(logits, torch.tensor([1, 0]), torch.tensor([0.25, 0.5]), 2.0)
     assert found.tolist() == pytest.approx([2.0, 0.5])  # 0.75 / 0.25, at most 2; 0.25 / 0.5
     assert not found.requires_grad
+    with pytest.raises(ValueError, match="expected \\[N\\] with N = 2"):
+        importance_ratios(logits, torch.tensor([1, 0]), torch.ones(2, 1), 2.0)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -89,7 +91,7 @@ def test_importance_weights_by_hand() -> None:
 def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(
     reduction: str, limit: float | None
 ) -> None:
-    config = GA3CConfig(lr=0.1, reduction=reduction, max_importance_weight=limit)  # type: ignore[arg-type]
+    config = GA3CConfig(lr=0.1, reduction=reduction, max_importance_ratio=limit)  # type: ignore[arg-type]
     torch.manual_seed(0)
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
@@ -105,13 +107,13 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(
     probability = output.logits.softmax(1)
     log = (probability + 1e-6).log()
     advantage = (batch.return_ - output.value).detach()
-    importance = torch.ones(7)
+    weight = torch.ones(7)
     if limit is not None:
         for i, action in enumerate(batch.action.tolist()):
-            ratio = probability[i, action].item() / batch.probability[i].item()
-            importance[i] = min(ratio, limit)
-        assert 0 < (importance == limit).sum() < 7
-    each = -importance * advantage * log[torch.arange(7), batch.action]
+            ratio = probability[i, action].item() / batch.behaviour_probability[i].item()
+            weight[i] = min(ratio, limit)
+        assert 0 < (weight == limit).sum() < 7
+    each = -weight * advantage * log[torch.arange(7), batch.action]
     each = each + 0.5 * (batch.return_ - output.value) ** 2 + 0.01 * (probability * log).sum(1)
     loss = each.sum() if reduction == "sum" else each.mean()
     gradients = torch.autograd.grad(loss, list(model.parameters()))

@@ -293,7 +293,7 @@ def test_full_training_queue_holds_the_agents_back():
         ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\) for \d observ"),
         ({"value": lambda n, m: np.full(n + m, np.nan)}, "values that are not finite"),
         (
-            {"probability": lambda n, m: np.ones(n + 1)},
+            {"behaviour_probability": lambda n, m: np.ones(n + 1)},
             r"probabilities of shape \(\d,\) for \d obs",
         ),
         ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\) for \d observ"),

@@ -61,7 +61,7 @@ def probability_of(version: np.ndarray | int, columns: np.ndarray) -> np.ndarray
 def as_tuples(segment: Segment) -> list[tuple]:
     fields = (segment.observation, segment.action, segment.return_, segment.version)
     told = probability_of(segment.version, segment.observation[:, 1] // 1000)
-    assert segment.probability.tolist() == told.tolist()
+    assert segment.behaviour_probability.tolist() == told.tolist()
     return list(zip(*(field.tolist() for field in fields), strict=True))
 
 

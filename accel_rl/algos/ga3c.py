@@ -52,10 +52,10 @@ class GA3CConfig(LearnerConfig):
     """of the loss over a batch's samples"""
     log_eps: float = 1e-6
     """added to probabilities in logarithms"""
-    max_importance_weight: float | None = None
+    max_importance_ratio: float | None = None
     """against the policy lag: the policy loss of a sample is multiplied by the probability of its
-    action divided by that with which it was chosen, this at most; none: it is not, as in the
-    paper"""
+    action divided by that with which it was chosen (in float32, whatever the precision), this at
+    most; none: it is not, as in the paper"""
     rmsprop_decay: float = 0.99
     """of the running mean of squared gradients, for each update"""
     rmsprop_eps: float = 0.1
@@ -89,7 +89,7 @@ class GA3CConfig(LearnerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive = ("lr", "rmsprop_eps", "log_eps", "tuner_interval_seconds")
-        require(self, "above 0", lambda value: value > 0, *positive, "max_importance_weight")
+        require(self, "above 0", lambda value: value > 0, *positive, "max_importance_ratio")
         counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
         require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
         threads = ("num_predictors", "num_trainers")
@@ -115,7 +115,7 @@ class Samples(NamedTuple):
     observation: Tensor  # [N, ...]
     action: Tensor  # [N] int64
     return_: Tensor  # [N] float32
-    probability: Tensor | None = None  # [N] float32, of the action when it was chosen
+    behaviour_probability: Tensor | None = None  # [N] float32, with which they were chosen
 
 
 def ga3c_loss(
@@ -128,7 +128,7 @@ def ga3c_loss(
     log_eps: float,
     *,
     floors: bool,
-    importance: Tensor | None = None,
+    ratio: Tensor | None = None,
 ) -> A2CLoss:
     """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
 
@@ -139,17 +139,17 @@ def ga3c_loss(
 
     ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
     ``weight``: ``[N]`` float, constants; a ``weight`` of ones gives sums, of 1/N means.
-    ``importance``: ``[N]`` float, constants, by which the terms of ``policy`` are multiplied.
+    ``ratio``: ``[N]`` float, constants, by which the terms of ``policy`` are multiplied.
     """
     N = len(output.logits)
-    importance = torch.ones_like(weight) if importance is None else importance
-    if any(x.shape != (N,) for x in (output.value, action, return_, weight, importance)):
+    ratio = torch.ones_like(weight) if ratio is None else ratio
+    if any(x.shape != (N,) for x in (output.value, action, return_, weight, ratio)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     pi = output.logits.softmax(1)
     log_pi = (pi.clamp(min=log_eps) if floors else pi + log_eps).log()
     advantage = (return_ - output.value).detach()
     log_prob = log_pi.gather(1, action.unsqueeze(1)).squeeze(1)
-    policy = -(weight * importance * advantage * log_prob).sum()
+    policy = -(weight * ratio * advantage * log_prob).sum()
     value = (weight * (return_ - output.value).square()).sum()
     entropy = -(weight * (pi * log_pi).sum(1)).sum()
     total = policy + value_coefficient * value - entropy_coefficient * entropy
@@ -157,14 +157,18 @@ def ga3c_loss(
 
 
 @torch.no_grad()
-def importance_weights(logits: Tensor, action: Tensor, probability: Tensor, limit: float) -> Tensor:
-    """``min(pi(action) / probability, limit)``, ``[N]``.
+def importance_ratios(
+    logits: Tensor, action: Tensor, behaviour_probability: Tensor, limit: float
+) -> Tensor:
+    """``min(pi(action) / mu(action), limit)``, ``[N]``.
 
-    ``logits``: ``[N, A]``, of ``pi``. ``action``: ``[N]`` int64. ``probability``: ``[N]``, with
-    which it was chosen.
+    ``logits``: ``[N, A]``, of ``pi``. ``action``: ``[N]`` int64, drawn from ``mu`` with
+    ``behaviour_probability``, ``[N]`` float.
     """
-    now = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
-    return (now / probability).clamp(max=limit)
+    if action.shape != logits.shape[:1] or behaviour_probability.shape != action.shape:
+        raise ValueError(f"expected [N] with N = {len(logits)} in all arguments but the logits")
+    pi = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
+    return (pi / behaviour_probability).clamp(max=limit)
 
 
 _METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
@@ -200,11 +204,12 @@ class GA3C:
         output = evaluate(self._agent, batch.observation, config.precision)
         scale = 1.0 if config.reduction == "sum" else 1.0 / N
         weight = torch.full_like(batch.return_, scale)
-        limit = config.max_importance_weight
-        importance = None
+        limit = config.max_importance_ratio
+        ratio = None
         if limit is not None:
-            assert batch.probability is not None
-            importance = importance_weights(output.logits, batch.action, batch.probability, limit)
+            mu = batch.behaviour_probability
+            assert mu is not None
+            ratio = importance_ratios(output.logits, batch.action, mu, limit)
 
         def loss_of(weight: Tensor) -> A2CLoss:
             return ga3c_loss(
@@ -216,7 +221,7 @@ class GA3C:
                 config.entropy_coefficient,
                 config.log_eps,
                 floors=config.compatibility,
-                importance=importance,
+                ratio=ratio,
             )
 
         loss, half = loss_of(weight), None

@@ -47,14 +47,14 @@ class Prediction(NamedTuple):
     """``n`` actions and ``n + m`` values, by parameters of this version.
 
     ``transfer_seconds``: of the time it took, that for starting copies to a device.
-    ``probability``: of each action, for `Segment.probability`; None: it is not asked for.
+    ``behaviour_probability``: of each action, for `Segment`; None: it is not asked for.
     """
 
     action: NDArray[np.int64]  # [n]
     value: NDArray[np.float32]  # [n + m]
     version: int
     transfer_seconds: float = 0.0
-    probability: NDArray[np.float32] | None = None  # [n]
+    behaviour_probability: NDArray[np.float32] | None = None  # [n]
 
 
 QueuedPolicy = Callable[[NDArray[Any], NDArray[np.float64]], Prediction]
@@ -315,7 +315,7 @@ class QueuedSampler:
         n, m = len(taken.columns), len(taken.final)
         action = np.empty(n, np.int64)
         write_actions(action, prediction.action, self.env_spec.num_actions)
-        probability = prediction.probability
+        probability = prediction.behaviour_probability
         if probability is not None:
             probability = check_values(probability, n, "probabilities")
         segments = self._segments.cut(taken, check_values(prediction.value, n + m))

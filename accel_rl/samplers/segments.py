@@ -22,15 +22,16 @@ class Segment(NamedTuple):
     """``L`` steps in a row of one environment, with their n-step returns; its `len` is ``L``.
 
     ``return_``: rewards up to the end of the segment and, unless the episode terminated there, the
-    value that the policy gave the observation behind it, all discounted. ``probability``: of each
-    action when it was chosen; NaN where the policy does not tell.
+    value that the policy gave the observation behind it, all discounted.
+    ``behaviour_probability``: with which each action was chosen; NaN where the policy does not
+    tell.
     """
 
     observation: NDArray[Any]  # [L, ...]
     action: NDArray[np.int64]  # [L]
     return_: NDArray[np.float32]  # [L]
     version: NDArray[np.int64]  # [L], of the parameters that acted
-    probability: NDArray[np.float32]  # [L]
+    behaviour_probability: NDArray[np.float32]  # [L]
 
     def __len__(self) -> int:
         return len(self.action)

@@ -68,6 +68,7 @@ class QueueThreads:
         self._versions = versions
         self._sampler = sampler
         self._device = device
+        self._keeps_probability = learner.config.max_importance_ratio is not None
         # That of the model; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
@@ -172,8 +173,7 @@ class QueueThreads:
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        asks = self._learner.config.max_importance_weight is not None
-        policy = partial(predict, agent, exchange, self._device, asks)
+        policy = partial(predict, agent, exchange, self._device, self._keeps_probability)
         with closing(exchange):
             while not stop.is_set():
                 self._sampler.serve(policy)
@@ -192,7 +192,7 @@ class QueueThreads:
                 num_queued = len(queue)
                 began = perf_counter()
                 exchange.pull()
-                metrics = learner.update(_batch(segments, self._device), self.progress())
+                metrics = learner.update(self._batch(segments), self.progress())
                 lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
                 with self._lock:
                     done = self.trainings
@@ -202,6 +202,17 @@ class QueueThreads:
                     done.queued += num_queued
                     done.lags[lag] += 1
                     done.metrics.append(metrics)
+
+    def _batch(self, segments: list[Segment]) -> Samples:
+        """One after the other."""
+        fields = [
+            [segment.observation for segment in segments],
+            [segment.action for segment in segments],
+            [segment.return_ for segment in segments],
+        ]
+        if self._keeps_probability:
+            fields.append([segment.behaviour_probability for segment in segments])
+        return Samples(*(_to_device(np.concatenate(each), self._device) for each in fields))
 
 
 @torch.inference_mode()
@@ -224,22 +235,11 @@ def predict(
     output = agent.evaluate(inputs[0])
     logits = output.logits[: len(uniform)]
     action = sample_categorical(logits, inputs[1])
+    value = output.value.cpu().numpy()  # waits for the device
     probability = None
     if tells_probability:
         probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1).cpu().numpy()
-    value = output.value.cpu().numpy()  # waits for the device
     return Prediction(action.cpu().numpy(), value, exchange.version, moved - began, probability)
-
-
-def _batch(segments: list[Segment], device: torch.device) -> Samples:
-    """One after the other."""
-    fields = (
-        [segment.observation for segment in segments],
-        [segment.action for segment in segments],
-        [segment.return_ for segment in segments],
-        [segment.probability for segment in segments],
-    )
-    return Samples(*(_to_device(np.concatenate(each), device) for each in fields))
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -54,8 +54,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network runs; auto: the GPU if there is one"""
     capture: Literal["off", "on", "auto"] = "off"
-    """on: acting, losses and update rules are compiled at the start, which takes a minute or more,
-    and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other options allow it. Off as
+    """on: acting, losses and the update rule of a single learner are compiled at the start, which
+    takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other options allow it. Off as
     long as it has run on no GPU"""
     gpus: int | None = None
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there

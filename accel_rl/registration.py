@@ -23,7 +23,7 @@ def register(memory: Tensor, device: torch.device) -> None:
     with torch.cuda.device(device):
         error = _cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
         try:
-            torch.cuda.check_error(error)
+            torch.cuda.check_error(int(error))  # of the enum it would not tell the number
         except RuntimeError as told:
             with suppress(RuntimeError):  # CUDA tells it again at the next kernel, whatever that is
                 torch.zeros(1, device=device)

@@ -112,6 +112,15 @@ def test_projection_of_one_case_equals_hand_computed() -> None:
     torch.testing.assert_close(found, torch.tensor([[0.1, 0.1 + 0.3 + 0.25, 0.25]]))
 
 
+def test_projection_in_float32_keeps_the_mass() -> None:
+    """The distance of two atoms far from 0 is known to fewer digits than that of all."""
+    support = torch.linspace(-10, 10, 51)
+    reward, logits = tensors((N,), (N, 51))
+    probability = logits.float().softmax(1)
+    found = project(reward.float(), torch.full((N,), 0.99), probability, support)
+    torch.testing.assert_close(found.sum(1), torch.ones(N), atol=5e-7, rtol=0)
+
+
 def test_categorical_loss_and_priority_equal_slow_version() -> None:
     logits, target_logits = tensors((N, A, K), (N, K))
     target = target_logits.softmax(1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from captured_learners import CONFIGS, Run, assert_equal, rollouts
+from torch.torch_version import TorchVersion
 
 from accel_rl.agents import CategoricalAgent
 from accel_rl.algos.two_learners import TwoLearners
@@ -123,6 +124,14 @@ def test_missing_compiler_is_said_before_anything_starts(
         make_capture(config, CPU)
     monkeypatch.setenv("CC", str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="a C compiler"):
+        check_compilers(torch.device("cuda"))
+
+
+def test_capture_on_a_gpu_needs_a_torch_that_records_acting_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.1+cu128"))
+    with pytest.raises(ValueError, match=r"capturing on cuda needs torch 2.11 or newer"):
         check_compilers(torch.device("cuda"))
 
 

@@ -1,7 +1,9 @@
 """What a run does where its GPU, or another learner's, is not as it should be; without a GPU."""
 
 import dataclasses
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.samplers import ActionServer
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.devices import check_same_processors
+from accel_rl.training.devices import all_have_own_gpus, check_same_processors
 from accel_rl.training.loop import RunError, train
 
 
@@ -82,3 +84,24 @@ def test_learners_in_step_need_processors_of_one_kind(
         ValueError, match=r"learner 0 computes on .*, and learner 2 on another kind"
     ):
         check_same_processors(config, first)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "agreed"), [((2, 2), True), ((1, 2), False), ((2, 1), False), ((0, 2), False)]
+)
+def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
+    num_gpus: tuple[int, int], agreed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines with two learners each, one thread for each learner."""
+    store, config = HashStore(), make_config(tmp_path)
+    machine = threading.local()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: machine.num_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: machine.num_gpus)
+
+    def ask(rank: int) -> bool:
+        machine.num_gpus = num_gpus[rank // 2]
+        ranks = Ranks(rank, 4, local_rank=rank % 2, local_size=2)
+        return all_have_own_gpus(config, Team(ranks, store, 5.0))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(4))) == [agreed] * 4

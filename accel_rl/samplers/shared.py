@@ -134,7 +134,7 @@ def count_down(countdown: int | None, ready: int) -> None:
     """Take one from ``countdown``; the worker that finds none left says that the group is ready.
 
     So the server wakes once for a group and not once for each of its workers. Both are eventfds.
-    The only worker of a group has no ``countdown``, which saves it a tenth of a step of Catch.
+    The only worker of a group has no ``countdown``.
     """
     if countdown is None or not take(countdown):
         os.eventfd_write(ready, 1)

@@ -55,8 +55,8 @@ class TrainConfig:
     """where the network runs; auto: the GPU if there is one"""
     capture: Literal["off", "on", "auto"] = "off"
     """on: acting, losses and the update rule of a single learner are compiled at the start, which
-    takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other options allow it. Off as
-    long as it has run on no GPU"""
+    takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other
+    options allow it. Off as long as it has run on no GPU"""
     gpus: int | None = None
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
     is one; 0: none"""

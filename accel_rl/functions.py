@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import sysconfig
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 FAILURES = (Exception, SystemExit)
 """of code that is not ours: where that calls sys.exit(), a run is to say so, not to end quietly"""
 _FOLDERS = frozenset("/\\")
+_OURS = str(Path(__file__).parent)
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def find_function(option: str, path: str) -> Callable[..., Any]:
@@ -60,3 +65,16 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
             f"{option}={value}: the module {name} cannot be imported: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the user's own code that ``error`` came through, in brackets.
+
+    Of a library where there is none of theirs; empty where it came through our code alone.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    foreign = [each for each in frames if not each.filename.startswith((_OURS, "<"))]
+    theirs = [each for each in foreign if not each.filename.startswith(_LIBRARIES)]
+    for frame in (theirs or foreign)[-1:]:
+        return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return ""

@@ -295,3 +295,12 @@ def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
     for seed in (0, 1):
         tree = OmegaConf.load(folder / "runs" / f"catch-a2c-{seed}" / "config.yaml")
         assert (tree.total_steps, tree.seed, tree.serial) == (160, seed, True)
+
+
+def test_home_directory_may_be_a_tilde_also_where_the_shell_leaves_it(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, "env: catch\n")
+    config = parse_arguments(["config=~/my.yaml", "run_dir=~/runs/1"])
+    assert (config.env, config.run_dir) == ("catch", f"{tmp_path}/runs/1")

@@ -1,10 +1,11 @@
 """Functions of the user's own, by name."""
 
 import json
+import re
 
 import pytest
 
-from accel_rl.functions import find_function
+from accel_rl.functions import find_function, place_of
 
 
 @pytest.mark.parametrize(("path", "file"), [("json:Net", json.__file__), ("sys:Net", "built in")])
@@ -31,3 +32,23 @@ def test_what_names_no_function_is_told_what_to_write(path, message, tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):
         find_function("model", path)
+
+
+def test_place_of_an_error_is_the_last_line_of_the_user_s_own() -> None:
+    def broken() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError) as info:
+        broken()
+    line = broken.__code__.co_firstlineno + 1
+    assert place_of(info.value) == f" ({__file__}, line {line}, in broken)"
+
+
+def test_place_of_an_error_within_a_library_is_there_and_of_ours_nowhere() -> None:
+    """As it is where we call a library, and nothing of the user's."""
+    with pytest.raises(ValueError) as info:
+        json.loads("{")
+    assert info.value.__traceback__ is not None
+    within = info.value.with_traceback(info.value.__traceback__.tb_next)
+    assert re.fullmatch(r" \(.*json.decoder.py, line \d+, in raw_decode\)", place_of(within))
+    assert place_of(ValueError("not raised")) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from accel_rl.functions import place_of
+
 
 class EnvError(ValueError):
     """An environment raised an error, or broke what it had promised.
@@ -12,4 +14,5 @@ class EnvError(ValueError):
 
 def env_failure(name: str, call: str, error: BaseException) -> EnvError:
     """The error to raise ``from error`` when environment ``name`` raised it in ``call``."""
-    return EnvError(f"environment {name} failed in {call}: {type(error).__name__}: {error}")
+    what = f"{type(error).__name__}: {error}{place_of(error)}"
+    return EnvError(f"environment {name} failed in {call}: {what}")

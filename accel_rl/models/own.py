@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,12 +21,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from accel_rl.functions import FAILURES, find_function
+from accel_rl.functions import FAILURES, find_function, place_of
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import QModel
-
-_NOT_THEIRS = (str(Path(torch.__file__).parent), __file__)
-"""files whose lines say nothing about where the user's code failed"""
 
 
 class _Form(NamedTuple):
@@ -317,16 +312,8 @@ def _call(path: str, what: str, call: Callable[[], Any]) -> Any:
         return call()
     except FAILURES as error:
         raise ValueError(
-            f"model={path}: {what} failed: {type(error).__name__}: {error}{_place(error)}"
+            f"model={path}: {what} failed: {type(error).__name__}: {error}{place_of(error)}"
         ) from error
-
-
-def _place(error: BaseException) -> str:
-    """The last line of the user's own code that the error came through, in brackets."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_NOT_THEIRS):
-            return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
-    return ""
 
 
 def _describe(result: object) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment
-from accel_rl.functions import FAILURES
+from accel_rl.envs.errors import EnvError
+from accel_rl.functions import FAILURES, place_of
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.errors import SamplerError
 
@@ -95,6 +96,8 @@ class Steps:
 
 def env_failure(env: Environment, index: int, call: str, error: BaseException) -> SamplerError:
     """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
-    return SamplerError(
-        f"environment {index} ({env.spec.name}) failed in {call}: {type(error).__name__}: {error}"
-    )
+    name = env.spec.name
+    what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
+    if isinstance(error, EnvError):  # which says the rest
+        what = str(error).removeprefix(f"environment {name} ")
+    return SamplerError(f"environment {index} ({name}) {what}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -207,7 +208,8 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"{argument!r} is not of the form key=value; --help lists the keys")
         if key in given:
             raise ValueError(f"{key} is given twice")
-        given[key] = text
+        # As a shell does where it sees a path, of which not every one does behind key=.
+        given[key] = os.path.expanduser(text) if text.startswith("~") else text
     return given
 
 

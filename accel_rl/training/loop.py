@@ -48,7 +48,7 @@ from accel_rl.training.run_directory import (
     write_config,
 )
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.torch_threads import sampling_threads
+from accel_rl.training.torch_threads import is_forked, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -309,11 +309,25 @@ def _notices(
         )
     if config.lstm and config.sampler.horizon == 1:
         notices.append("lstm=true with horizon=1 hardly learns what to remember; use a longer one")
+    if is_forked():
+        notices.append(
+            "this process was forked, so torch computes in one thread; start it by spawn for more"
+        )
+    if _counts_states(parts):
+        notices.append(
+            f"observations of {config.env} are single integers, which the network takes as they "
+            f"are; where they only name states, wrap it in gymnasium.wrappers.FlattenObservation"
+        )
     if computes_bfloat16_slowly(config, parts.device):
         notices.append(
             "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
         )
     return notices
+
+
+def _counts_states(parts: Parts) -> bool:
+    spec = parts.sampler.env_spec
+    return spec.observation_shape == () and spec.observation_dtype.kind in "iu"
 
 
 def _is_stuck(error: BaseException | None, team: Team) -> bool:

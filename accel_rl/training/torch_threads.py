@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
+import multiprocessing.context
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from accel_rl.topology import available_cpus, cpu_quota
+
+_forked_pids: set[int] = set()
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(after_in_child=lambda: _forked_pids.add(os.getpid()))
+
+
+def is_forked() -> bool:
+    """Whether this process is a fork of one that may have computed with torch's threads.
+
+    They are not there in it, and it would wait for them for ever.
+    """
+    process = multiprocessing.current_process()
+    return os.getpid() in _forked_pids or isinstance(process, multiprocessing.context.ForkProcess)
 
 
 @contextmanager
@@ -47,5 +62,7 @@ def use_half_the_cpus() -> None:
 
 
 def _num_cpus() -> int:
-    """Or what the quota pays for."""
+    """Or what the quota pays for; one in a fork."""
+    if is_forked():
+        return 1
     return max(1, int(min(len(available_cpus()), cpu_quota() or math.inf)))

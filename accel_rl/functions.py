@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from typing import Any
 FAILURES = (Exception, SystemExit)
 """of code that is not ours: where that calls sys.exit(), a run is to say so, not to end quietly"""
 _FOLDERS = frozenset("/\\")
-_OURS = str(Path(__file__).parent)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_LIBRARIES = tuple(
+    {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")}
+)
 
 
 def find_function(option: str, path: str) -> Callable[..., Any]:

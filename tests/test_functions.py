@@ -1,10 +1,13 @@
 """Functions of the user's own, by name."""
 
 import json
+import os
 import re
+import runpy
 
 import pytest
 
+from accel_rl import functions
 from accel_rl.functions import find_function, place_of
 
 
@@ -42,6 +45,14 @@ def test_place_of_an_error_is_the_last_line_of_the_user_s_own() -> None:
         broken()
     line = broken.__code__.co_firstlineno + 1
     assert place_of(info.value) == f" ({__file__}, line {line}, in broken)"
+
+
+def test_place_beside_our_package_is_not_within_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(functions, "_OURS", f"{tmp_path}/accel_rl{os.sep}")
+    (tmp_path / "accel_rl_mine.py").write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as info:
+        runpy.run_path(str(tmp_path / "accel_rl_mine.py"))
+    assert place_of(info.value) == f" ({tmp_path}/accel_rl_mine.py, line 1, in <module>)"
 
 
 def test_place_of_an_error_within_a_library_is_there_and_of_ours_nowhere() -> None:

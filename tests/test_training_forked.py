@@ -19,6 +19,8 @@ torch.set_num_threads(2)
 process = multiprocessing.get_context(sys.argv[1]).Process(target=child)
 if __name__ == "__main__":
     process.start()
+    process.join(60)
+    process.kill()  # one that hangs would outlive this process
     process.join()
     sys.exit(process.exitcode)
 """

@@ -34,7 +34,7 @@ from accel_rl.samplers.stepping import EnvStates
 
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
-_WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each, in this process
+_WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each here, at most
 
 
 class Workers:

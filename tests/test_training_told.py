@@ -1,0 +1,68 @@
+"""What a run says of the environment that it was given."""
+
+import io
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from rich.console import Console
+
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import RunError, train
+
+
+class Broken(gymnasium.Env):
+    action_space = Discrete(2)
+    observation_space = Box(0, 1, (3,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        raise KeyError("lost")
+
+
+class States(Broken):
+    observation_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 1.0, True, False, {}
+
+
+class Vectors(States):
+    observation_space = Box(0, 3, (1,), np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.int64), {}
+
+    def step(self, action):
+        return np.zeros(1, np.int64), 1.0, True, False, {}
+
+
+def run(name: str, run_dir: Path) -> str:
+    options = ["serial=true", "total_steps=80", "decorrelation_steps=0", f"run_dir={run_dir}"]
+    console = Console(file=io.StringIO(), width=1_000)
+    train(parse_arguments([f"env=test_training_told:{name}", *options]), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("States", True), ("Vectors", False)])
+def test_observations_that_are_single_integers_are_pointed_out(
+    name: str, is_told: bool, tmp_path: Path
+) -> None:
+    said = run(name, tmp_path / "run")
+    assert (f"{name} are single integers, which the network takes as they are" in said) == is_told
+
+
+def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:
+    line = Broken.step.__code__.co_firstlineno + 1
+    with pytest.raises(RunError) as info:
+        run("Broken", tmp_path / "run")
+    first = str(info.value).partition("\n")[0]
+    what = f"failed in step: KeyError: 'lost' ({__file__}, line {line}, in step)"
+    assert first == f"environment 0 (test_training_told:Broken) {what}"

@@ -106,4 +106,5 @@ _PLAIN: dict[str, tuple[tuple[type, ...], str]] = {
     "float": ((float, int, np.floating, np.integer), "a number"),
     "bool": ((bool, np.bool_), "True or False"),
     "str": ((str,), "text"),
+    "int | str": ((int, np.integer, str), "an integer or text"),
 }

@@ -16,7 +16,7 @@ from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
 from accel_rl.training.play import PlayOptions, play
-from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
+from accel_rl.training.saved_run import find_checkpoint, load_agent, load_policy, read_config
 
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"
@@ -77,7 +77,7 @@ def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(catch: Path) -> Non
         with kind(factory, config, seed=3) as sampler:
             actions.append([sampler.collect(policy).action.copy() for _ in range(3)])
     with SerialSampler(factory, config, seed=3) as sampler:
-        agent, _ = load_agent(latest_checkpoint(catch), read_config(catch), sampler.env_spec, CPU)
+        agent, _ = load_agent(find_checkpoint(catch), read_config(catch), sampler.env_spec, CPU)
         with ActionServer(agent, sampler, CPU) as server:
             actions.append([sampler.collect(server).action.copy() for _ in range(3)])
     assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])

@@ -9,9 +9,16 @@ import torch
 
 from accel_rl.__main__ import main
 from accel_rl.training import evaluation
-from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.checkpoint import best_path, list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.evaluation import lacks_last_evaluation, make_evaluation_sampler
+from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
+from accel_rl.training.evaluation import (
+    Evaluator,
+    lacks_last_evaluation,
+    make_evaluation_sampler,
+)
+from accel_rl.training.saved_run import load_policy
+from accel_rl.training.stopping import StopRequest
 from accel_rl.training.sweep.plan import is_finished, plan_runs
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
@@ -56,3 +63,67 @@ def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) 
     seeds = np.random.SeedSequence(0)
     with make_evaluation_sampler(config, 2, seeds, torch.device("cpu"), serial=False) as sampler:
         assert {cpu for cpus in sampler.plan.worker_cpus for cpu in cpus} == {own}
+
+
+class Scripted:
+    """Evaluations that are made, but whose scores are ``scores``, and which policies had them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
+        self.policies: list[tuple[int, dict[str, torch.Tensor]]] = []
+        play = Evaluator.evaluate
+
+        def evaluate(evaluator: Evaluator, steps: int, stop: StopRequest) -> dict[str, float]:
+            state = evaluator._agents[""].model.state_dict()
+            self.policies.append((steps, {name: each.clone() for name, each in state.items()}))
+            score = scores[min(len(self.policies), len(scores)) - 1]
+            return play(evaluator, steps, stop) | {"episode_return_raw_mean": score}
+
+        monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+
+    def check(self, run_dir: Path, number: int, score: float) -> None:
+        """That evaluation's policy is what was kept."""
+        steps, parameters = self.policies[number]
+        saved = load_checkpoint(best_path(run_dir))
+        assert (saved["counts"]["steps"], saved["score"]) == (steps, score)
+        assert saved["learner"]["parameters"].keys() == parameters.keys()
+        for name, found in saved["learner"]["parameters"].items():
+            assert torch.equal(found, parameters[name])
+
+
+def test_policy_of_the_best_evaluation_is_kept(tmp_path, monkeypatch) -> None:
+    """Also where the run goes on; a score of no game is none, and an equal one no better."""
+    scripted = Scripted(monkeypatch, [np.nan, -2.0, 3.0, 1.0, 3.0])
+    run_dir = tmp_path / "run"
+    options = SMALL | EVALUATED | {"total_steps": "600"}
+    arguments = [f"{key}={value}" for key, value in options.items()]
+    assert main([*arguments, f"run_dir={run_dir}"]) == 0
+    assert not best_path(run_dir).exists()
+    with pytest.raises(ValueError, match="keeps none; a run keeps that of its best evaluation"):
+        load_policy(run_dir, "best")
+    assert main([f"resume={run_dir}", "total_steps=1600"]) == 0
+    scripted.check(run_dir, 2, 3.0)
+    assert main([f"resume={run_dir}", "total_steps=2600"]) == 0
+    assert len(scripted.policies) == 5
+    scripted.check(run_dir, 2, 3.0)
+    small = EvaluateOptions(checkpoint="best", num_steps=20, num_envs=2, serial=True)
+    assert evaluate_run(run_dir, small).checkpoint_steps == scripted.policies[2][0]
+
+
+def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) -> None:
+    scripted = Scripted(monkeypatch, [1.0])
+    run_dir = tmp_path / "run"
+    options = {"algo": "ga3c", "env": "catch", "model": "mlp", "tuner": "false", "num_envs": "4"}
+    arguments = [f"{key}={value}" for key, value in (options | EVALUATED).items()]
+    assert main([*arguments, f"run_dir={run_dir}", "total_steps=600"]) == 0
+    scripted.check(run_dir, 0, 1.0)
+
+
+def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    arguments = [f"{key}={value}" for key, value in (SMALL | EVALUATED).items()]
+    assert main([*arguments, f"run_dir={run_dir}"]) == 0
+    best_path(run_dir).write_bytes(b"")
+    assert main([f"resume={run_dir}", "total_steps=2000"]) == 0
+    assert load_checkpoint(best_path(run_dir))["counts"]["steps"] > 1000
+    with pytest.raises(ValueError, match="checkpoint=worst is no number of steps; give one, or b"):
+        load_policy(run_dir, "worst")

@@ -15,7 +15,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.run_directory import write_config
-from accel_rl.training.saved_run import latest_checkpoint, load_agent, load_policy, read_config
+from accel_rl.training.saved_run import find_checkpoint, load_agent, load_policy, read_config
 
 
 def saved(config: TrainConfig, run_dir: Path) -> Path:
@@ -109,25 +109,25 @@ def test_broken_or_foreign_config_is_refused(text: bytes, message: str, tmp_path
 
 def test_checkpoint_is_the_last_or_the_one_asked_for(tmp_path) -> None:
     first, last = (save_checkpoint(tmp_path, steps, {}, num_kept=3) for steps in (80, 1200))
-    assert latest_checkpoint(tmp_path) == last
-    assert latest_checkpoint(tmp_path, 80) == first
+    assert find_checkpoint(tmp_path) == last
+    assert find_checkpoint(tmp_path, 80) == first
 
 
 def test_run_without_checkpoints_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="has no checkpoint yet"):
-        latest_checkpoint(tmp_path)
+        find_checkpoint(tmp_path)
 
 
 def test_checkpoint_that_is_not_there_is_refused_with_those_that_are(tmp_path) -> None:
     for steps in (0, 1200):
         save_checkpoint(tmp_path, steps, {}, num_kept=3)
     with pytest.raises(ValueError, match=r"no checkpoint of step 80; there are 0, 1200$"):
-        latest_checkpoint(tmp_path, 80)
+        find_checkpoint(tmp_path, 80)
 
 
 def test_agent_is_loaded_without_reading_a_saved_replay(tmp_path, monkeypatch) -> None:
     run_dir = trained(tmp_path / "run", *SMALL_DQN, "env=catch", "save_replay=true")
-    path, config = latest_checkpoint(run_dir), read_config(run_dir)
+    path, config = find_checkpoint(run_dir), read_config(run_dir)
     assert "replay" in load_checkpoint(path)["algorithm"]
     loads = mock.Mock(wraps=torch.load)
     monkeypatch.setattr(torch, "load", loads)
@@ -180,7 +180,7 @@ def test_policy_in_a_sampler_gives_the_rollout_of_the_agent(algo: list[str], tmp
         with kind(factory, config, seed=3) as sampler:
             actions.append(sampler.collect(policy).action.copy())
     cpu = torch.device("cpu")
-    path = latest_checkpoint(run_dir)
+    path = find_checkpoint(run_dir)
     with SerialSampler(factory, config, seed=3) as sampler:
         agent, _ = load_agent(path, read_config(run_dir), sampler.env_spec, cpu)
         with ActionServer(agent, sampler, cpu) as server:

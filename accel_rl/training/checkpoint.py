@@ -13,17 +13,23 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
   policy remembers of their environments, or None.
+
+``checkpoints/best.pt``, where a run evaluates, is the policy of its best evaluation: ``format``,
+``counts`` (steps), ``score``, and of ``learner`` the ``parameters``. No run goes on from it.
 """
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
+from torch import Tensor
 
 from accel_rl.training.files import write_whole
 
@@ -53,6 +59,30 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
         old.unlink()
     _delete_old_parts(run_dir)
     return path
+
+
+def best_path(run_dir: Path) -> Path:
+    """Where the policy of the best evaluation lies."""
+    return run_dir / "checkpoints" / "best.pt"
+
+
+def save_if_best(run_dir: Path, steps: int, score: float, parameters: Mapping[str, Tensor]) -> bool:
+    """Keeps ``parameters`` where ``score`` is above that of what was kept before, if any.
+
+    ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept. Returns whether it
+    was. What cannot be read is replaced.
+
+    Raises:
+        OSError: it could not be written; what was there before is untouched.
+    """
+    path, before = best_path(run_dir), -math.inf
+    with suppress(OSError, ValueError):
+        before = load_checkpoint(path, mapped=True)["score"]
+    if not score > before:
+        return False
+    policy = {"learner": {"parameters": dict(parameters)}}
+    _write(path, {"counts": {"steps": steps}, "score": score, **policy})
+    return True
 
 
 def part_path(run_dir: Path, steps: int, rank: int) -> Path:

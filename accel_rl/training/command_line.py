@@ -304,7 +304,7 @@ def _value(option: Option, text: str) -> object:
         return [part for part in text.strip("[]").split(",") if part]
     if bool in kinds and text not in ("0", "1") and _is_integer(text):
         raise ValidationError("OmegaConf would take it for true")
-    if int in kinds and text.count("e") + text.count(".") > 0:
+    if int in kinds and (str in kinds or text.count("e") + text.count(".") > 0):
         return _number(text)
     return text
 

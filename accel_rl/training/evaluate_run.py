@@ -31,7 +31,7 @@ from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
 from accel_rl.training.metrics import info_means
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.saved_run import latest_checkpoint, load_agent, read_config
+from accel_rl.training.saved_run import find_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
 
 
@@ -43,8 +43,9 @@ class EvaluateOptions:
         ValueError: a count is out of range.
     """
 
-    checkpoint: int | None = None
-    """steps after which the checkpoint to play was written; none: the last one"""
+    checkpoint: int | str | None = None
+    """steps after which the checkpoint to play was written; best: that of the run's best
+    evaluation; none: the last one"""
     num_steps: int = 125_000
     """steps of all environments together; a game that has begun is played to its end"""
     num_envs: int = 16
@@ -127,7 +128,7 @@ def evaluate_run(
     """
     run_dir = Path(run_dir)
     config = read_config(run_dir)
-    checkpoint = latest_checkpoint(run_dir, options.checkpoint)
+    checkpoint = find_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)

@@ -21,7 +21,7 @@ from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.movie import SUFFIXES, film
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.saved_run import SavedPolicy, latest_checkpoint, load_agent, read_config
+from accel_rl.training.saved_run import SavedPolicy, find_checkpoint, load_agent, read_config
 from accel_rl.training.torch_threads import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
@@ -36,8 +36,9 @@ class PlayOptions:
         ValueError: a count is out of range.
     """
 
-    checkpoint: int | None = None
-    """steps after which the checkpoint to play was written; none: the last one"""
+    checkpoint: int | str | None = None
+    """steps after which the checkpoint to play was written; best: that of the run's best
+    evaluation; none: the last one"""
     max_steps: int = MAX_STEPS
     """steps after which the film ends, be the game over or not"""
     seed: int = 0
@@ -86,7 +87,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     """
     run_dir = Path(run_dir)
     config = read_config(run_dir)
-    checkpoint = latest_checkpoint(run_dir, options.checkpoint)
+    checkpoint = find_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
     pictures: list[NDArray[np.uint8]] = []

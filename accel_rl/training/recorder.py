@@ -16,7 +16,7 @@ from accel_rl.algos.two_learners import PREFIX
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
-from accel_rl.training.checkpoint import save_checkpoint
+from accel_rl.training.checkpoint import save_checkpoint, save_if_best
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import EPISODE_WINDOW, LearnerMetrics, MetricsWriter, Scores
@@ -251,10 +251,18 @@ class Recorder:
             )
 
     def evaluate(self, evaluator: Evaluator, stop: StopRequest) -> None:
-        """An evaluation now, whose time is no training time; a stop cuts it off."""
+        """An evaluation now, whose time is no training time; a stop cuts it off.
+
+        Raises:
+            OSError: its row, or the policy as the best so far, could not be written.
+        """
         began = perf_counter()
         try:
-            self.write_evaluation(evaluator.evaluate(self.steps, stop))
+            row = evaluator.evaluate(self.steps, stop)
+            self.write_evaluation(row)
+            flat = self._exchange.parameters
+            policy = flat.to_named(flat.parameter)
+            save_if_best(self._run_dir, self.steps, row["episode_return_raw_mean"], policy)
         except Interrupted:  # the loop ends, and saves
             pass
         self.pause(perf_counter() - began)

@@ -15,7 +15,7 @@ from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
-from accel_rl.training.saved_run import latest_checkpoint, read_config
+from accel_rl.training.saved_run import find_checkpoint, read_config
 
 CHANGEABLE = {
     "total_steps",
@@ -59,7 +59,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     assert config.resume is not None
     run_dir = Path(config.resume)
     _refuse_changes(read_config(run_dir), config)
-    path = latest_checkpoint(run_dir)
+    path = find_checkpoint(run_dir)
     saved = _load(path, "the run goes on from the one before")
     steps = int(saved["counts"]["steps"])
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):

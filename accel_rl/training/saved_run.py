@@ -20,7 +20,12 @@ from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
 from accel_rl.training.agent import agent_of, factory_of
-from accel_rl.training.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from accel_rl.training.checkpoint import (
+    best_path,
+    checkpoint_path,
+    list_checkpoints,
+    load_checkpoint,
+)
 from accel_rl.training.devices import pick_device
 
 
@@ -124,7 +129,7 @@ class SavedPolicy:
 
 def load_policy(
     run_dir: str | Path,
-    checkpoint: int | None = None,
+    checkpoint: int | str | None = None,
     *,
     greedy: bool = False,
     seed: int = 0,
@@ -132,19 +137,19 @@ def load_policy(
 ) -> SavedPolicy:
     """What the run in ``run_dir`` has learned, for use in one's own programs.
 
-    ``checkpoint``: steps after which it was saved; None: the last one. ``greedy``: it takes the
-    most probable action, in Q-learning that of the largest value; otherwise it acts as in
-    evaluations. ``seed``: of the actions for arrays of observations.
+    ``checkpoint``: steps after which it was saved; "best": that of the run's best evaluation; None:
+    the last one. ``greedy``: it takes the most probable action, in Q-learning that of the largest
+    value; otherwise it acts as in evaluations. ``seed``: of the actions for arrays of observations.
 
     Raises:
         ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
             made here, there is no such device, or another argument is of the wrong type.
     """
-    check_kind("int | None", checkpoint=checkpoint)
+    check_kind("int | str | None", checkpoint=checkpoint)
     check_kind("bool", greedy=greedy)
     check_seed(seed)
     config = read_config(run_dir)
-    path = latest_checkpoint(Path(run_dir), checkpoint)
+    path = find_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
     spec = probe_spec(factory_of(config))
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
@@ -197,24 +202,34 @@ def read_config(run_dir: str | Path) -> TrainConfig:
     return config
 
 
-def latest_checkpoint(run_dir: Path, steps: int | None = None) -> Path:
-    """The last checkpoint of the run in ``run_dir``, or the one after ``steps`` steps.
+def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
+    """A checkpoint of the run in ``run_dir``: after how many steps, the ``"best"`` or the last.
 
     Raises:
         ValueError: there is none; the message lists those that there are.
     """
+    if which == "best":
+        best = best_path(run_dir)
+        if not best.exists():
+            raise ValueError(
+                f"checkpoint=best: {run_dir} keeps none; a run keeps that of its best evaluation "
+                "where evaluation_interval asks for evaluations and one has finished a game"
+            )
+        return best
+    if isinstance(which, str):
+        raise ValueError(f"checkpoint={which} is no number of steps; give one, or best")
     there = list_checkpoints(run_dir)
     if not there:
         raise ValueError(
             f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
             "and at its end; one that failed before that can only be begun anew"
         )
-    if steps is None:
+    if which is None:
         return there[-1]
-    path = checkpoint_path(run_dir, steps)
+    path = checkpoint_path(run_dir, which)
     if path not in there:
         known = ", ".join(each.stem.removeprefix("steps_").lstrip("0") or "0" for each in there)
-        raise ValueError(f"{run_dir} has no checkpoint of step {steps}; there are {known}")
+        raise ValueError(f"{run_dir} has no checkpoint of step {which}; there are {known}")
     return path
 
 

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from accel_rl.__main__ import main
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.compare import interval_half_width, make_groups, read_curve
 from accel_rl.training.plot import PlotOptions, plot, scores_table, style_axes
@@ -255,7 +256,7 @@ def shown(groups: Any, axis: Any) -> str:
 
 def test_table_tells_final_scores(tmp_path) -> None:
     runs = three_seeds(tmp_path)
-    text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))), "steps")
+    text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))).groups, "steps")
     assert "0, 1, 2  10,000   2.00  -0.48 to 4.48  1.00 to 3.00" in text
     assert "95 %, Student's t over the runs" in text
 
@@ -263,7 +264,7 @@ def test_table_tells_final_scores(tmp_path) -> None:
 def test_table_of_one_run_has_no_interval(tmp_path) -> None:
     runs = three_seeds(tmp_path)[:1]
     options = PlotOptions(out=str(tmp_path / "out.png"), x="minutes")
-    text = shown(plot(runs, options), "minutes")
+    text = shown(plot(runs, options).groups, "minutes")
     assert "5.0   1.00  needs 2 runs" in text
 
 
@@ -288,6 +289,19 @@ def test_run_without_a_score_yet_is_refused(metrics: str | None, tmp_path) -> No
         (run_dir / "metrics.csv").write_text(metrics)
     with pytest.raises(ValueError, match=r"has no finished game in its metrics\.csv yet"):
         read_curve(run_dir, "steps")
+
+
+def test_runs_without_a_score_yet_are_left_out_and_named(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [saved(tmp_path / name, {1: NAN}, f"seed={i}") for i, name in enumerate("ab")]
+    with pytest.raises(ValueError, match="has no finished game"):
+        plot(runs, PlotOptions())
+    runs.append(saved(tmp_path / "c", {1: 2.0}, "seed=2"))
+    for order in (runs, runs[::-1]):
+        (group,), without_value = plot(order, PlotOptions(overwrite=True))
+        assert (group.seeds, {*without_value}) == ((2,), {*runs[:2]})
+    assert main(["plot", *map(str, runs), "overwrite=true"]) == 0
+    assert capsys.readouterr().err == "left out, since there is no finished game yet: a, b\n"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_column_is_averaged_over_the_seeds(tmp_path) -> None:
         saved(tmp_path / f"{seed}", f"seed={seed}", entropy=[NAN, 1.0, end])
         for seed, end in enumerate((3.0, 5.0))
     ]
-    (group,) = plot(runs, PlotOptions(what="entropy", out=str(tmp_path / "out.png")))
+    (group,) = plot(runs, PlotOptions(what="entropy", out=str(tmp_path / "out.png"))).groups
     assert (group.seeds, group.x[0], group.x[-1]) == ((0, 1), 1000, 2000)
     assert (group.mean[0], group.mean[-1]) == (1.0, 4.0)
 
@@ -139,5 +139,5 @@ def test_each_column_of_a_run_can_be_drawn(tmp_path, monkeypatch) -> None:
     assert len(columns) > 20
     for column in columns:
         options = PlotOptions(what=column, out=str(tmp_path / "out.png"), overwrite=True)
-        (group,) = plot([run_dir], options)
+        (group,) = plot([run_dir], options).groups
         assert np.isfinite(group.mean).all()

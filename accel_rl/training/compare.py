@@ -48,6 +48,10 @@ _T = (
 )
 
 
+class NoValueError(ValueError):
+    """A run has no number yet in the column that was asked for."""
+
+
 @dataclass(frozen=True)
 class SavedCurve:
     """One run. ``x``, ``y``: ``[n]``, where the column has a number; the score has none before the
@@ -113,18 +117,25 @@ def read_curve(run_dir: Path, axis: Axis, column: str = SCORE) -> SavedCurve:
     """The curve of ``column`` in ``run_dir``; the run may still be going on.
 
     Raises:
-        ValueError: it is no run, has no such column in its ``metrics.csv``, or no number in it yet.
+        NoValueError: there is no number yet in this column of its ``metrics.csv``.
+        ValueError: it is no run, or has no such column.
     """
     config = read_config(run_dir)
     x_column, unit = COLUMNS[axis]
     rows = read_rows(run_dir / "metrics.csv", x_column, column)
     points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
     if not points:
-        what = "finished game" if column == SCORE else f"value of {column}"
         hint = ", or see whether the environment tells it" * column.startswith("episode_info_")
-        raise ValueError(f"{run_dir} has no {what} in its metrics.csv yet; let it train on{hint}")
+        raise NoValueError(
+            f"{run_dir} has no {name_value(column)} in its metrics.csv yet; let it train on{hint}"
+        )
     x, y = np.array(points).T
     return SavedCurve(run_dir, config, x, y)
+
+
+def name_value(column: str) -> str:
+    """What a run has none of where ``column`` has no number."""
+    return "finished game" if column == SCORE else f"value of {column}"
 
 
 def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:

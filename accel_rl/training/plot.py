@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -22,6 +22,7 @@ from accel_rl.training.compare import (
     SCORE,
     Axis,
     Group,
+    NoValueError,
     check_column,
     format_x,
     make_groups,
@@ -77,7 +78,14 @@ class PlotOptions:
         return SCORE if self.what == "scores" else self.what
 
 
-def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> list[Group]:
+class Plotted(NamedTuple):
+    """What a picture shows. ``without_value``: runs that have no number yet to draw."""
+
+    groups: list[Group]
+    without_value: list[Path]
+
+
+def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
     """Draws the mean curve of each group of runs that differ in the seed alone: of their scores, or
     of the column that ``options.what`` names.
 
@@ -86,8 +94,8 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> list[Group]:
     drawn from three runs on. Each environment has a panel of its own.
 
     Raises:
-        ValueError: a run cannot be read, has no such column or no value in it yet, a run is named
-            twice, or ``out`` is in the way.
+        ValueError: a run cannot be read or has no such column, none has a value in it yet, a run is
+            named twice, or ``out`` is in the way.
         OSError: ``out`` could not be written.
     """
     runs = [Path(run_dir) for run_dir in run_dirs]
@@ -95,11 +103,18 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> list[Group]:
     column = options.column
     if column != SCORE:
         check_column(runs, column, tuple(_FILES))
-    curves = [read_curve(run, options.x, column) for run in runs]
+    curves, without_value = [], []
+    for run in runs:
+        try:
+            curves.append(read_curve(run, options.x, column))
+        except NoValueError:
+            if run == runs[-1] and not curves:
+                raise
+            without_value.append(run)
     groups = make_groups(curves, options.x, column)
     check_output(options.path, (".png",), overwrite=options.overwrite)
     write_whole(options.path, _draw(groups, options.x, column))
-    return groups
+    return Plotted(groups, without_value)
 
 
 def check_named(run_dirs: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_entry, override, split, wants_help
+from accel_rl.training.compare import name_value
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
 from accel_rl.training.malloc import tune_malloc
@@ -57,15 +58,12 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     if name == "plot":
         plot_options, _ = override(PlotOptions(), given)
         if plot_options.what not in NEEDED:
-            groups = plot(runs, plot_options)
+            groups, without_value = plot(runs, plot_options)
             x, column = plot_options.x, plot_options.column
             console.print(scores_table(groups, x, console.width, column))
-            if left_out := [run for group in groups for run in group.left_out]:
-                names = ", ".join(run.name for run in left_out)
-                print(
-                    f"left out, since newer runs have the same options and seed: {names}",
-                    file=sys.stderr,
-                )
+            older = [run for group in groups for run in group.left_out]
+            _tell_left_out("newer runs have the same options and seed", older)
+            _tell_left_out(f"there is no {name_value(column)} yet", without_value)
         else:
             plot_measurements(runs, plot_options)
         _tell(console, f"written: {plot_options.path}")
@@ -91,6 +89,12 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
 def _tell(console: Console, words: str) -> None:
     """One line as it is, which is not broken."""
     console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell_left_out(why: str, runs: Sequence[Path]) -> None:
+    if runs:
+        names = ", ".join(run.name for run in runs)
+        print(f"left out, since {why}: {names}", file=sys.stderr)
 
 
 def _names_run(argument: str) -> bool:

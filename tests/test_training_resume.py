@@ -249,6 +249,17 @@ def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_pa
     _refuse_changes(store, changed)
 
 
+def test_whether_checkpoints_hold_the_replay_may_change(with_replay: Path, tmp_path) -> None:
+    """Off, the one that was saved is still loaded; on, there is none to load yet."""
+    run_dir = shutil.copytree(with_replay, tmp_path / "run")
+    assert run(f"resume={run_dir}", "total_steps=960", "save_replay=false").updates == 230
+    assert "replay" not in last_checkpoint(run_dir)["algorithm"]
+    resumed = run(f"resume={run_dir}", "total_steps=1920", "save_replay=true")
+    assert resumed.updates == 230 + 230  # learning began again after 960 + 500 steps
+    assert "goes on after 960 steps with an empty" in (run_dir / "train.log").read_text()
+    assert "replay" in last_checkpoint(run_dir)["algorithm"]
+
+
 def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, monkeypatch) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
     go_through, loaded = loop._go_through, []

@@ -147,15 +147,15 @@ class DQN:
             restore(self._generator, state["generator"])
         self._measurements.set_state(state)
         self._steps = state["steps"]
-        if self.config.save_replay and "begin" in state:
-            self._begin, self._num_updates = state["begin"], state["num_updates"]
-            self._learning_steps = state["learning_steps"]
-        else:
-            self._begin = self._steps + self.config.min_steps
         if "replay" in state:
             self.replay.set_state(state["replay"])
             if self._priorities is not None:
                 self._priorities.set_state(state["priorities"])
+        if self.replay.num_stored and "begin" in state:  # its own, or the first learner's
+            self._begin, self._num_updates = state["begin"], state["num_updates"]
+            self._learning_steps = state["learning_steps"]
+        else:
+            self._begin = self._steps + self.config.min_steps
         self._set_epsilon()
 
     def update(

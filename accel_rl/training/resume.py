@@ -37,6 +37,7 @@ CHANGEABLE = {
     "parallel.learner_timeout_seconds",
     "parallel.on_learner_failure",
     "learner.replay_device",
+    "learner.save_replay",
     "learner.num_predictors",
     "learner.num_trainers",
     "learner.max_agents",

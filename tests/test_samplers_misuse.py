@@ -1,5 +1,8 @@
 """Samplers that are used in a way that cannot work say what to do instead."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import gymnasium
 import numpy as np
 import pytest
@@ -33,6 +36,29 @@ def test_a_sampler_that_an_error_of_the_policy_closed_says_so(kind):
     message = r"closed by an error in an earlier collect \(ZeroDivisionError: .*make another one"
     with pytest.raises(SamplerError, match=message):
         sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
+def test_a_sampler_collects_one_rollout_at_a_time(kind):
+    message = "collect was called while this sampler is in another collect"
+    with kind(ToyEnv, CONFIG) as sampler:
+        begun, may_go_on = threading.Event(), threading.Event()
+
+        def wait(step) -> np.ndarray:
+            begun.set()
+            assert may_go_on.wait(60)
+            return zeros(step)
+
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(sampler.collect, wait)
+            assert begun.wait(60)
+            with pytest.raises(SamplerError, match=message):
+                sampler.collect(zeros)
+            may_go_on.set()
+            assert first.result(60) is sampler.rollout
+        sampler.collect(zeros)  # nothing has happened to it
+        with pytest.raises(SamplerError, match=message):
+            sampler.collect(lambda _: sampler.collect(zeros))
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])

@@ -1,5 +1,9 @@
 """What goes wrong while sampling."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
 
 class SamplerError(RuntimeError):
     """A sampler cannot go on, or is used out of turn; the message says why and what to do."""
@@ -26,6 +30,20 @@ def not_running(ended_by: str) -> SamplerError:
     return SamplerError(
         f"this sampler was closed by an error in an earlier collect ({ended_by}); make another one"
     )
+
+
+@contextmanager
+def one_at_a_time(collecting: Lock) -> Iterator[None]:
+    """Raises SamplerError where a sampler is collecting already."""
+    if not collecting.acquire(blocking=False):
+        raise SamplerError(
+            "collect was called while this sampler is in another collect, whose policy or another "
+            "thread has called it; use another sampler there"
+        )
+    try:
+        yield
+    finally:
+        collecting.release()
 
 
 def name_error(error: BaseException) -> str:

@@ -7,6 +7,7 @@ al. 2017, arXiv:1705.04862).
 
 from __future__ import annotations
 
+from threading import Lock
 from time import perf_counter
 from typing import Self
 
@@ -24,7 +25,7 @@ from accel_rl.samplers.base import (
 )
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error, not_running
+from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
 from accel_rl.samplers.layout import ALONE, plan_workers
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
@@ -74,6 +75,7 @@ class ParallelSampler:
         )
         self.is_running = False
         self._ended_by = ""
+        self._collecting = Lock()
         self._waiting = self._in_policy = 0.0
 
     def start(self, state: SamplerState | None = None) -> None:
@@ -96,21 +98,22 @@ class ParallelSampler:
         An error in between, the policy's own included, closes the sampler.
 
         Raises:
-            SamplerError: not started, or closed.
+            SamplerError: not started, or closed, or in another ``collect``.
             ValueError: the policy is no function, or returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
-        if not self.is_running:
-            raise not_running(self._ended_by)
-        check_policy(policy)
-        try:
-            with rotation(self._cores) as move_on:
-                self._collect(policy, move_on)
-        except BaseException as error:
-            self._ended_by = name_error(error)
-            self.close()
-            raise
-        return self.rollout
+        with one_at_a_time(self._collecting):
+            if not self.is_running:
+                raise not_running(self._ended_by)
+            check_policy(policy)
+            try:
+                with rotation(self._cores) as move_on:
+                    self._collect(policy, move_on)
+            except BaseException as error:
+                self._ended_by = name_error(error)
+                self.close()
+                raise
+            return self.rollout
 
     def _collect(self, policy: Policy, move_on: MoveOn) -> None:
         rollout, pool, T = self.rollout, self._pool, self.config.horizon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from time import perf_counter
 from typing import Self
 
@@ -22,7 +23,7 @@ from accel_rl.samplers.base import (
 )
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error, not_running
+from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
 from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise, check_distinct
@@ -59,6 +60,7 @@ class SerialSampler:
         self._block: Block | None = None
         self._is_closed = False
         self._ended_by = ""
+        self._collecting = Lock()
         self._generation = 0
         self._simulating = self._in_policy = 0.0
 
@@ -97,18 +99,19 @@ class SerialSampler:
         An error in between, the policy's own included, closes the sampler.
 
         Raises:
-            SamplerError: not started, or closed.
+            SamplerError: not started, or closed, or in another ``collect``.
             ValueError: the policy is no function, or returned something else than valid actions.
         """
-        if self._block is None:
-            raise not_running(self._ended_by)
-        check_policy(policy)
-        try:
-            return self._collect(policy, self._block)
-        except BaseException as error:
-            self._ended_by = name_error(error)
-            self.close()
-            raise
+        with one_at_a_time(self._collecting):
+            if self._block is None:
+                raise not_running(self._ended_by)
+            check_policy(policy)
+            try:
+                return self._collect(policy, self._block)
+            except BaseException as error:
+                self._ended_by = name_error(error)
+                self.close()
+                raise
 
     def _collect(self, policy: Policy, block: Block) -> Rollout:
         rollout = self.rollout

@@ -11,7 +11,7 @@ from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
-from accel_rl.training.checkpoint import PART, load_checkpoint, part_path
+from accel_rl.training.checkpoint import PART, list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.options import format_value, list_options
@@ -61,7 +61,13 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     run_dir = Path(config.resume)
     _refuse_changes(read_config(run_dir), config)
     path = find_checkpoint(run_dir)
-    saved = _load(path, "the run goes on from the one before")
+    has_others = len(list_checkpoints(run_dir)) > 1
+    saved = _load(
+        path,
+        "delete it, and the run goes on from the one before"
+        if has_others
+        else "there is no other, so begin a new run",
+    )
     steps = int(saved["counts"]["steps"])
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
@@ -81,11 +87,11 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
-    part = _load(own_part, "environments start new episodes")
+    part = _load(own_part, "delete it, and environments start new episodes")
     return {**saved, **{name: part.get(name) for name in PART}}
 
 
-def _load(path: Path, without_it: str) -> dict[str, Any]:
+def _load(path: Path, if_broken: str) -> dict[str, Any]:
     try:
         return load_checkpoint(path, mapped=True)
     except OSError as error:
@@ -93,7 +99,7 @@ def _load(path: Path, without_it: str) -> dict[str, Any]:
     except ValueError as error:
         if "broken" not in str(error):
             raise
-        raise ValueError(f"{error}; delete it, and {without_it}") from error
+        raise ValueError(f"{error}; {if_broken}") from error
 
 
 def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:

@@ -1,0 +1,115 @@
+"""Runs that cannot go on: one clear message why, and everything stays as it was."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from saved_runs import quiet, trained
+
+from accel_rl.parallel import Ranks
+from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import RunError, train
+from accel_rl.training.resume import load_last
+from accel_rl.training.run_directory import hold
+
+
+def resume(run_dir: Path, *arguments: str) -> None:
+    train(parse_arguments([f"resume={run_dir}", *arguments]), quiet())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    options = ("total_steps=4000", "checkpoint_interval=2000", "log_interval=600")
+    return trained(tmp_path_factory.mktemp("runs") / "run", "env=catch", *options)
+
+
+def damage(run_dir: Path, what: str) -> None:
+    *others, last = list_checkpoints(run_dir)
+    if what == "the only one cut off":
+        for other in others:
+            other.unlink()
+    if what.endswith("cut off"):
+        last.write_bytes(last.read_bytes()[:1000])
+    elif what == "another format":
+        torch.save({"format": 1}, last)
+    elif what == "foreign":
+        torch.save([1, 2], last)
+    elif what == "no checkpoint":
+        shutil.rmtree(run_dir / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    "what, options, message",
+    [
+        ("cut off", (), "or a broken one.*delete it, and the run goes on from the one before"),
+        ("the only one cut off", (), "a broken one.*; there is no other, so begin a new run"),
+        ("another format", (), r"of another version of accel_rl \(format 1"),
+        ("foreign", (), "is not a checkpoint of accel_rl"),
+        ("no checkpoint", (), "checkpoint"),
+        (
+            "",
+            (),
+            "has taken 4,000 steps, all that total_steps=4000 asks for; .* larger total_steps",
+        ),
+        ("", ("lr=0.1",), "learner.lr=0.1 cannot be given with resume=.*begun with none"),
+        ("", ("env=pong",), "env=pong cannot be given with resume=.*begun with catch"),
+        ("", ("algo=a2c",), "algo=a2c cannot be given with resume="),
+        ("", ("run_dir=x",), "run_dir=x cannot be given with resume="),
+        ("", ("total_steeps=1",), "did you mean total_steps"),
+    ],
+)
+def test_run_that_cannot_go_on_says_why_and_stays_as_it_is(
+    what: str, options: tuple[str, ...], message: str, finished: Path, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    damage(run_dir, what)
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
+    with pytest.raises(ValueError, match=message):
+        resume(run_dir, *options)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "steps\nx\n"])
+def test_metrics_of_something_else_are_named_and_the_config_stays(
+    text: str, finished: Path, tmp_path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    (run_dir / "metrics.csv").write_text(text)
+    with pytest.raises(RunError, match=r"metrics\.csv is no table of metrics"):
+        resume(run_dir, "total_steps=5000")
+    same = ("config.yaml", "learning_curve.png")
+    assert all((run_dir / name).read_bytes() == (finished / name).read_bytes() for name in same)
+
+
+@pytest.mark.parametrize("sync, is_kept", [("all_reduce", False), ("store", True)])
+def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
+    sync: str, is_kept: bool, finished: Path, tmp_path, monkeypatch
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir)
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    torch.save(saved | {"num_learners": 2, "parts": {1: 4000}}, list_checkpoints(run_dir)[-1])
+    monkeypatch.setattr("accel_rl.training.resume._refuse_changes", lambda before, config: None)
+    config = parse_arguments([f"resume={run_dir}", "total_steps=5000", f"sync={sync}"])
+    first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))
+    assert (first["sampler"] is not None) == is_kept
+    assert second["sampler"] is None
+    part_path(run_dir, 4000, 1).write_bytes(b"cut off")
+    with pytest.raises(ValueError, match=r"broken one.* delete it, and environments start new"):
+        load_last(config, Ranks(1, 2, 1, 2))
+
+
+def test_directory_that_is_no_run_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        resume(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        resume(tmp_path)
+
+
+def test_run_that_is_going_on_cannot_be_resumed(finished: Path) -> None:
+    with hold(finished), pytest.raises(ValueError, match="another process trains in it"):
+        resume(finished, "total_steps=5000")

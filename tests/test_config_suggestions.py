@@ -70,6 +70,13 @@ def test_other_wrong_values_are_not(argument: str) -> None:
     assert "it must be" in answer(argument) and "sweep" not in answer(argument)
 
 
+@pytest.mark.parametrize(
+    ("name", "suggestion"), [("PPO", "ppo or appo"), ("Rainbow", "rainbow or eps_rainbow")]
+)
+def test_preset_in_other_letters_gives_ours(name: str, suggestion: str) -> None:
+    assert answer(f"algo={name}") == f"did you mean {suggestion}?"
+
+
 def test_resume_must_name_a_run() -> None:
     assert answer("resume=") == "name one, or leave it out"
 

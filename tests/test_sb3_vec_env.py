@@ -172,6 +172,8 @@ def test_vector_environment_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make("catch", **options)
+    with pytest.raises(ValueError, match="env is 'CartPole-v1'; it must be a VectorEnv, as in Vec"):
+        SB3VecEnv("CartPole-v1")  # type: ignore[arg-type]
 
 
 def test_actions_count_from_0_wherever_the_space_starts() -> None:

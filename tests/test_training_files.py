@@ -12,6 +12,7 @@ import pytest
 import torch
 from saved_runs import quiet, trained
 
+from accel_rl.__main__ import main
 from accel_rl.config import TrainConfig
 from accel_rl.training.checkpoint import (
     list_checkpoints,
@@ -21,7 +22,7 @@ from accel_rl.training.checkpoint import (
     save_part,
 )
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.files import write_whole
+from accel_rl.training.files import explain, write_whole
 from accel_rl.training.loop import train
 from accel_rl.training.run_directory import log_to, make_run_directory
 
@@ -30,6 +31,9 @@ NOW = datetime(2026, 3, 4, 5, 6, 7)
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+SUFFIXES = {"evaluate": "json", "play": "gif", "plot": "png"}
 
 
 def fail_with(code: int):
@@ -45,6 +49,35 @@ def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None
     write_whole(path, b"second", durable=True)
     assert path.read_bytes() == b"second"
     assert names(tmp_path) == ["curve.png"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "full", "a"), "cannot write a: full; free some space there, or go"),
+        (OSError(errno.EACCES, "denied", "a"), "a: denied; change that, or go"),
+        (BlockingIOError("all taken"), "BlockingIOError: all taken"),
+    ],
+)
+def test_what_the_disk_fails_with_is_told_with_what_to_do(error: OSError, text: str) -> None:
+    assert explain(error, "go") == text
+
+
+@pytest.mark.parametrize("tool", ["evaluate", "play", "plot", "sweep"])
+def test_tools_that_cannot_write_say_so_in_a_sentence(
+    tool: str, tmp_path, monkeypatch, capsys
+) -> None:
+    """To the results of a run, or a sweep's plan."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["algo=a2c", "env=catch", "sweep_dir=out"]
+    if tool != "sweep":
+        arguments = [str(trained(tmp_path / "run", "env=catch")), f"out=out.{SUFFIXES[tool]}"]
+    steps = {"evaluate": ["num_steps=20", "serial=true"], "play": ["max_steps=20"]}
+    monkeypatch.setattr("pathlib.Path.replace", fail_with(errno.ENOSPC))
+    assert main([tool, *arguments, *steps.get(tool, [])]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: cannot write out")
+    assert said.endswith(f"{'sweep_dir' if tool == 'sweep' else 'by out=PATH'}\n")
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])

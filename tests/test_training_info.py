@@ -173,3 +173,7 @@ def test_environment_that_takes_no_keys_is_refused_before_anything_is_made(
     with pytest.raises(ValueError, match=message):
         trained(tmp_path / "run", f"env={env}", "info_keys=[lives]")
     assert not (tmp_path / "run").exists()
+
+
+def test_keys_may_be_quoted() -> None:
+    assert parse_arguments(["""info_keys=["x", 'y']"""]).info_keys == ("x", "y")

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.vector_env import Array, VectorEnv
+from accel_rl.samplers.wrapped import check_wrapped
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -35,21 +36,12 @@ class SB3VecEnv(VecEnv):
     the next `reset`.
 
     Raises:
-        ValueError: ``env`` is in another mode, has several groups (this steps all of them at once),
-            or gives views.
+        ValueError: ``env`` is no `VectorEnv`, is in another mode, has several groups (this steps
+            all of them at once), or gives views.
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        mode = env.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"the VectorEnv has autoreset_mode={mode}; Stable-Baselines3 needs SAME_STEP"
-            )
-        if len(env.groups) > 1 or not env.copy:
-            raise ValueError(
-                f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; "
-                f"Stable-Baselines3 steps all at once and keeps observations: leave both out"
-            )
+        check_wrapped(env, AutoresetMode.SAME_STEP, "Stable-Baselines3")
         self._env = env
         actions = spaces.Discrete(env.num_actions)  # from 0, as all policies there count
         super().__init__(env.num_envs, env.single_observation_space, actions)

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.vector_env import Array, VectorEnv
+from accel_rl.samplers.wrapped import check_wrapped
 
 try:
     from tensordict import TensorDict, TensorDictBase
@@ -29,19 +30,12 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
     environments.
 
     Raises:
-        ValueError: ``env`` is in another mode, or has several groups (this steps all of them at
-            once), or gives views.
+        ValueError: ``env`` is no `VectorEnv`, is in another mode, has several groups (this steps
+            all of them at once), or gives views.
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        mode = env.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.DISABLED:
-            raise ValueError(f"the VectorEnv has autoreset_mode={mode}; TorchRL needs DISABLED")
-        if len(env.groups) > 1 or not env.copy:
-            raise ValueError(
-                f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; TorchRL "
-                f"steps all at once and keeps observations: leave both out"
-            )
+        check_wrapped(env, AutoresetMode.DISABLED, "TorchRL")
         B, space = env.num_envs, env.single_observation_space
         super().__init__(batch_size=torch.Size([B]))
         self._env = env

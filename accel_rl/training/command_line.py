@@ -301,7 +301,8 @@ def _value(option: Option, text: str) -> object:
     if type(None) in kinds and text.lower() in ("none", "null"):
         return None
     if any(get_origin(kind) is tuple for kind in kinds):
-        return [part for part in text.strip("[]").split(",") if part]
+        parts = (part.strip(" '\"") for part in text.strip("[]").split(","))
+        return [part for part in parts if part]
     if bool in kinds and text not in ("0", "1") and _is_integer(text):
         raise ValidationError("OmegaConf would take it for true")
     if int in kinds and (str in kinds or text.count("e") + text.count(".") > 0):

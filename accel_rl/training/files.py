@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -18,6 +19,17 @@ def naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = str(path)
         raise
+
+
+def explain(error: OSError, choice: str) -> str:
+    """What the disk has failed with, for people. ``choice``: what else they could do."""
+    if error.filename is None:
+        return f"{type(error).__name__}: {error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"cannot write {error.filename}: {error.strerror}; free some space there, or {choice}"
+        )
+    return f"{error.filename}: {error.strerror}; change that, or {choice}"
 
 
 def write_whole(

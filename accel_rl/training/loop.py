@@ -24,6 +24,7 @@ from accel_rl.training.beginning import begin, load_saved
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
+from accel_rl.training.files import explain
 from accel_rl.training.follower import Follower
 from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
 from accel_rl.training.overlap import LAG
@@ -130,7 +131,7 @@ def train(
                     _LOGGER.info("%s%s", error, who)
                     raise
         except Exception as error:
-            raise RunError(f"{_explain(error)}{who}\n(details: {log})") from error
+            raise RunError(f"{_explain(error, config)}{who}\n(details: {log})") from error
 
 
 def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Parts:
@@ -145,7 +146,7 @@ def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> 
         if isinstance(error, SamplerError | TeamError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise
         # Of the GPU: its memory does not suffice, it is taken, or its driver has failed.
-        raise RunError(_explain(error).partition("\n")[0]) from error
+        raise RunError(_explain(error, config).partition("\n")[0]) from error
 
 
 def _run(
@@ -366,12 +367,10 @@ def _blame(team: Team) -> str:
     return "".join(texts or [f"; learner {rank} does not answer" for rank in silent])
 
 
-def _explain(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return (
-            f"cannot write {error.filename}: {error.strerror}; "
-            "free some space there, or choose another run_dir"
-        )
+def _explain(error: Exception, config: TrainConfig) -> str:
+    if isinstance(error, OSError):
+        is_new = config.resume is None
+        return explain(error, "choose another run_dir" if is_new else "resume a copy elsewhere")
     if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError):
         return str(error)
     return f"{type(error).__name__}: {error}"

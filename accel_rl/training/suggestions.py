@@ -54,8 +54,9 @@ def suggest_option(key: str, options: Mapping[str, Option]) -> str:
 
 def suggest(name: str, known: Sequence[str], likeness: float = 0.6) -> str:
     """Those ``known`` that are spelled like ``name``, or where to find all."""
-    if close := difflib.get_close_matches(name, known, n=3, cutoff=likeness):
-        return _question(close)
+    spelled = {each.lower(): each for each in known}  # PPO for ppo
+    if close := difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=likeness):
+        return _question([spelled[each] for each in close])
     return f"there are {', '.join(known)}" if len(known) < 20 else "--help lists all"
 
 

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
-from accel_rl.training.files import write_whole
+from accel_rl.training.files import explain, write_whole
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
@@ -65,7 +65,9 @@ def sweep(arguments: Sequence[str]) -> int:
                 runs = read_plan(Path(options.resume))
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        choice = "choose another sweep_dir"
+        text = explain(error, choice) if isinstance(error, OSError) else error
+        print(f"error: {text}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:
         print(f"stopped by {interrupted.signal.name} before a run began", file=sys.stderr)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -27,8 +28,10 @@ from accel_rl.algos.returns import discounted_returns
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
+from accel_rl.training.command_line import parse_arguments
 
 CPU = torch.device("cpu")
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 Q_SAMPLER = SamplerConfig(num_envs=8, horizon=4)
 CATCH_DQN = DQNConfig(
@@ -62,55 +65,6 @@ CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
             v_min=-1.5,
             v_max=1.5,
             lr=2e-3,
-        ),
-        Q_SAMPLER,
-    ),
-}
-CARTPOLE: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
-    "a2c": (
-        A2CConfig(
-            lr=3e-3,
-            lr_schedule="linear",
-            gamma=0.98,
-            gae_lambda=0.95,
-            entropy_coefficient=0.0,
-            max_gradient_norm=2.0,
-            rmsprop_decay=0.99,
-            rmsprop_eps=1e-5,
-        ),
-        SamplerConfig(num_envs=8, horizon=8),
-    ),
-    "ppo": (
-        PPOConfig(
-            minibatch_size=256,
-            epochs=10,
-            gamma=0.98,
-            gae_lambda=0.9,
-            entropy_coefficient=0.0,
-            value_coefficient=0.5,
-            max_gradient_norm=0.5,
-            normalize_advantage=True,
-        ),
-        SamplerConfig(num_envs=8, horizon=64),
-    ),
-    "dqn": (
-        DQNConfig(
-            lr=1e-3,
-            optimizer="adam",
-            adam_eps=1e-5,
-            training_intensity=8,
-            batch_size=64,
-            min_steps=1_000,
-            replay_size=50_000,
-            target_update_steps=500,
-            epsilon_final=0.04,
-            epsilon_steps=20_000,
-            epsilon_evaluation=0.0,
-            double=True,
-            n_step=3,
-            lr_schedule="linear",
-            max_gradient_norm=10.0,
-            huber_delta=10.0,
         ),
         Q_SAMPLER,
     ),
@@ -223,11 +177,12 @@ def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("algorithm", CARTPOLE)
-def test_cartpole_is_learned(algorithm: str) -> None:
-    run = Run("CartPole-v1", CARTPOLE[algorithm], seed=0)
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo", "double_dqn"])
+def test_cartpole_is_learned_with_the_options_of_the_example(algorithm: str) -> None:
+    config = parse_arguments([f"config={EXAMPLES}/cartpole_{algorithm}.yaml"])
+    run = Run(config.env, (config.learner, config.sampler), seed=0)
     assert run.mean_return(episodes=50) < 400
-    run.train(steps=200_000 if algorithm in ("a2c", "ppo") else 150_000)
+    run.train(config.total_steps)
     assert run.mean_return(episodes=50) >= 475  # the task's own threshold
 
 

@@ -16,8 +16,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Where a reader would be: the scripts at hand."""
-    (tmp_path / "launch").symlink_to(ROOT / "launch")
+    """Where a reader would be: scripts and examples at hand."""
+    for name in ("launch", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 

@@ -111,7 +111,7 @@ def test_vector_environment_is_reset_with_integers(options: Any, message: str) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"checkpoint": "last"}, "checkpoint is 'last'; it must be an integer, or None"),
+        ({"checkpoint": 0.5}, "checkpoint is 0.5; it must be an integer or text, or None"),
         ({"greedy": "no"}, "greedy is 'no'; it must be True or False"),
         ({"seed": -1}, "seed is -1; it must be at least 0"),
         ({"seed": "a"}, "seed is 'a'; it must be an integer"),

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from accel_rl.algos.a2c import A2CConfig
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.iterate import iterate
@@ -80,7 +81,9 @@ class NoExchange:
     """What the recorder asks an exchange of a learner on its own."""
 
     num_sharing, num_updates = 1, 0
-    parameters = None
+
+    def __init__(self) -> None:
+        self.parameters = FlatParameters(torch.nn.Linear(1, 1))
 
     def take_metrics(self) -> dict[str, float]:
         return {}

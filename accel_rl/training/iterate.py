@@ -31,8 +31,13 @@ def iterate(
     evaluator: Evaluator | None,
     stop: StopRequest,
     team: Team = ALONE,
+    *,
+    is_small: bool = False,
 ) -> None:
-    """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
+    """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for.
+
+    ``is_small``: of `has_small_updates`.
+    """
     shared = _shared(exchange, learner)
     _evaluate_if_due(recorder, evaluator, stop, shared)  # a stop may have cut off the last one
     while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
@@ -40,7 +45,7 @@ def iterate(
         steps = _count_steps(config, recorder, team)
         began = perf_counter()
         recorder.is_learning = True
-        with learning_threads():
+        with learning_threads(is_small=is_small):
             batch = server.finish()
             metrics = learner.update(batch, config.progress(recorder.steps), steps)
         recorder.learning_seconds += perf_counter() - began

@@ -220,7 +220,8 @@ def _go_through(
         return
     collecting = parts.in_turns
     if parts.overlap is None:
-        iterate(config, *collecting, exchange, recorder, evaluator, stop, team)
+        is_small = parts.is_small
+        iterate(config, *collecting, exchange, recorder, evaluator, stop, team, is_small=is_small)
         return
     with contextlib.closing(parts.overlap) as overlap:
         try:

@@ -32,11 +32,17 @@ class Overlap:
 
     ``agent``: that one. It has the parameters of the last `take_over`. On a GPU the thread has a
     stream of its own, which waits for what was enqueued on the current one before `begin`; and the
-    current one waits for it when the result is asked for.
+    current one waits for it when the result is asked for. ``is_small``: of `has_small_updates`.
     """
 
     def __init__(
-        self, agent: AnyAgent, learner: Learner, exchange: Exchange, device: torch.device
+        self,
+        agent: AnyAgent,
+        learner: Learner,
+        exchange: Exchange,
+        device: torch.device,
+        *,
+        is_small: bool = False,
     ) -> None:
         self.agent = copy.deepcopy(agent)
         self._acting = FlatParameters(self.agent.model)
@@ -49,7 +55,7 @@ class Overlap:
         self._device = device
         self._stream = _make_stream(device)
         self._version = self._lag = 0
-        self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device,))
+        self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device, is_small))
 
     def take_over(self, num_rows: int = 0) -> None:
         """Act with the learner's parameters from now on, while it makes no update.
@@ -97,8 +103,11 @@ class Overlap:
             return update()
 
 
-def _prepare_thread(device: torch.device) -> None:
-    use_half_the_cpus()
+def _prepare_thread(device: torch.device, is_small: bool) -> None:
+    if is_small:
+        torch.set_num_threads(1)
+    else:
+        use_half_the_cpus()
     if device.type == "cuda" and device.index is not None:  # else it is the first GPU
         # Each thread has a current device of its own; on leaving a stream torch makes the first GPU
         # current again, and so a context on it, unless it is told.

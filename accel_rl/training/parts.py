@@ -49,6 +49,7 @@ from accel_rl.training.exchanges import PullingServer, make_exchange
 from accel_rl.training.overlap import Overlap
 from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.queue_threads import QueueThreads
+from accel_rl.training.torch_threads import has_small_updates
 
 ALONE = Team(Ranks())
 
@@ -65,6 +66,8 @@ class Parts:
     evaluator: Evaluator | None
     device: torch.device
     overlap: Overlap | None = None
+    is_small: bool = False
+    """of its updates, see `has_small_updates`"""
 
     @property
     def in_turns(self) -> tuple[Sampler, Server, Learner]:
@@ -188,10 +191,13 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
-        overlap = Overlap(agent, learner, exchange, device) if config.overlap else None
+        is_small = has_small_updates(config, exchange.parameters)
+        overlap = None
+        if config.overlap:
+            overlap = Overlap(agent, learner, exchange, device, is_small=is_small)
         server = _make_server(config, agent, overlap, sampler, learner, exchange, device)
         undo.pop_all()
-    return Parts(sampler, server, agent, learner, exchange, evaluator, device, overlap)
+    return Parts(sampler, server, agent, learner, exchange, evaluator, device, overlap, is_small)
 
 
 def _build_queued(

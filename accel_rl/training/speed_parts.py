@@ -161,7 +161,8 @@ class PartsOfOne:
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration
         _, server, learner = self._parts.in_turns
-        with learning_threads(overlaps=self._config.overlap):
+        overlaps, is_small = self._config.overlap, self._parts.is_small
+        with learning_threads(overlaps=overlaps, is_small=is_small):
             learner.update(server.finish(), 0.0, self._steps)
         if self._parts.device.type == "cuda":
             torch.cuda.synchronize(self._parts.device)

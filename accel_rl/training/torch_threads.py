@@ -10,7 +10,14 @@ from contextlib import contextmanager
 
 import torch
 
+from accel_rl.algos import DQNConfig, PPOConfig
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import FlatParameters
 from accel_rl.topology import available_cpus, cpu_quota
+
+_LEAST_SHARED = 2**23
+"""multiplications of an update's forward pass through dense layers. With fewer, threads cost more
+than they save: `update_threads_2cores` in benchmarks/results"""
 
 _forked_pids: set[int] = set()
 if hasattr(os, "register_at_fork"):  # where there are forks
@@ -40,13 +47,30 @@ def sampling_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def has_small_updates(config: TrainConfig, parameters: FlatParameters) -> bool:
+    """Whether an update of the network with ``parameters`` is too little work for several threads.
+
+    That is of dense layers alone, and by sizes, so that it is the same wherever a run goes on.
+    """
+    learner, num_samples = config.learner, config.steps_per_iteration
+    if isinstance(learner, PPOConfig):
+        num_samples = learner.minibatch_size
+    elif isinstance(learner, DQNConfig):
+        num_samples = learner.batch_size
+    is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
+    return is_dense and num_samples * parameters.parameter.numel() < _LEAST_SHARED
+
+
 @contextmanager
-def learning_threads(*, overlaps: bool = False) -> Iterator[None]:
+def learning_threads(*, overlaps: bool = False, is_small: bool = False) -> Iterator[None]:
     """All CPUs within, or what the quota pays for, since simulators wait; one afterwards.
 
-    ``overlaps``: they do not wait, and have half of them.
+    ``overlaps``: they do not wait, and have half of them. ``is_small``: of `has_small_updates`; one
+    within, too.
     """
-    if overlaps:
+    if is_small:
+        torch.set_num_threads(1)
+    elif overlaps:
         use_half_the_cpus()
     else:
         torch.set_num_threads(_num_cpus())

@@ -12,7 +12,15 @@ import psutil
 import pytest
 from toy_envs import FaultyEnv, ToyEnv
 
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
+from accel_rl.samplers import (
+    ParallelSampler,
+    Prediction,
+    QueuedSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    VectorEnv,
+)
 
 CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
 
@@ -48,6 +56,48 @@ def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
     sampler.close()
     assert not worker_pids()
     assert num_descriptors() < before
+
+
+def queued() -> QueuedSampler:
+    sizes = {"most_agents": 2, "max_prediction_batch": 8, "training_queue_size": 99}
+    return QueuedSampler(ToyEnv, replace(CONFIG, num_workers=None), gamma=0.9, **sizes)
+
+
+def predict(observation, uniform) -> Prediction:
+    return Prediction(np.zeros(len(uniform), int), np.zeros(len(observation), np.float32), 0)
+
+
+USES = {
+    "collect": (lambda: ParallelSampler(ToyEnv, CONFIG), lambda it: it.collect(zeros).observation),
+    "step": (lambda: VectorEnv(ToyEnv, 8, seed=0), lambda it: it.step(np.zeros(8, int))[0]),
+    "serve": (queued, lambda it: it.serve(predict)),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
+    make, use = USES[name]
+    samplers = make(), make()
+    for sampler in samplers:
+        sampler.reset() if name == "step" else sampler.start()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with pytest.raises(SamplerError, match=rf"of process {os.getppid()}, .* is a fork; ma"):
+                use(samplers[0])
+            samplers[0].close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    found = [use(sampler) for sampler in samplers for _ in range(3)]
+    if name != "serve":
+        np.testing.assert_array_equal(found[2], found[5])
+    for sampler in samplers:
+        sampler.close()
+    assert not worker_pids()
 
 
 @pytest.mark.parametrize("num_collects", [0, 2])

@@ -178,7 +178,9 @@ class AgentPool:
 
         Raises:
             WorkerError: an agent died or hung and is not to be replaced; the pool is closed then.
+            SamplerError: this process is a fork of that which made them.
         """
+        self._workers.check_open()
         self._settle_dead()
         self._poll(0.0 if self._ready else timeout_seconds)
         if monotonic() - self._checked > _CHECK_SECONDS:

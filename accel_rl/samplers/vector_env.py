@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -157,7 +156,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._to_recv: deque[int] = deque()
         self._is_started = False
         self._needs_reset = np.zeros(num_envs, np.bool_)
-        self._pid = os.getpid()
         self.closed = False
 
     def reset(
@@ -274,7 +272,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._pool.close()
 
     def __del__(self) -> None:
-        if not self.closed and os.getpid() == self._pid:  # a fork's copy does not own the workers
+        if not self.closed:
             self.close()
 
     def _describe(self, probe: Environment) -> None:

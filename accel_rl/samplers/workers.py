@@ -146,7 +146,12 @@ class Workers:
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
     def check_open(self) -> None:
-        """Raises SamplerError if this is closed."""
+        """Raises SamplerError if this is closed, or another process' own."""
+        if os.getpid() != self._pid:
+            raise SamplerError(
+                f"this sampler's workers are those of process {self._pid}, of which this one, "
+                f"{os.getpid()}, is a fork; make another one here"
+            )
         if self.is_closed:
             raise SamplerError("this sampler was closed; make another one")
 
@@ -227,7 +232,10 @@ class Workers:
 
         Calling it again does nothing, or ends what a call that was cut short has left. From another
         thread it waits for the first call; within that, from a signal handler, it returns at once.
+        In a fork of the process that made them it does nothing: they go on.
         """
+        if os.getpid() != self._pid:
+            return
         with self._closing:
             if self._is_ending:
                 return
@@ -254,8 +262,7 @@ class Workers:
             process.close(max(0.0, deadline - monotonic()))
 
     def __del__(self) -> None:
-        # Dropped without `close`; a fork's copy does not own the workers.
-        if getattr(self, "_pid", None) == os.getpid():
+        if hasattr(self, "_pid"):  # dropped without `close`
             self.close(GRACE_SECONDS)
 
 

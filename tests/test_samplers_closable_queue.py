@@ -128,8 +128,20 @@ def test_closed_queue_gives_what_it_holds_and_takes_nothing():
         queue.put([(9, 9)], 1)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
     assert queue.take(4, 1) == [(2, 2)]
-    with pytest.raises(QueueClosed, match="closed and empty"):
+    with pytest.raises(QueueClosed, match=r"this queue is closed and is empty$"):
         queue.take(1, 1)
+
+
+def test_closed_queue_tells_the_first_error_that_closed_it():
+    queue, cause = ClosableQueue[Item](10), ValueError("wrong")
+    queue.close(cause)
+    queue.close(KeyError())
+    text = r"this queue is closed, after an error \(ValueError: wrong\), and "
+    with pytest.raises(QueueClosed, match=text + "takes nothing more") as putting:
+        queue.put([(9, 9)], 1)
+    with pytest.raises(QueueClosed, match=text + "is empty") as taking:
+        queue.take(1, 1)
+    assert putting.value.__cause__ is taking.value.__cause__ is cause
 
 
 def test_put_of_nothing_never_waits():

@@ -321,7 +321,8 @@ def test_error_of_the_policy_closes_the_sampler():
     with make_sampler(COUNTING, 2) as sampler:
         with pytest.raises(RuntimeError, match="no network here"):
             sampler.serve(broken)
-        assert not sampler.is_running
+        with pytest.raises(QueueClosed, match=r"an error \(RuntimeError: no network here\)"):
+            sampler.training_queue.take(1, 5)
 
 
 def test_sampler_used_out_of_turn_is_an_error():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Sized
 from threading import Condition
 from typing import Generic, TypeVar
 
+from accel_rl.samplers.errors import name_error
 from accel_rl.settings import check_kind
 
 Item = TypeVar("Item", bound=Sized)
@@ -15,7 +16,10 @@ _SLICE_SECONDS = 1.0
 
 
 class QueueClosed(Exception):
-    """The queue takes nothing more, or has nothing more to give."""
+    """The queue takes nothing more, or has nothing more to give.
+
+    ``__cause__``: the error that closed it, or None.
+    """
 
 
 class ClosableQueue(Generic[Item]):
@@ -33,6 +37,7 @@ class ClosableQueue(Generic[Item]):
         self._total = 0  # length of all items
         self._changed = Condition()
         self._is_closed = False
+        self._cause: BaseException | None = None
 
     def __len__(self) -> int:
         """Items in it."""
@@ -57,7 +62,7 @@ class ClosableQueue(Generic[Item]):
             with self._changed:
                 self._wait(lambda: len(self._items) < self._capacity, "full", timeout_seconds)
                 if self._is_closed:
-                    raise QueueClosed("this queue is closed and takes nothing more")
+                    raise self._closed("takes nothing more")
                 fitting = items[first : first + self._capacity - len(self._items)]
                 self._items += fitting
                 self._total += sum(map(len, fitting))
@@ -86,7 +91,7 @@ class ClosableQueue(Generic[Item]):
                 timeout_seconds,
             )
             if not self._items:
-                raise QueueClosed("this queue is closed and empty")
+                raise self._closed("is empty")
             taken = [self._items.popleft()]
             length = len(taken[0])
             while length < least and self._items:
@@ -96,11 +101,22 @@ class ClosableQueue(Generic[Item]):
             self._changed.notify_all()
             return taken
 
-    def close(self) -> None:
-        """Take nothing more, and wake whoever waits. Calling it again does nothing."""
+    def close(self, cause: BaseException | None = None) -> None:
+        """Take nothing more, and wake whoever waits. Calling it again does nothing.
+
+        ``cause``: an error, of which `QueueClosed` will tell.
+        """
         with self._changed:
+            if not self._is_closed:
+                self._cause = cause
             self._is_closed = True
             self._changed.notify_all()
+
+    def _closed(self, state: str) -> QueueClosed:
+        why = "" if self._cause is None else f", after an error ({name_error(self._cause)}),"
+        error = QueueClosed(f"this queue is closed{why} and {state}")
+        error.__cause__ = self._cause
+        return error
 
     def _wait(self, condition: Callable[[], bool], state: str, timeout_seconds: float) -> None:
         left = timeout_seconds

@@ -217,7 +217,8 @@ class QueuedSampler:
         """One round of a predictor: take ready agents, act for them, release them.
 
         Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`. Any error but
-        `QueueClosed` closes the sampler.
+        `QueueClosed` closes the sampler, and is the cause of the `QueueClosed` of whoever then
+        takes from the training queue.
 
         Raises:
             QueueClosed: the sampler was closed, or its training queue.
@@ -229,7 +230,8 @@ class QueuedSampler:
             return self._serve(policy)
         except QueueClosed:
             raise
-        except BaseException:
+        except BaseException as error:
+            self.training_queue.close(error)
             self.close()
             raise
 

@@ -81,9 +81,7 @@ class NoExchange:
     """What the recorder asks an exchange of a learner on its own."""
 
     num_sharing, num_updates = 1, 0
-
-    def __init__(self) -> None:
-        self.parameters = FlatParameters(torch.nn.Linear(1, 1))
+    parameters = FlatParameters(torch.nn.Linear(1, 1))
 
     def take_metrics(self) -> dict[str, float]:
         return {}
@@ -227,9 +225,8 @@ def test_stop_request_ends_the_run_after_the_iteration(tmp_path) -> None:
         if tape.count("finish") == 2:
             stop.received = signal.SIGINT
 
-    recorder = run(
-        make_config(), tmp_path, tape, stop=stop, learner=FakeLearner(tape, on_update=ask)
-    )
+    learner = FakeLearner(tape, on_update=ask)
+    recorder = run(make_config(), tmp_path, tape, stop=stop, learner=learner)
     assert tape == [*iteration("0.00"), *iteration("0.20")]
     assert recorder.steps == 8
 

@@ -49,6 +49,7 @@ from accel_rl.training.run_directory import (
     write_config,
 )
 from accel_rl.training.stopping import StopRequest
+from accel_rl.training.torch_state import own_torch_state
 from accel_rl.training.torch_threads import is_forked, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def train(
     is_first = team.ranks.is_first
     with contextlib.ExitStack() as stack:
         stack.enter_context(sampling_threads())
-        stack.enter_context(torch.random.fork_rng(devices=[]))  # the host's random numbers
+        stack.enter_context(own_torch_state())
         saved = load_saved(config, team, stack)
         cpus = available_cpus()
         parts = _build(config, saved, team)

@@ -27,6 +27,7 @@ from accel_rl.training.checkpoint import (
     load_checkpoint,
 )
 from accel_rl.training.devices import pick_device
+from accel_rl.training.torch_state import own_torch_state
 
 
 class SavedPolicy:
@@ -250,7 +251,7 @@ def load_agent(
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
-    with torch.random.fork_rng(devices=[]):  # the host's random numbers
+    with own_torch_state():
         agent = agent_of(config, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)
     try:

@@ -39,7 +39,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     ``_raw_reward`` and ``_episode_ended``; of those of the environments themselves the numbers that
     ``info_keys`` names, float64 of float32 precision, each where its mask is True (``is_success``
     where ``_is_success``), where there is any. What a reset tells stays in the workers. Actions are
-    ``0 .. n - 1``.
+    those of ``single_action_space``: ``n`` integers from ``first_action``.
 
     A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
 

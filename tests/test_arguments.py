@@ -15,6 +15,7 @@ from accel_rl.samplers import (
     ParallelSampler,
     QueuedSampler,
     SamplerConfig,
+    SamplerError,
     SerialSampler,
     VectorEnv,
 )
@@ -136,9 +137,8 @@ def test_reset_that_returns_the_observation_alone_is_told_so() -> None:
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return np.zeros(2, np.float32)  # of length 2, as a pair is
 
-    with pytest.raises(
-        Exception, match=r"reset must return observation, info; it returned ndarray"
-    ):
+    message = r"environment 0 \(Old\) reset must return observation, info; it returned ndarray"
+    with pytest.raises(SamplerError, match=message):
         SerialSampler(make_env_factory(Old), CONFIG).start()
 
 

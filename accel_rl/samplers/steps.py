@@ -99,5 +99,5 @@ def env_failure(env: Environment, index: int, call: str, error: BaseException) -
     name = env.spec.name
     what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
     if isinstance(error, EnvError):  # which says the rest
-        what = str(error).removeprefix(f"environment {name} ")
+        what = str(error).removeprefix(f"environment {name}").lstrip(": ")
     return SamplerError(f"environment {index} ({name}) {what}")

@@ -1,5 +1,6 @@
 """Which runs a sweep consists of, what is refused, and where they go."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from omegaconf import OmegaConf
 from accel_rl.__main__ import main
 from accel_rl.topology import Core, Machine
 from accel_rl.training.sweep.command import make_directory
+from accel_rl.training.sweep.grow import grow
 from accel_rl.training.sweep.plan import (
     SweepOptions,
     check_runs,
@@ -114,7 +116,7 @@ def test_names_can_be_those_of_folders() -> None:
         (["part=3/3", "seed=1,2"], "part=3/3 has no run: there are 2 in all"),
         (["cpus=4095", "env=catch"], "cpus=[4095] names CPUs 4095, which cannot be had"),
         (["run_dir=x", "seed=1"], "run_dir=x cannot be given to a sweep"),
-        (["resume=x", "seed=1"], "seed=1 cannot be given with resume=x"),
+        (["resume=x", "lr=1"], "lr=1 cannot be given with resume=x, which has its own; leave"),
         (["resume=x", "sweep_dir=y"], "sweep_dir=y cannot be given with resume=x"),
         (["resume=absent"], "absent holds no sweep: there is no sweep.yaml in it"),
         (["--slots=2"], "'--slots=2': options are written without dashes: slots=2"),
@@ -283,3 +285,47 @@ def test_plan_is_yaml_for_people(tmp_path) -> None:
         "options": {"env": ["catch"], "seed": ["0", "1"]},
         "runs": ["catch-a2c-0", "catch-a2c-1"],
     }
+
+
+BEFORE = {"env": "catch", "seed": "0,1", "lr": "1e-3", "total_steps": "1000"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seed": "0..3"},
+        {"seed": "3,1,0", "total_steps": "2e3"},
+        {"env": "catch,counting", "algo": "a2c,ppo"},
+    ],
+)
+def test_sweep_grows_by_longer_lists_and_keeps_its_runs(given: dict[str, str], tmp_path) -> None:
+    runs = plan_runs(BEFORE)
+    grown = grow(tmp_path, runs, given)
+    assert grown == plan_runs(BEFORE | given)
+    assert {run.name for run in runs} <= {run.name for run in grown}
+    write_plan(tmp_path, grown)
+    assert read_plan(tmp_path) == grown
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": "1..3"}, "with seed=1..3 the run catch-a2c-0 would not be in the sweep any more"),
+        ({"algo": "ppo"}, "with algo=ppo the run catch-a2c-0 would not be in the sweep any more"),
+        ({"total_steps": "999"}, "total_steps=999 is less than the sweep's; give 1000 or more"),
+        ({"total_steps": "2e3,3e3"}, "the run catch-a2c-0 would not be in the sweep any more"),
+        ({"total_steps": "2k"}, "total_steps=2k is not valid"),
+    ],
+)
+def test_sweep_that_would_lose_or_change_a_run_does_not_grow(
+    given: dict[str, str], message: str, tmp_path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        grow(tmp_path, plan_runs(BEFORE), given)
+
+
+def test_sweep_whose_runs_would_be_others_does_not_grow(tmp_path) -> None:
+    run = plan_runs(BEFORE)[0]
+    other = dataclasses.replace(run, config=dataclasses.replace(run.config, log_interval=1))
+    with pytest.raises(ValueError, match="the run catch-a2c-0 would have other options"):
+        grow(tmp_path, [other], {"seed": "0,1"})

@@ -242,3 +242,19 @@ def test_help_lists_the_options_of_a_sweep(capsys) -> None:
     printed = capsys.readouterr().out
     assert "python launch/sweep.py algo=a2c,ppo" in printed
     assert "slots=none  (integer or none)" in printed
+
+
+@pytest.mark.learning
+def test_sweep_grows_by_runs_and_steps(tmp_path, capsys) -> None:
+    folder = tmp_path / "sweep"
+    assert main(["sweep", "env=catch", "seed=0", *SHORT, f"sweep_dir={folder}"]) == 0
+    assert main(["sweep", f"resume={folder}", "seed=0,1", "total_steps=320", "slots=2"]) == 0
+    assert main(["sweep", f"resume={folder}"]) == 0
+    assert "2 runs, 1 at a time; finished before: 2" in capsys.readouterr().out
+    rows = rows_of(folder / "results.csv")
+    assert [(row["run"], int(row["steps"])) for row in rows] == [
+        ("catch-a2c-0", 320),
+        ("catch-a2c-1", 320),
+    ]
+    log = (folder / "runs" / "catch-a2c-0" / "train.log").read_text()
+    assert "goes on after 160 steps" in log

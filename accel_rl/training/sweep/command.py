@@ -19,6 +19,7 @@ from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.sweep.display import SweepDisplay
+from accel_rl.training.sweep.grow import grow
 from accel_rl.training.sweep.plan import (
     PlannedRun,
     SweepOptions,
@@ -38,6 +39,8 @@ USAGE = """\
 python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
                                       a run for each combination of what is listed
 python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
+python launch/sweep.py resume=SWEEP seed=0..4 total_steps=2e7
+                                      likewise, with more runs, or longer ones
 python -m accel_rl sweep ...          the same, where accel_rl is installed
 
 Every option of training may be given, with one value or several; `python launch/train.py --help`
@@ -63,6 +66,8 @@ def sweep(arguments: Sequence[str]) -> int:
                 runs = plan_runs(axes, options.config)
             else:
                 runs = read_plan(Path(options.resume))
+                if axes:
+                    runs = grow(Path(options.resume), runs, axes)
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
         choice = "choose another sweep_dir"
@@ -87,6 +92,8 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
     output_dir.mkdir(parents=True, exist_ok=True)
     with hold(output_dir):
+        if options.resume is not None:  # it may have grown
+            write_plan(sweep_dir, runs)
         jobs = make_jobs(runs, sweep_dir, output_dir)
         here = [job for job in jobs if job.run in mine]
         display = SweepDisplay(console, here)
@@ -142,7 +149,7 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
             raise ValueError(
                 f"config={options.config} has changed since the runs were checked; begin again"
             )
-    write_plan(path, runs)
+    write_plan(path, runs)  # for other parts, which may begin meanwhile
     return path
 
 

@@ -29,6 +29,10 @@ from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.options import Option, list_options
 from accel_rl.training.parts import build
 
+GROWING = ("env", "algo", "seed", "total_steps")
+"""options of runs that may be given with ``resume``"""
+NEW = ("sweep_dir", "config")
+"""options of sweeps that may not"""
 MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 
 
@@ -47,7 +51,8 @@ class SweepOptions:
     """directory for what the sweep leaves behind; none: sweeps/<time>"""
     resume: str | None = None
     """directory of a sweep to go on with: what is finished is not run again, and what is not goes
-    on from its last checkpoint"""
+    on from its last checkpoint. It grows where longer lists of env, algo or seed are given with
+    it, or a larger total_steps"""
     config: str | None = None
     """YAML file of options that all runs have but where the lists say otherwise, as in training;
     the sweep goes by a copy of it, sweep_dir/config.yaml"""
@@ -90,12 +95,12 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
-    of_new_sweeps = [key for key in given if key in axes or key in ("sweep_dir", "config")]
+    of_new_sweeps = [key for key in given if (key in axes and key not in GROWING) or key in NEW]
     if options.resume is not None and of_new_sweeps:
         key = of_new_sweeps[0]
         raise ValueError(
             f"{key}={given[key]} cannot be given with resume={options.resume}, which has its own; "
-            "leave it out"
+            f"leave it out (only {', '.join(GROWING)} may grow)"
         )
     if options.resume is None and not axes:
         raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
@@ -259,10 +264,15 @@ def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
     write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
 
 
-def plan_again(sweep_dir: Path, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The same runs, by the options of all that lie in ``sweep_dir``."""
+def plan_again(
+    sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str] | None = None
+) -> list[PlannedRun]:
+    """The same runs, by the options of all that lie in ``sweep_dir``.
+
+    Or those of the lists ``given`` in place of theirs.
+    """
     axes = {key: ",".join(values) for key, values in _axes(runs).items()}
-    return plan_runs(axes, options_of_all(sweep_dir))
+    return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir))
 
 
 def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:

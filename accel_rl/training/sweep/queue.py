@@ -127,7 +127,7 @@ class _Process:
     """
 
     def __init__(self, job: Job, slot: Slot) -> None:
-        arguments = [f"resume={job.run_dir}"]
+        arguments = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
         if not list_checkpoints(job.run_dir):
             if job.run_dir.exists():
                 # What an earlier attempt has left gives nothing to go on from, and is in the way.

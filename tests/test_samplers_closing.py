@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -74,13 +75,31 @@ USES = {
 }
 
 
+def hold_locks(sampler: object, held: threading.Event, may_go_on: threading.Event) -> None:
+    with ExitStack() as stack:
+        if isinstance(sampler, QueuedSampler):
+            stack.enter_context(sampler._taking.urgently())
+            stack.enter_context(sampler.training_queue._changed)
+        held.set()
+        may_go_on.wait(60)
+
+
 @pytest.mark.parametrize("name", USES)
+@pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
     make, use = USES[name]
     samplers = make(), make()
     for sampler in samplers:
         sampler.reset() if name == "step" else sampler.start()
+        use(sampler)
+    rollout = (samplers[0]._pool if name == "step" else samplers[0]).rollout
+    before = rollout.copy()
+    held, may_go_on = threading.Event(), threading.Event()
+    # In the fork its locks are held by a thread that is not there.
+    thread = threading.Thread(target=hold_locks, args=(samplers[0], held, may_go_on), daemon=True)
+    thread.start()
+    assert held.wait(60)
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -91,7 +110,12 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
             code = 0
         finally:
             os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+    code = os.waitpid(pid, 0)[1]
+    may_go_on.set()
+    thread.join()
+    assert code == 0
+    np.testing.assert_array_equal(rollout.action, before.action)
+    np.testing.assert_array_equal(rollout.observation, before.observation)
     found = [use(sampler) for sampler in samplers for _ in range(3)]
     if name != "serve":
         np.testing.assert_array_equal(found[2], found[5])

@@ -309,8 +309,6 @@ def test_wrong_prediction_is_one_message_and_the_end(change, message):
             sampler.serve(wrong)
         assert not sampler.is_running
         with pytest.raises(QueueClosed):
-            sampler.serve(policy)
-        with pytest.raises(QueueClosed):
             sampler.training_queue.take(1, 5)
 
 
@@ -321,8 +319,10 @@ def test_error_of_the_policy_closes_the_sampler():
     with make_sampler(COUNTING, 2) as sampler:
         with pytest.raises(RuntimeError, match="no network here"):
             sampler.serve(broken)
-        with pytest.raises(QueueClosed, match=r"an error \(RuntimeError: no network here\)"):
-            sampler.training_queue.take(1, 5)
+        assert not sampler.is_running
+        for use in (lambda: sampler.serve(policy), lambda: sampler.training_queue.take(1, 5)):
+            with pytest.raises(QueueClosed, match=r"an error \(RuntimeError: no network here\)"):
+                use()
 
 
 def test_sampler_used_out_of_turn_is_an_error():

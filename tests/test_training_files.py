@@ -55,7 +55,7 @@ def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None
     ("error", "text"),
     [
         (OSError(errno.ENOSPC, "full", "a"), "cannot write a: full; free some space there, or go"),
-        (OSError(errno.EACCES, "denied", "a"), "a: denied; change that, or go"),
+        (OSError(errno.EACCES, "denied", "a"), "cannot write a: denied; change that, or go"),
         (BlockingIOError("all taken"), "BlockingIOError: all taken"),
     ],
 )

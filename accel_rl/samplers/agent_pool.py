@@ -151,6 +151,15 @@ class AgentPool:
             self._workers.check_open()
             self._check()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that started agents, and may not use them."""
+        return self._workers.is_inherited
+
+    def check_own(self) -> None:
+        """Raises SamplerError if `is_inherited`."""
+        self._workers.check_own()
+
     def retire(self, agents: list[int]) -> None:
         """Let agents that were taken go at their next `send`."""
         self._leaving.update(dict.fromkeys(agents, math.inf))
@@ -178,9 +187,7 @@ class AgentPool:
 
         Raises:
             WorkerError: an agent died or hung and is not to be replaced; the pool is closed then.
-            SamplerError: this process is a fork of that which made them.
         """
-        self._workers.check_open()
         self._settle_dead()
         self._poll(0.0 if self._ready else timeout_seconds)
         if monotonic() - self._checked > _CHECK_SECONDS:

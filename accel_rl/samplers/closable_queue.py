@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence, Sized
 from threading import Condition
 from typing import Generic, TypeVar
 
-from accel_rl.samplers.errors import name_error
 from accel_rl.settings import check_kind
 
 Item = TypeVar("Item", bound=Sized)
@@ -18,7 +17,7 @@ _SLICE_SECONDS = 1.0
 class QueueClosed(Exception):
     """The queue takes nothing more, or has nothing more to give.
 
-    ``__cause__``: the error that closed it, or None.
+    The message has the error that closed it, if one did.
     """
 
 
@@ -37,7 +36,7 @@ class ClosableQueue(Generic[Item]):
         self._total = 0  # length of all items
         self._changed = Condition()
         self._is_closed = False
-        self._cause: BaseException | None = None
+        self._closed_by = ""
 
     def __len__(self) -> int:
         """Items in it."""
@@ -101,22 +100,20 @@ class ClosableQueue(Generic[Item]):
             self._changed.notify_all()
             return taken
 
-    def close(self, cause: BaseException | None = None) -> None:
+    def close(self, error: str = "") -> None:
         """Take nothing more, and wake whoever waits. Calling it again does nothing.
 
-        ``cause``: an error, of which `QueueClosed` will tell.
+        ``error``: for which it is closed, as `QueueClosed` will tell.
         """
         with self._changed:
             if not self._is_closed:
-                self._cause = cause
+                self._closed_by = error
             self._is_closed = True
             self._changed.notify_all()
 
     def _closed(self, state: str) -> QueueClosed:
-        why = "" if self._cause is None else f", after an error ({name_error(self._cause)}),"
-        error = QueueClosed(f"this queue is closed{why} and {state}")
-        error.__cause__ = self._cause
-        return error
+        why = f", after an error ({self._closed_by})," if self._closed_by else ""
+        return QueueClosed(f"this queue is closed{why} and {state}")
 
     def _wait(self, condition: Callable[[], bool], state: str, timeout_seconds: float) -> None:
         left = timeout_seconds

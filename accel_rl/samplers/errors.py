@@ -35,15 +35,17 @@ def not_running(ended_by: str) -> SamplerError:
 @contextmanager
 def one_at_a_time(collecting: Lock) -> Iterator[None]:
     """Raises SamplerError where a sampler is collecting already."""
-    if not collecting.acquire(blocking=False):
-        raise SamplerError(
-            "collect was called while this sampler is in another collect, whose policy or another "
-            "thread has called it; use another sampler there"
-        )
+    is_first = collecting.acquire(blocking=False)
     try:
+        if not is_first:
+            raise SamplerError(
+                "collect was called while this sampler is in another collect, whose policy or "
+                "another thread has called it; use another sampler there"
+            )
         yield
     finally:
-        collecting.release()
+        if is_first:
+            collecting.release()
 
 
 def name_error(error: BaseException) -> str:

@@ -75,7 +75,6 @@ class ParallelSampler:
         )
         self.is_running = False
         self._ended_by = ""
-        self._collecting = Lock()
         self._waiting = self._in_policy = 0.0
 
     def start(self, state: SamplerState | None = None) -> None:
@@ -90,6 +89,7 @@ class ParallelSampler:
         if state is not None:
             states = restore_state(state, self.rollout, self._noise, self._begins, self._tracker)
         self._pool.start(states, 0 if state is None else state.generation + 1)
+        self._collecting = Lock()
         self.is_running = True
 
     def collect(self, policy: Policy) -> Rollout:
@@ -102,10 +102,11 @@ class ParallelSampler:
             ValueError: the policy is no function, or returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
+        self._pool.check_own()
+        if not self.is_running:
+            raise not_running(self._ended_by)
+        check_policy(policy)
         with one_at_a_time(self._collecting):
-            if not self.is_running:
-                raise not_running(self._ended_by)
-            check_policy(policy)
             try:
                 with rotation(self._cores) as move_on:
                     self._collect(policy, move_on)

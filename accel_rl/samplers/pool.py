@@ -114,6 +114,10 @@ class WorkerPool:
         """How often environments have started anew."""
         return self._workers.generation
 
+    def check_own(self) -> None:
+        """Raises SamplerError where this process is a fork of the one that started workers."""
+        self._workers.check_own()
+
     def send(self, group: int, row: int, command: int = STEP) -> None:
         """Release a group: its workers take step ``row``, or reset what waits.
 

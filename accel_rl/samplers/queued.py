@@ -27,7 +27,7 @@ from accel_rl.samplers.agent_pool import AgentPool
 from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes, check_arguments
 from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.errors import SamplerError, name_error
 from accel_rl.samplers.noise import EnvNoise
 from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.priority_lock import PriorityLock
@@ -158,6 +158,7 @@ class QueuedSampler:
         self.steps = 0
         self.queue_times = QueueTimes()
         self.is_running = False
+        self._ended_by = ""
 
     def start(self, state: SamplerState | None = None) -> None:
         """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
@@ -195,12 +196,14 @@ class QueuedSampler:
 
         Raises:
             ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
+            SamplerError: this process is a fork of the one that started this.
         """
         check_kind("int", num_agents=num_agents)
         if not 1 <= num_agents <= self.most_agents:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
             )
+        self._pool.check_own()
         with self._taking.urgently():
             if not self.is_running or self._pool.is_closed:
                 return
@@ -217,21 +220,24 @@ class QueuedSampler:
         """One round of a predictor: take ready agents, act for them, release them.
 
         Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`. Any error but
-        `QueueClosed` closes the sampler, and is the cause of the `QueueClosed` of whoever then
-        takes from the training queue.
+        `QueueClosed` closes the sampler; the `QueueClosed` of others, and of whoever then takes
+        from the training queue, name it.
 
         Raises:
             QueueClosed: the sampler was closed, or its training queue.
             WorkerError: an agent died or hung and is not to be replaced.
+            SamplerError: this process is a fork of the one that started this.
             ValueError: the policy returned something else than valid actions.
             TimeoutError: the training queue was full for `QUEUE_SECONDS`.
         """
+        self._pool.check_own()
         try:
             return self._serve(policy)
         except QueueClosed:
             raise
         except BaseException as error:
-            self.training_queue.close(error)
+            self._ended_by = name_error(error)
+            self.training_queue.close(self._ended_by)
             self.close()
             raise
 
@@ -239,7 +245,10 @@ class QueuedSampler:
         began = self._clock()
         with self._taking.in_turn():
             if not self.is_running or self._pool.is_closed:
-                raise QueueClosed("this sampler is not running: it was not started, or was closed")
+                why = f" by an error ({self._ended_by})" if self._ended_by else ""
+                raise QueueClosed(
+                    f"this sampler is not running: it was not started, or was closed{why}"
+                )
             self._add_missing()
             agents = self._pool.take(self._limit, TAKE_SECONDS)
             taken_at, now = self._clock(), perf_counter()
@@ -366,7 +375,12 @@ class QueuedSampler:
         return self._pool.generation
 
     def close(self) -> None:
-        """End the agents, and let trainers have what is in the queue. Again, it does nothing."""
+        """End the agents, and let trainers have what is in the queue. Again, it does nothing.
+
+        Nor does it in a fork of the process that started this.
+        """
+        if self._pool.is_inherited:  # where locks may be held by threads that are not there
+            return
         self.is_running = False
         self.training_queue.close()
         with self._taking.urgently():

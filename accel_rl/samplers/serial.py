@@ -60,7 +60,6 @@ class SerialSampler:
         self._block: Block | None = None
         self._is_closed = False
         self._ended_by = ""
-        self._collecting = Lock()
         self._generation = 0
         self._simulating = self._in_policy = 0.0
 
@@ -77,6 +76,7 @@ class SerialSampler:
         if state is not None:
             states = restore_state(state, self.rollout, self._noise, self._begins, self._tracker)
             self._generation = state.generation + 1
+        self._collecting = Lock()
         self._block = Block(
             self._factory,
             self._columns,
@@ -102,10 +102,10 @@ class SerialSampler:
             SamplerError: not started, or closed, or in another ``collect``.
             ValueError: the policy is no function, or returned something else than valid actions.
         """
+        if self._block is None:
+            raise not_running(self._ended_by)
+        check_policy(policy)
         with one_at_a_time(self._collecting):
-            if self._block is None:
-                raise not_running(self._ended_by)
-            check_policy(policy)
             try:
                 return self._collect(policy, self._block)
             except BaseException as error:

@@ -109,6 +109,8 @@ class Workers:
         Raises:
             SamplerError: this was closed.
         """
+        if not self.processes:
+            self._pid = os.getpid()  # perhaps a fork of the one that made this
         self.check_open()
         self.arrays.has_started[worker] = False
         columns = self.spec.columns[worker]
@@ -145,13 +147,21 @@ class Workers:
                 self.check_open()
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
-    def check_open(self) -> None:
-        """Raises SamplerError if this is closed, or another process' own."""
-        if os.getpid() != self._pid:
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that started workers, and may not use them."""
+        return bool(self.processes) and os.getpid() != self._pid
+
+    def check_own(self) -> None:
+        """Raises SamplerError if `is_inherited`."""
+        if self.is_inherited:
             raise SamplerError(
                 f"this sampler's workers are those of process {self._pid}, of which this one, "
                 f"{os.getpid()}, is a fork; make another one here"
             )
+
+    def check_open(self) -> None:
+        """Raises SamplerError if this is closed."""
         if self.is_closed:
             raise SamplerError("this sampler was closed; make another one")
 

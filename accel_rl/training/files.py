@@ -22,14 +22,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def explain(error: OSError, choice: str) -> str:
-    """What the disk has failed with, for people. ``choice``: what else they could do."""
+    """What a write has failed with, for people. ``choice``: what else they could do."""
     if error.filename is None:
         return f"{type(error).__name__}: {error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return (
-            f"cannot write {error.filename}: {error.strerror}; free some space there, or {choice}"
-        )
-    return f"{error.filename}: {error.strerror}; change that, or {choice}"
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    mend = "free some space there" if is_full else "change that"
+    return f"cannot write {error.filename}: {error.strerror}; {mend}, or {choice}"
 
 
 def write_whole(

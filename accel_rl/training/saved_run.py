@@ -250,7 +250,10 @@ def load_agent(
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
-    state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
+    try:
+        state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
+    except OSError as error:
+        raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
     with own_torch_state():
         agent = agent_of(config, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)

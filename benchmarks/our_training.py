@@ -26,7 +26,7 @@ def main() -> None:
 
         def advance() -> int:
             parts.sampler.collect(parts.server)
-            with learning_threads():
+            with learning_threads(is_small=parts.is_small):
                 parts.learner.update(parts.server.finish(), 0.0)
             parts.sampler.take_episodes()
             return config.steps_per_iteration

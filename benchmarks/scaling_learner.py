@@ -80,7 +80,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
                 all_steps += config.steps_per_iteration
             else:
                 all_steps = team.add_steps(config.steps_per_iteration)
-            with learning_threads():
+            with learning_threads(is_small=parts.is_small):
                 parts.learner.update(parts.server.finish(), 0.0, all_steps)
             seconds["learning_seconds"] += perf_counter() - began
         parts.sampler.take_episodes()

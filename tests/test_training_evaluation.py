@@ -125,5 +125,7 @@ def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_pa
     best_path(run_dir).write_bytes(b"")
     assert main([f"resume={run_dir}", "total_steps=2000"]) == 0
     assert load_checkpoint(best_path(run_dir))["counts"]["steps"] > 1000
-    with pytest.raises(ValueError, match="checkpoint=worst is no number of steps; give one, or b"):
+    with pytest.raises(
+        ValueError, match="checkpoint is 'worst'; it must be an integer, steps, or best"
+    ):
         load_policy(run_dir, "worst")

@@ -22,7 +22,7 @@ from accel_rl.training.checkpoint import (
     save_part,
 )
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.files import explain, write_whole
+from accel_rl.training.files import WriteError, explain, write_whole
 from accel_rl.training.loop import train
 from accel_rl.training.run_directory import log_to, make_run_directory
 
@@ -54,12 +54,14 @@ def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OSError(errno.ENOSPC, "full", "a"), "cannot write a: full; free some space there, or go"),
-        (OSError(errno.EACCES, "denied", "a"), "cannot write a: denied; change that, or go"),
-        (BlockingIOError("all taken"), "BlockingIOError: all taken"),
+        (
+            WriteError(errno.ENOSPC, "full", "a"),
+            "cannot write a: full; free some space there, or go",
+        ),
+        (WriteError(errno.EACCES, "denied", "a"), "cannot write a: denied; change that, or go"),
     ],
 )
-def test_what_the_disk_fails_with_is_told_with_what_to_do(error: OSError, text: str) -> None:
+def test_what_the_disk_fails_with_is_told_with_what_to_do(error: WriteError, text: str) -> None:
     assert explain(error, "go") == text
 
 

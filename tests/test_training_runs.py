@@ -348,7 +348,7 @@ def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path
     _, err = process.communicate(timeout=100)
     assert process.returncode == 1
     checkpoint = run_dir / "checkpoints" / "steps_000000000160.pt"
-    assert err.startswith(f"error: cannot write {checkpoint}: File too large; free some space")
+    assert err.startswith(f"error: cannot write {checkpoint}: File too large; change that, or")
     assert "Traceback" not in err
     assert list((run_dir / "checkpoints").iterdir()) == []
     assert rows_of(run_dir)[-1]["steps"] == "160"

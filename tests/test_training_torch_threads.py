@@ -6,36 +6,46 @@ import torch
 from saved_runs import trained
 
 from accel_rl.algos import A2C
-from accel_rl.models import make_model
-from accel_rl.parallel import FlatParameters
+from accel_rl.models import PolicyValueModel, make_model
+from accel_rl.parallel import FlatParameters, Local
 from accel_rl.training import torch_threads
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.torch_threads import has_small_updates
 
 
+def is_small(options: str, model: PolicyValueModel, num_collected: int, num_sharing: int) -> bool:
+    config = parse_arguments(["env=catch", *options.split()])
+    exchange = Local(FlatParameters(model), config.learner.rule, None)
+    exchange.num_sharing = num_sharing
+    return has_small_updates(config, num_collected, exchange)
+
+
 @pytest.mark.parametrize(
-    ("options", "num_samples"),
+    ("options", "num_sharing", "num_samples"),
     [
-        ("num_envs=16 horizon=5", 80),
-        ("algo=ppo num_envs=8 horizon=64 minibatch_size=128", 128),
-        ("algo=dqn num_envs=8 horizon=64 batch_size=32", 32),
+        ("", 1, 80),
+        ("", 2, 80),
+        ("algo=ppo minibatch_size=128", 1, 128),
+        ("algo=ppo minibatch_size=128", 4, 32),
+        ("algo=dqn batch_size=32", 1, 32),
+        ("algo=dqn batch_size=32", 2, 16),
+        ("algo=dqn batch_size=32 secondary_learner=true secondary_batch_size=64", 2, 32),
     ],
 )
 @pytest.mark.parametrize("difference", [-1, 0])
-def test_updates_are_small_by_parameters_times_samples(
-    options: str, num_samples: int, difference: int, monkeypatch
+def test_updates_are_small_by_parameters_times_samples_of_one_learner(
+    options: str, num_sharing: int, num_samples: int, difference: int, monkeypatch
 ) -> None:
-    parameters = FlatParameters(make_model("mlp", (4,), np.dtype(np.float32), 2))
-    size = parameters.parameter.numel() * num_samples
+    model = make_model("mlp", (4,), np.dtype(np.float32), 2)
+    size = FlatParameters(model).parameter.numel() * num_samples
     monkeypatch.setattr(torch_threads, "_LEAST_SHARED", size - difference)
-    config = parse_arguments(["env=catch", *options.split()])
-    assert has_small_updates(config, parameters) == (difference == -1)
+    assert is_small(options, model, 80, num_sharing) == (difference == -1)
 
 
-def test_updates_of_convolutions_are_not_small() -> None:
-    parameters = FlatParameters(make_model("a3c", (4, 84, 84), np.dtype(np.uint8), 2))
-    config = parse_arguments(["env=pong", "num_envs=2", "horizon=1"])
-    assert not has_small_updates(config, parameters)
+def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
+    assert not is_small("", make_model("a3c", (4, 84, 84), np.dtype(np.uint8), 2), 1, 1)
+    mlp = make_model("mlp", (4,), np.dtype(np.float32), 2)
+    assert is_small("", mlp, 1, 1) and not is_small("model=mine:Net", mlp, 1, 1)
 
 
 @pytest.mark.parametrize(

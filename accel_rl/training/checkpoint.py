@@ -22,15 +22,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
-from torch import Tensor
 
+from accel_rl.parallel import FlatParameters
 from accel_rl.training.files import write_whole
 
 FORMAT = 3
@@ -66,23 +65,21 @@ def best_path(run_dir: Path) -> Path:
     return run_dir / "checkpoints" / "best.pt"
 
 
-def save_if_best(run_dir: Path, steps: int, score: float, parameters: Mapping[str, Tensor]) -> bool:
+def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParameters) -> None:
     """Keeps ``parameters`` where ``score`` is above that of what was kept before, if any.
 
-    ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept. Returns whether it
-    was. What cannot be read is replaced.
+    ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept, nor are parameters
+    that are not finite. What cannot be read is replaced.
 
     Raises:
         OSError: it could not be written; what was there before is untouched.
     """
     path, before = best_path(run_dir), -math.inf
     with suppress(OSError, ValueError):
-        before = load_checkpoint(path, mapped=True)["score"]
-    if not score > before:
-        return False
-    policy = {"learner": {"parameters": dict(parameters)}}
-    _write(path, {"counts": {"steps": steps}, "score": score, **policy})
-    return True
+        before = load_checkpoint(path, mapped=True).get("score", before)
+    if score > before and bool(parameters.parameter.isfinite().all()):
+        policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
+        _write(path, {"counts": {"steps": steps}, "score": score, **policy})
 
 
 def part_path(run_dir: Path, steps: int, rank: int) -> Path:

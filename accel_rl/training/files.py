@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+class WriteError(OSError):
+    """A file could not be written; ``filename`` is its path."""
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError within names ``path``: Python's own says where only when opening a file."""
+    """An OSError within is a `WriteError` of ``path``: Python's own may not say where."""
     try:
         yield
     except OSError as error:
-        error.filename = str(path)
-        raise
+        raise WriteError(error.errno, error.strerror or str(error), str(path)) from error
 
 
-def explain(error: OSError, choice: str) -> str:
+def explain(error: WriteError, choice: str) -> str:
     """What a write has failed with, for people. ``choice``: what else they could do."""
-    if error.filename is None:
-        return f"{type(error).__name__}: {error}"
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     mend = "free some space there" if is_full else "change that"
     return f"cannot write {error.filename}: {error.strerror}; {mend}, or {choice}"
 

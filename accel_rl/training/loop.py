@@ -24,7 +24,7 @@ from accel_rl.training.beginning import begin, load_saved
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
-from accel_rl.training.files import explain
+from accel_rl.training.files import WriteError, explain
 from accel_rl.training.follower import Follower
 from accel_rl.training.iterate import is_apart, iterate, iterate_overlapped
 from accel_rl.training.overlap import LAG
@@ -370,7 +370,7 @@ def _blame(team: Team) -> str:
 
 
 def _explain(error: Exception, config: TrainConfig) -> str:
-    if isinstance(error, OSError):
+    if isinstance(error, WriteError):
         is_new = config.resume is None
         return explain(error, "choose another run_dir" if is_new else "resume a copy elsewhere")
     if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError):

@@ -191,7 +191,8 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agents, device)
-        is_small = has_small_updates(config, exchange.parameters)
+        num_collected = sampler.config.num_envs * sampler.config.horizon
+        is_small = has_small_updates(config, num_collected, exchange)
         overlap = None
         if config.overlap:
             overlap = Overlap(agent, learner, exchange, device, is_small=is_small)

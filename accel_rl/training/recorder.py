@@ -259,10 +259,9 @@ class Recorder:
         began = perf_counter()
         try:
             row = evaluator.evaluate(self.steps, stop)
+            score = row["episode_return_raw_mean"]
+            save_if_best(self._run_dir, self.steps, score, self._exchange.parameters)
             self.write_evaluation(row)
-            flat = self._exchange.parameters
-            policy = flat.to_named(flat.parameter)
-            save_if_best(self._run_dir, self.steps, row["episode_return_raw_mean"], policy)
         except Interrupted:  # the loop ends, and saves
             pass
         self.pause(perf_counter() - began)

@@ -144,7 +144,8 @@ def load_policy(
 
     Raises:
         ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
-            made here, there is no such device, or another argument is of the wrong type.
+            made here, there is no such device, another argument is of the wrong type, or torch's
+            default dtype or device is not its own.
     """
     check_kind("int | str | None", checkpoint=checkpoint)
     check_kind("bool", greedy=greedy)
@@ -218,7 +219,7 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
             )
         return best
     if isinstance(which, str):
-        raise ValueError(f"checkpoint={which} is no number of steps; give one, or best")
+        raise ValueError(f"checkpoint is {which!r}; it must be an integer, steps, or best")
     there = list_checkpoints(run_dir)
     if not there:
         raise ValueError(

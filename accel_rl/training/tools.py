@@ -14,7 +14,7 @@ from accel_rl.training.command_line import help_entry, override, split, wants_he
 from accel_rl.training.compare import name_value
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
-from accel_rl.training.files import explain
+from accel_rl.training.files import WriteError, explain
 from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.play import PlayOptions, play
@@ -46,7 +46,7 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
             _run(name, arguments, console)
     except (ValueError, SamplerError, OSError) as error:
         choice = "choose another place by out=PATH"
-        text = explain(error, choice) if isinstance(error, OSError) else error
+        text = explain(error, choice) if isinstance(error, WriteError) else error
         print(f"error: {text}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:

@@ -12,7 +12,7 @@ import torch
 
 from accel_rl.algos import DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import FlatParameters
+from accel_rl.parallel import Exchange
 from accel_rl.topology import available_cpus, cpu_quota
 
 _LEAST_SHARED = 2**23
@@ -47,18 +47,22 @@ def sampling_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def has_small_updates(config: TrainConfig, parameters: FlatParameters) -> bool:
-    """Whether an update of the network with ``parameters`` is too little work for several threads.
+def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchange) -> bool:
+    """Whether one learner's updates are too little work for several threads.
 
-    That is of dense layers alone, and by sizes, so that it is the same wherever a run goes on.
+    ``num_collected``: steps of its rollouts. Only networks of ours are judged, whose matrices are
+    each applied once to a sample, and by sizes, so that it is the same wherever a run goes on.
     """
-    learner, num_samples = config.learner, config.steps_per_iteration
+    learner, num_samples = config.learner, num_collected
     if isinstance(learner, PPOConfig):
-        num_samples = learner.minibatch_size
+        num_samples = learner.minibatch_size // exchange.num_sharing
     elif isinstance(learner, DQNConfig):
-        num_samples = learner.batch_size
+        largest = max(learner.batch_size, learner.secondary_batch_size or 0)
+        num_samples = largest // exchange.num_sharing
+    parameters = exchange.parameters
     is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
-    return is_dense and num_samples * parameters.parameter.numel() < _LEAST_SHARED
+    size = num_samples * parameters.parameter.numel()
+    return ":" not in config.model and is_dense and size < _LEAST_SHARED
 
 
 @contextmanager

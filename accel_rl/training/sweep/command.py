@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
-from accel_rl.training.files import explain, write_whole
+from accel_rl.training.files import WriteError, explain, write_whole
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
@@ -71,7 +71,7 @@ def sweep(arguments: Sequence[str]) -> int:
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
         choice = "choose another sweep_dir"
-        text = explain(error, choice) if isinstance(error, OSError) else error
+        text = explain(error, choice) if isinstance(error, WriteError) else error
         print(f"error: {text}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:

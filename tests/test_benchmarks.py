@@ -113,6 +113,16 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
 
 
 @pytest.mark.learning
+def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> None:
+    out = tmp_path / "threads"
+    done = run("update_threads.py", "cases=[a2c 80]", "busy=[0,1]", "seconds=0.01", f"out={out}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
+    assert [(row["case"], row["busy"]) for row in rows] == [("a2c 80", 0), ("a2c 80", 1)]
+    assert all(row["all_to_one"]["median"] > 0 and row["rounds"] >= 7 for row in rows)
+
+
+@pytest.mark.learning
 def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "store"
     sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")

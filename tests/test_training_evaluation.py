@@ -2,14 +2,22 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from accel_rl.__main__ import main
+from accel_rl.parallel import FlatParameters, VersionExchange
 from accel_rl.training import evaluation
-from accel_rl.training.checkpoint import best_path, list_checkpoints, load_checkpoint
+from accel_rl.training.checkpoint import (
+    FORMAT,
+    best_path,
+    list_checkpoints,
+    load_checkpoint,
+    save_if_best,
+)
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
 from accel_rl.training.evaluation import (
@@ -17,6 +25,7 @@ from accel_rl.training.evaluation import (
     lacks_last_evaluation,
     make_evaluation_sampler,
 )
+from accel_rl.training.recorder import Recorder
 from accel_rl.training.saved_run import load_policy
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.sweep.plan import is_finished, plan_runs
@@ -110,6 +119,25 @@ def test_policy_of_the_best_evaluation_is_kept(tmp_path, monkeypatch) -> None:
 
 
 def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) -> None:
+    """Not a newer one, which trainers have made meanwhile."""
+    play, evaluate = Evaluator._play, Recorder.evaluate
+    exchanges: list[VersionExchange] = []
+
+    def play_and_push(evaluator: Evaluator, *arguments: Any) -> dict[str, float]:
+        state = exchanges[0].state_dict()
+        for each in state["parameters"].values():
+            each += 1.0
+        exchanges[0].versions.load_state_dict(exchanges[0].parameters, state)
+        return play(evaluator, *arguments)
+
+    def note(recorder: Recorder, *arguments: Any) -> None:
+        exchange = recorder._exchange
+        assert isinstance(exchange, VersionExchange)
+        exchanges.append(exchange)
+        evaluate(recorder, *arguments)
+
+    monkeypatch.setattr(Evaluator, "_play", play_and_push)
+    monkeypatch.setattr(Recorder, "evaluate", note)
     scripted = Scripted(monkeypatch, [1.0])
     run_dir = tmp_path / "run"
     options = {"algo": "ga3c", "env": "catch", "model": "mlp", "tuner": "false", "num_envs": "4"}
@@ -129,3 +157,16 @@ def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_pa
         ValueError, match="checkpoint is 'worst'; it must be an integer, steps, or best"
     ):
         load_policy(run_dir, "worst")
+
+
+def test_best_policy_is_finite_and_replaces_what_is_none(tmp_path) -> None:
+    parameters = FlatParameters(torch.nn.Linear(1, 1))
+    save_if_best(tmp_path, 1, 5.0, parameters)
+    assert load_checkpoint(best_path(tmp_path))["score"] == 5.0
+    parameters.parameter[0] = torch.nan  # learning has diverged, which no row has told yet
+    save_if_best(tmp_path, 2, 6.0, parameters)
+    assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 1
+    parameters.parameter[0] = 0.0
+    torch.save({"format": FORMAT}, best_path(tmp_path))  # a checkpoint, but of no evaluation
+    save_if_best(tmp_path, 3, 1.0, parameters)
+    assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 3

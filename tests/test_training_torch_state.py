@@ -26,7 +26,7 @@ def test_run_is_the_same_within_modes_that_record_no_gradients(mode, tmp_path: P
 
 def test_defaults_that_are_not_torch_s_own_are_refused(tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", "env=catch")
-    message = r"torch makes tensors of torch.float64 on cpu in this program; .* call torch.set_def"
+    message = r"torch makes tensors of torch.float64 on cpu here; .* call torch.set_def"
     torch.set_default_dtype(torch.float64)
     try:
         with pytest.raises(ValueError, match=message):

@@ -15,10 +15,10 @@ def own_torch_state() -> Iterator[None]:
     Raises:
         ValueError: the host has changed the dtype or the device with which tensors are made.
     """
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    if dtype != torch.float32 or device.type != "cpu":
+    made = torch.empty(0)
+    if made.dtype != torch.float32 or made.device.type != "cpu":
         raise ValueError(
-            f"torch makes tensors of {dtype} on {device} in this program; networks here need its "
+            f"torch makes tensors of {made.dtype} on {made.device} here; networks need its "
             "own defaults: call torch.set_default_dtype(torch.float32) and "
             'torch.set_default_device("cpu") first'
         )

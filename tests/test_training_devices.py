@@ -24,7 +24,7 @@ def make_config(tmp_path: Path) -> TrainConfig:
     return parse_arguments(["env=catch", "serial=true", "total_steps=1000", "num_envs=4", run_dir])
 
 
-def lose_another(*_: object) -> None:
+def lose_another(*_: object, **__: object) -> None:
     raise TeamError("lost touch with another learner")
 
 

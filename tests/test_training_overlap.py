@@ -378,5 +378,5 @@ def test_catch_is_learned(algo: str, tmp_path) -> None:
 
 def test_one_gpu_without_a_number_is_the_current_one_of_the_thread() -> None:
     threads = torch.get_num_threads()
-    _prepare_thread(torch.device("cuda"))  # wakes no GPU
+    _prepare_thread(torch.device("cuda"), is_small=False)  # wakes no GPU
     torch.set_num_threads(threads)

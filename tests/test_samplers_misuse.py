@@ -1,5 +1,6 @@
 """Samplers that are used in a way that cannot work say what to do instead."""
 
+import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,6 +60,12 @@ def test_a_sampler_collects_one_rollout_at_a_time(kind):
         sampler.collect(zeros)  # nothing has happened to it
         with pytest.raises(SamplerError, match=message):
             sampler.collect(lambda _: sampler.collect(zeros))
+
+
+def test_a_serial_sampler_that_has_not_started_can_be_copied():
+    sampler = copy.deepcopy(SerialSampler(ToyEnv, CONFIG))
+    with sampler:
+        assert sampler.collect(zeros).valid.all()
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])

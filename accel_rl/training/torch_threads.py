@@ -69,24 +69,23 @@ def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchang
 def learning_threads(*, overlaps: bool = False, is_small: bool = False) -> Iterator[None]:
     """All CPUs within, or what the quota pays for, since simulators wait; one afterwards.
 
-    ``overlaps``: they do not wait, and have half of them. ``is_small``: of `has_small_updates`; one
-    within, too.
+    ``overlaps``, ``is_small``: as in `set_learning_threads`.
     """
-    if is_small:
-        torch.set_num_threads(1)
-    elif overlaps:
-        use_half_the_cpus()
-    else:
-        torch.set_num_threads(_num_cpus())
+    set_learning_threads(overlaps=overlaps, is_small=is_small)
     try:
         yield
     finally:
         torch.set_num_threads(1)
 
 
-def use_half_the_cpus() -> None:
-    """In the calling thread from now on, while simulators work on the others."""
-    torch.set_num_threads(max(1, _num_cpus() // 2))
+def set_learning_threads(*, overlaps: bool, is_small: bool) -> None:
+    """As many as learning has, in the calling thread from now on.
+
+    ``overlaps``: simulators do not wait, and have half of the CPUs. ``is_small``: of
+    `has_small_updates`; one.
+    """
+    num_threads = _num_cpus() // 2 if overlaps else _num_cpus()
+    torch.set_num_threads(1 if is_small else max(1, num_threads))
 
 
 def _num_cpus() -> int:

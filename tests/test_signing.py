@@ -1,0 +1,79 @@
+"""The user's key: made once, private, and of no use to others."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accel_rl.signing import is_signed, key_path, sign, user_key
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_user_key_is_made_once_and_for_its_owner_alone() -> None:
+    key = user_key()
+    assert key is not None and len(key) == 32
+    assert user_key() == key
+    assert key_path().stat().st_mode & 0o777 == 0o600
+    assert os.listdir(key_path().parent) == ["key"]
+
+
+def test_user_key_of_programs_that_start_together_is_the_same() -> None:
+    code = "from accel_rl.signing import user_key; print(user_key().hex())"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    keys = {process.communicate(timeout=60)[0] for process in started}
+    assert len(keys) == 1 and len(keys.pop().strip()) == 64
+
+
+@pytest.mark.parametrize("kind", ["readable by others", "short", "a link", "a pipe"])
+def test_user_key_that_others_may_know_is_not_used(kind: str, tmp_path: Path) -> None:
+    user_key()
+    path = key_path()
+    if kind == "readable by others":
+        path.chmod(0o644)
+    elif kind == "short":
+        path.write_bytes(b"short")
+    else:
+        path.unlink()
+        if kind == "a link":
+            (tmp_path / "elsewhere").write_bytes(bytes(32))
+            path.symlink_to(tmp_path / "elsewhere")
+        else:
+            os.mkfifo(path, 0o600)
+    assert user_key() is None
+
+
+def test_user_key_without_a_state_folder_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert user_key() is None
+
+
+def test_sign_is_hmac_of_the_parts_with_their_lengths() -> None:
+    parts = [b"config", b"", b"x" * 300]
+    message = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    expected = hmac.new(b"k" * 32, message, hashlib.sha256).hexdigest()
+    assert sign(b"k" * 32, *parts) == expected
+    assert is_signed(b"k" * 32, expected, *parts)
+
+
+def test_is_signed_refuses_another_key_part_or_division() -> None:
+    signature = sign(b"k" * 32, b"ab", b"c")
+    assert not is_signed(b"l" * 32, signature, b"ab", b"c")
+    assert not is_signed(b"k" * 32, signature, b"ab", b"d")
+    assert not is_signed(b"k" * 32, signature, b"a", b"bc")
+    assert not is_signed(b"k" * 32, "\udcff", b"ab", b"c")

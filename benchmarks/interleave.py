@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +30,10 @@ class Case:
 
 @dataclass
 class Result:
-    """Steps a second of a case in each round, and what its first child said of its settings.
+    """Steps a second of a case in each round, and the settings that its first child reported.
 
-    ``numbers[round][child]``: what else each child counted.
+    ``numbers[round][child]``: what else each child counted. ``rounds_per_start``: rates that follow
+    each other and come from the same processes.
     """
 
     case: Case
@@ -40,17 +41,18 @@ class Result:
     rates: list[float] = field(default_factory=list)
     numbers: list[list[dict[str, float]]] = field(default_factory=list)
     error: str | None = None
+    rounds_per_start: int = 1
 
 
 def measure(
-    cases: Iterable[Case], *, rounds: int, seconds: float, console: Console
+    cases: Iterable[Case], *, rounds: int, seconds: float, console: Console, starts: int = 1
 ) -> dict[str, Result]:
-    """Starts every case, measures each for ``seconds`` in every round, ends them.
+    """Start every case, measure each for ``seconds`` in every round, end them; ``starts`` times.
 
-    A case that fails is left out of the rounds that follow, and its error is told.
+    Each of the ``starts`` begins with new processes, whose memory lies elsewhere. A case that fails
+    is left out of the rounds that follow, and its error is printed.
     """
-    results = {case.name: Result(case) for case in cases}
-    children: dict[str, list[Child]] = {}
+    results = {case.name: Result(case, rounds_per_start=rounds) for case in cases}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -58,29 +60,35 @@ def measure(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        try:
-            task = progress.add_task("", total=len(results))
-            for name, result in results.items():
-                progress.update(task, description=f"start: {name}")
-                _try(result, console, lambda name=name: _start(results[name], children))
-                progress.advance(task)
-            progress.reset(task, total=rounds * len(results))
-            for number in range(rounds):
+        task = progress.add_task("", total=starts * (rounds + 1) * len(results))
+        for start in range(starts):
+            children: dict[str, list[Child]] = {}
+
+            def go_through(label: str, act: Callable[[str], None]) -> None:
                 if not console.is_terminal:
-                    console.print(f"round {number + 1}/{rounds}", highlight=False)
+                    console.print(label, highlight=False)
                 for name, result in results.items():
-                    progress.update(task, description=f"round {number + 1}/{rounds}: {name}")
+                    progress.update(task, description=f"{label}: {name}")
                     if result.error is None:
-                        _try(
-                            result,
-                            console,
-                            lambda name=name: _ask(results[name], children[name], seconds),
-                        )
+                        _try(result, console, lambda name=name: act(name))
                     progress.advance(task)
-        finally:
-            for group in children.values():
-                for child in group:
-                    child.close()
+
+            try:
+                go_through(
+                    f"start {start + 1}/{starts}",
+                    lambda name, children=children: _start(results[name], children),
+                )
+                for number in range(rounds):
+                    go_through(
+                        f"start {start + 1}/{starts}, round {number + 1}/{rounds}",
+                        lambda name, children=children: _ask(
+                            results[name], children[name], seconds
+                        ),
+                    )
+            finally:
+                for group in children.values():
+                    for child in group:
+                        child.close()
     return results
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from interleave import Result
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +32,23 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def ratio(rates: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
     """The spread of the quotients round by round; rounds that one of them lacks are left out."""
     return spread([rate / other for rate, other in zip(rates, reference, strict=False)])
+
+
+def interval(
+    rates: Sequence[float], reference: Sequence[float], rounds_per_start: int
+) -> list[float]:
+    """95 % bootstrap interval of the median ratio of ``rates`` to ``reference``.
+
+    The rounds of one start belong together: with several starts, whole starts are drawn (each by
+    the median of its ratios), with a single one its rounds.
+    """
+    ratios = np.divide(rates, reference[: len(rates)])
+    whole = len(ratios) // rounds_per_start * rounds_per_start
+    if whole > rounds_per_start:
+        ratios = np.median(ratios[:whole].reshape(-1, rounds_per_start), axis=1)
+    draws = np.random.default_rng(0).integers(len(ratios), size=(10_000, len(ratios)))
+    low, high = np.quantile(np.median(ratios[draws], axis=1), (0.025, 0.975))
+    return [float(low), float(high)]
 
 
 def parts_allow(
@@ -51,6 +69,7 @@ def make_rows(results: Iterable[Result]) -> tuple[list[Row], list[Row]]:
     rows: list[Row] = [
         {"name": result.case.name, **result.case.row}
         | {"settings": result.settings, "rates": result.rates, "error": result.error}
+        | {"rounds_per_start": result.rounds_per_start}
         for result in results
     ]
     measured = [row for row in rows if row["rates"] and not row["error"]]
@@ -111,10 +130,20 @@ def hold_against_bars(rows: list[Row], options: dict[str, Any]) -> list[dict[str
     fastest_cpp = fastest(find(peers, network=False))
     envpool = fastest(find(peers, part="envpool", asynchronous=True, network=True))
     bars = []
+    lead = 1.0 if options["busy"] else 1.1
 
     def hold(what: str, row: Row | None, value: dict[str, float] | None, bar: float) -> None:
         if row and value:
             bars.append({"what": what, "case": row["name"], "bar": bar, **value})
+
+    def hold_lead(row: Row | None, network: bool) -> None:
+        """Our lead over ale-py's asynchronous mode, by its interval."""
+        ale = fastest(find(peers, part="ale", asynchronous=True, network=network))
+        if row and ale:
+            what = f"sampler{', network' * network} / {label(ale)}"
+            hold(what, row, ratio(row["rates"], ale["rates"]), lead)
+            rounds = row["rounds_per_start"]
+            bars[-1]["interval"] = interval(row["rates"], ale["rates"], rounds)
 
     if bare:
         hold("sampler / environment (b)", bare, bare.get("of_environment"), 0.96)
@@ -132,6 +161,8 @@ def hold_against_bars(rows: list[Row], options: dict[str, Any]) -> list[dict[str
     if served and envpool:
         value = ratio(served["rates"], envpool["rates"])
         hold(f"sampler, network / EnvPool asynchronous ({label(envpool)})", served, value, 1.15)
+    hold_lead(bare, network=False)
+    hold_lead(served, network=True)
     return bars
 
 
@@ -170,8 +201,11 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
             allowed = row["parts_allow"]["median"]
             console.print(f"the parts allow {allowed:,.0f} steps/s: {layout(row)}", highlight=False)
     for bar in report["bars"]:
-        verdict = "reached" if bar["median"] >= bar["bar"] else "missed"
+        low, high = bar.get("interval", (bar["median"], bar["median"]))
+        verdict = "reached" if high >= bar["bar"] else "missed"
         text = f"{ratio_cell(bar)}, bar {bar['bar']:.2f} {verdict}: {bar['what']}"
+        if "interval" in bar:
+            text += f"; 95 % interval {low:.3f} to {high:.3f}"
         console.print(text, highlight=False)
 
 

@@ -53,8 +53,14 @@ class Options:
     """interpreter for those peers that this one has not; several separated as in PATH"""
     bar_envs_per_core: int = 32
     """environments a core at which ours are held against the bars"""
+    cases: tuple[str, ...] = ()
+    """parts of names: only cases whose name contains one of them are measured; none: all cases"""
+    starts: int = 1
+    """times that all processes are started, each time with memory of their own"""
+    busy: float = 0.0
+    """share of the time that one more process keeps the first of the cores busy, 0 to 1"""
     rounds: int = 5
-    """times that everything is measured"""
+    """times that everything is measured after each start"""
     seconds: float = 3.0
     """of one measurement, after a short warm-up"""
     seed: int = 0
@@ -75,7 +81,9 @@ def make_cases(
     for threads in sorted({min(threads, most) for threads in options.hyperthreads}):
         maker = _Maker(options, threads, [core[:threads] for core in cores], interpreters)
         cases += [*maker.alone(), *maker.samplers(), *maker.inference(), *maker.peers()]
-    return cases
+    if not options.cases:
+        return cases
+    return [case for case in cases if any(part in case.name for part in options.cases)]
 
 
 @dataclass(frozen=True)

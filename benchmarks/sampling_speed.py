@@ -12,13 +12,17 @@ In one interleaved run on the pinned cores, in agent steps a second of all cores
                      with A3C-Net
 
 Every figure is a median over the rounds with its range, and a ratio of (a) with saved starts and of
-(b), taken round by round. Prints a table and writes OUT.json and OUT.png.
+(b), taken round by round. The lead over ale-py has an interval over the starts. Prints a table and
+writes OUT.json and OUT.png.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from interleave import measure
@@ -42,9 +46,19 @@ def main() -> None:
     machine = describe_machine(cores)
     peers = find_peers(PACKAGES, options.peers, options.peer_python, progress)
     cases = make_cases(options, cores, peers)
-    minutes = len(cases) * (options.rounds * (options.seconds + 0.5) + 4) / 60
-    progress.print(f"{len(cases)} cases, {options.rounds} rounds: about {minutes:.0f} minutes")
-    results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
+    minutes = options.starts * len(cases) * (options.rounds * (options.seconds + 0.5) + 4) / 60
+    progress.print(
+        f"{len(cases)} cases, {options.starts} starts, {options.rounds} rounds: about "
+        f"{minutes:.0f} minutes"
+    )
+    with neighbour(cores[0][0], options.busy):
+        results = measure(
+            cases,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            console=progress,
+            starts=options.starts,
+        )
 
     report = summarise(results.values(), machine, dataclasses.asdict(options))
     tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
@@ -55,6 +69,28 @@ def main() -> None:
     print(f"wrote {out}.json and {out}.png")
     if any(result.error for result in results.values()):
         raise SystemExit(1)
+
+
+@contextlib.contextmanager
+def neighbour(cpu: int, busy: float) -> Iterator[None]:
+    """Within, one more process computes on ``cpu`` for the share ``busy`` of every 0.1 s."""
+    if not busy:
+        yield
+        return
+    code = (
+        "import os, time\n"
+        f"os.sched_setaffinity(0, [{cpu}])\n"
+        "while True:\n"
+        f"    end = time.perf_counter() + {0.1 * busy}\n"
+        "    while time.perf_counter() < end: pass\n"
+        f"    time.sleep({0.1 * (1 - busy)})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,25 @@ def test_ratio_is_taken_round_by_round(load: Any) -> None:
     assert spread == {"median": 0.75, "low": 0.5, "high": 2.0}
 
 
+def test_interval_draws_whole_starts(load: Any) -> None:
+    interval = load("report").interval
+    # Within a start the rounds are equal, so there are two values to draw and no others.
+    ours, peer = [1.0] * 50 + [2.0] * 50, [1.0] * 100
+    assert interval(ours, peer, rounds_per_start=50) == [1.0, 2.0]
+    # A hundred rounds of one start: the median of a draw of 100 is rarely far from the middle.
+    low, high = interval([1.0 + 0.01 * n for n in range(100)], peer, rounds_per_start=100)
+    assert 1.3 < low < 1.495 < high < 1.7
+
+
+def test_measure_with_several_starts_keeps_all_rates(load: Any) -> None:
+    interleave = load("interleave")
+    spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "catch"}
+    case = interleave.Case("catch", "bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {})
+    console = Console(quiet=True)
+    results = interleave.measure([case], rounds=2, seconds=0.01, console=console, starts=2)
+    assert len(results["catch"].rates) == 4 and results["catch"].rounds_per_start == 2
+
+
 def test_summarise_known_rates_gives_ratios_and_bars(load: Any) -> None:
     interleave, report = load("interleave"), load("report")
 
@@ -42,7 +61,7 @@ def test_summarise_known_rates_gives_ratios_and_bars(load: Any) -> None:
         result([81.0, 27.0], **sampler, batch=32, network=False),
         result([60.0, 30.0], part="envpool", asynchronous=False, pinned=False, network=False),
     ]
-    options = {"observation_size": "104x80", "bar_envs_per_core": 32, "device": "cpu"}
+    options = {"observation_size": "104x80", "bar_envs_per_core": 32, "device": "cpu", "busy": 0.0}
     summary = report.summarise(results, {"cores_used": [[0], [1]]}, options)
     assert summary["rows"][2]["of_environment"]["median"] == pytest.approx((0.9 + 0.6) / 2)
     medians = [bar["median"] for bar in summary["bars"]]
@@ -95,10 +114,15 @@ def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
 def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
-    done = run("sampling_speed.py", *TINY, *sizes, "rounds=1", "peers=[ale]", f"out={out}")
+    more = ("rounds=1", "starts=2", "busy=0.5", "cases=[part=sampler, asynchronous=True]")
+    done = run("sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}")
     assert done.returncode == 0, done.stderr
-    bars = [bar["what"] for bar in json.loads(Path(f"{out}.json").read_text())["bars"]]
-    assert any("C++ peers (ale" in what for what in bars)
+    report = json.loads(Path(f"{out}.json").read_text())
+    assert {row["part"] for row in report["rows"]} == {"sampler", "ale"}
+    lead = report["bars"][-1]
+    assert lead["what"].startswith("sampler / ale, asynchronous") and lead["bar"] == 1.0
+    assert 0 < lead["interval"][0] <= lead["interval"][1]
+    assert any("C++ peers (ale" in bar["what"] for bar in report["bars"])
 
 
 @pytest.mark.learning

@@ -16,7 +16,7 @@ from accel_rl.training.sweep import display
 from accel_rl.training.sweep.display import Standing, SweepDisplay, read_standing, seconds_left
 from accel_rl.training.sweep.plan import plan_runs
 from accel_rl.training.sweep.queue import Job, make_jobs
-from accel_rl.training.sweep.report import write_report
+from accel_rl.training.sweep.report import draw_report, write_report
 
 NAN = float("nan")
 COLUMNS = ["steps", "steps_per_second", "training_seconds", "episode_return_raw_mean"]
@@ -85,6 +85,7 @@ def test_report_of_games_is_human_normalised_and_its_form_that_of_the_paper(tmp_
         "training_seconds": "9.0",
         "error": "",
     }
+    assert draw_report(tmp_path, [panel])
     assert cv2.imread(str(tmp_path / "results.png")).std() > 5
 
 
@@ -100,7 +101,7 @@ def test_labels_of_ticks_do_not_overlap(spread: float, tmp_path, monkeypatch) ->
     axes = {"env": "catch", "seed": "0,1,2", "entropy_coefficient": "0.01,0.02", "lr": "1e-3,3e-3"}
     names = [run.name for run in plan_runs(axes)]
     scores = {name: -0.6 - spread * (7 * place % 5) / 5 for place, name in enumerate(names)}
-    write_report(tmp_path, jobs_of(tmp_path, scores, **axes))
+    draw_report(tmp_path, write_report(tmp_path, jobs_of(tmp_path, scores, **axes)))
     panels = figures[0].axes
     assert len(panels) == 3
     for panel in panels:

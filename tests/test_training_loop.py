@@ -111,9 +111,9 @@ class TapedRecorder(Recorder):
         self.tape.append(f"save {self.steps}")
         super().save(mark, alone=alone)
 
-    def draw_curve(self) -> None:
+    def draw_curve(self) -> bool:
         self.tape.append(f"curve {self.steps}")
-        super().draw_curve()
+        return super().draw_curve()
 
 
 def make_config(**changes: Any) -> TrainConfig:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
+from accel_rl.training.figures import Axes, EngFormatter, new_figure, plain, to_png
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW, Row
 
@@ -29,8 +25,7 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
     Raises:
         OSError: the file could not be written; the one before stays.
     """
-    figure = Figure(figsize=(8.0, 4.8), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8.0, 4.8)
     axes = figure.add_subplot()
     _draw_returns(axes, rows)
     axes.set_xlabel("steps")
@@ -46,10 +41,8 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
         top = axes.secondary_xaxis("top", functions=(to_frames, from_frames))
         top.set_xlabel("frames", color=_INK)
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(title, fontsize=11, color=_INK)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getbuffer())
+    figure.suptitle(plain(title), fontsize=11, color=_INK)
+    write_whole(path, to_png(figure))
 
 
 def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
@@ -203,7 +204,7 @@ def report_table(report: EvaluationReport) -> RenderableType:
             f"{report.human_normalized_mean:.1%} (0%: random play, 100%: a human)",
         )
     for key, info_mean in report.info_means.items():
-        table.add_row(f"mean {key}", "none" if info_mean is None else f"{info_mean:,.4g}")
+        table.add_row(Text(f"mean {key}"), "none" if info_mean is None else f"{info_mean:,.4g}")
     return table
 
 

@@ -4,7 +4,6 @@ and the values at their ends.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,8 @@ from textwrap import fill
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 from rich.console import RenderableType
+from rich.text import Text
 
 from accel_rl.settings import check_settings
 from accel_rl.training.compare import (
@@ -28,6 +25,7 @@ from accel_rl.training.compare import (
     make_groups,
     read_curve,
 )
+from accel_rl.training.figures import EngFormatter, new_figure, plain, to_png
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW
 from accel_rl.training.output import check_output
@@ -155,7 +153,8 @@ def scores_table(
     name = "score" if is_score else column
     table = make_table(("runs", "seeds", axis, name, "interval", "range"), rows, width)
     what = f"score: raw, mean of the last {EPISODE_WINDOW} games, then" if is_score else f"{name}:"
-    table.caption = f"{what} mean over the runs; interval: 95 %, Student's t over the runs"
+    caption = f"{what} mean over the runs; interval: 95 %, Student's t over the runs"
+    table.caption = Text(caption, "table.caption")  # a column's name is no markup
     return table
 
 
@@ -167,16 +166,14 @@ def _format(value: float, is_score: bool) -> str:
 def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
     envs = list(dict.fromkeys(group.env for group in groups))
     num_lines = [sum(_label(g).count("\n") + 1 for g in groups if g.env == env) for env in envs]
-    size = (8.0 * len(envs), 4.6 + 0.16 * max(num_lines))
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8.0 * len(envs), 4.6 + 0.16 * max(num_lines))
     for number, env in enumerate(envs):
         axes = figure.add_subplot(1, len(envs), number + 1)
         for colour, group in enumerate(group for group in groups if group.env == env):
             _draw_group(axes, group, COLOURS[colour % len(COLOURS)])
-        axes.set_title(env)
+        axes.set_title(plain(env))
         score = f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)"
-        axes.set_ylabel(score if column == SCORE else column)
+        axes.set_ylabel(score if column == SCORE else plain(column))
         style_axes(axes, axis)
         axes.legend(
             frameon=False,
@@ -199,13 +196,6 @@ def style_axes(axes: Any, axis: Axis) -> None:
     axes.spines[["right", "top"]].set_visible(False)
 
 
-def to_png(figure: Figure) -> memoryview:
-    """``figure`` as the bytes of a PNG."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getbuffer()
-
-
 def _draw_group(axes: Any, group: Group, colour: str) -> None:
     runs = len(group.seeds)
     is_point = group.x[0] == group.x[-1]  # of which lines and bands show nothing
@@ -217,7 +207,7 @@ def _draw_group(axes: Any, group: Group, colour: str) -> None:
         width = 6 if is_point else 0
         axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=width)
     marker = "o" if is_point else None
-    label = _label(group)
+    label = plain(_label(group))
     axes.plot(group.x, group.mean, marker=marker, color=colour, linewidth=1.8, label=label)
 
 

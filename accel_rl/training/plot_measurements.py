@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from accel_rl.algos.measurements import COSINE
 from accel_rl.algos.norms import KINDS
 from accel_rl.algos.two_learners import PREFIX
 from accel_rl.training.compare import COLUMNS, SCORE, Values, label_runs
+from accel_rl.training.figures import Figure, new_figure, plain, to_png
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import read_rows
 from accel_rl.training.output import check_output
-from accel_rl.training.plot import COLOURS, PlotOptions, check_named, style_axes, to_png
+from accel_rl.training.plot import COLOURS, PlotOptions, check_named, style_axes
 from accel_rl.training.saved_run import read_config
 
 NEEDED = {
@@ -89,9 +88,7 @@ def _columns(path: Path) -> dict[str, Values]:
 
 
 def _figure(columns: int, rows: int, width: float, height: float) -> tuple[Figure, Any]:
-    size = (width * columns, height * rows)
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width * columns, height * rows)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
@@ -110,7 +107,7 @@ def _draw_norms(runs: Sequence[Measured], options: PlotOptions) -> Figure:
             else:
                 axes.set_yscale("log")
             if kind == KINDS[0]:
-                axes.set_title(layer or "all parameters")
+                axes.set_title(plain(layer) or "all parameters")
         row[0].set_ylabel(kind.replace("_", " "))
     _add_legend(figure, panels[0][0])
     return figure
@@ -160,7 +157,7 @@ def _draw_lines(
                 color=run.colour,
                 linewidth=1.4,
                 marker="." if is_there.sum() < _FEW else None,
-                label=run.label + (", second learner" if prefix else ""),
+                label=plain(run.label) + (", second learner" if prefix else ""),
             )
 
 

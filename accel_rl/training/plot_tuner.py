@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from accel_rl.training.figures import MaxNLocator, new_figure, plain, to_png
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import Row
-from accel_rl.training.plot import COLOURS, to_png
+from accel_rl.training.plot import COLOURS
 
 _COUNTS = {"num_trainers": "trainers", "num_predictors": "predictors", "num_agents": "agents"}
 
@@ -31,8 +29,7 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
     names = ("seconds", "trainings_per_second", "is_kept", *_COUNTS)
     table = {name: np.array([row[name] for row in rows], np.float64) for name in names}
     minutes, rate, is_kept = table["seconds"] / 60, table["trainings_per_second"], table["is_kept"]
-    figure = Figure(figsize=(8.0, 6.4), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8.0, 6.4)
     speed, few, agents = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
     speed.plot(minutes, rate, color=COLOURS[0], linewidth=0.8, alpha=0.5)
     for kept, face, label in ((1, COLOURS[0], "kept"), (0, "white", "given up")):
@@ -61,7 +58,7 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
         axes.set_axisbelow(True)
         axes.spines[["right", "top"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(plain(title), fontsize=11)
     write_whole(path, to_png(figure))
 
 
@@ -71,14 +68,13 @@ def draw_lags(path: Path, lags: Mapping[int, int], title: str) -> None:
     Raises:
         OSError: the file could not be written; the one before stays.
     """
-    figure = Figure(figsize=(6.4, 4.0), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     total = sum(lags.values())
     axes.bar(list(lags), [count / total for count in lags.values()], width=1.0, color=COLOURS[0])
     axes.set_xlabel("policy lag of the oldest sample (updates)")
     axes.set_ylabel("share of batches")
-    axes.set_title(title)
+    axes.set_title(plain(title))
     axes.grid(color="#e3e3e3", linewidth=0.8, axis="y")
     axes.set_axisbelow(True)
     write_whole(path, to_png(figure))

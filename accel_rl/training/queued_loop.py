@@ -17,6 +17,7 @@ from accel_rl.parallel import Exchange, VersionExchange
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.samplers.queued import QueuedSampler
 from accel_rl.topology import available_cpus
+from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import CsvTable
@@ -94,10 +95,15 @@ class Tuning:
 
     def draw(self) -> None:
         """``tuner.png``, where an interval has ended."""
-        if self._rows:
+        path = self._run_dir / "tuner.png"
+
+        def draw() -> None:
             from accel_rl.training.plot_tuner import draw_tuner  # Matplotlib takes a while to load
 
-            draw_tuner(self._run_dir / "tuner.png", self._rows, self._title)
+            draw_tuner(path, self._rows, self._title)
+
+        if self._rows:
+            draw_or_warn(draw, path)
 
 
 def iterate_queued(
@@ -216,6 +222,11 @@ def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:
         return
     rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
     write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())
-    from accel_rl.training.plot_tuner import draw_lags  # Matplotlib takes a while to load
+    path = run_dir / "policy_lag.png"
 
-    draw_lags(run_dir / "policy_lag.png", lags, title)
+    def draw() -> None:
+        from accel_rl.training.plot_tuner import draw_lags  # Matplotlib takes a while to load
+
+        draw_lags(path, lags, title)
+
+    draw_or_warn(draw, path)

@@ -17,6 +17,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.checkpoint import save_checkpoint, save_if_best
+from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import EPISODE_WINDOW, LearnerMetrics, MetricsWriter, Scores
@@ -177,8 +178,8 @@ class Recorder:
         if self._log.is_due(self.steps):
             self.write_row()
             if now - self._drawn >= CURVE_SECONDS:
-                self.draw_curve()
-                self._drawn = now
+                is_drawn = self.draw_curve()
+                self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(self.steps):
             interval = self._config.checkpoint_interval
             self.save(self.steps // interval * interval)
@@ -276,13 +277,18 @@ class Recorder:
         self._progress.say(text)
         _LOGGER.info("%s", text)
 
-    def draw_curve(self) -> None:
-        # Matplotlib takes half a second to load: not before it is needed, nor in every learner.
-        from accel_rl.training.curve import draw_learning_curve
-
+    def draw_curve(self) -> bool:
+        """Draw ``learning_curve.png``; log a warning and return False if that fails."""
         path = self._run_dir / "learning_curve.png"
         title = f"{self._config.title}, {clock(self.seconds)}"
-        draw_learning_curve(path, self.rows, title, self._frame_skip)
+
+        def draw() -> None:
+            # Matplotlib takes half a second to load: not before it is needed, nor in every learner.
+            from accel_rl.training.curve import draw_learning_curve
+
+            draw_learning_curve(path, self.rows, title, self._frame_skip)
+
+        return draw_or_warn(draw, path)
 
     def save(self, due: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step.

@@ -33,7 +33,7 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     table = Table(box=box.SIMPLE, padding=(0, _GAP - 1, 0, 0), pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(
-            name, width=widths[place], justify="right" if place else "left", overflow="fold"
+            Text(name), width=widths[place], justify="right" if place else "left", overflow="fold"
         )
     for row in rows:
         table.add_row(*map(Text, row))  # a name is no markup

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
@@ -31,7 +32,7 @@ from accel_rl.training.sweep.plan import (
     write_plan,
 )
 from accel_rl.training.sweep.queue import Job, make_jobs, note_if_finished, work_off
-from accel_rl.training.sweep.report import NAMES, Panel, format_estimate, write_report
+from accel_rl.training.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.training.sweep.slots import slots_here
 from accel_rl.training.tables import make_table
 
@@ -108,7 +109,8 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
                 if job.state == "waiting":
                     note_if_finished(job)
             panels = write_report(sweep_dir, jobs)
-    return _conclude(sweep_dir, here, panels, console, stop)
+            is_drawn = bool(panels) and draw_report(sweep_dir, panels)
+    return _conclude(sweep_dir, here, panels, is_drawn, console, stop)
 
 
 def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
@@ -154,11 +156,16 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
 
 
 def _conclude(
-    sweep_dir: Path, jobs: list[Job], panels: list[Panel], console: Console, stop: StopRequest
+    sweep_dir: Path,
+    jobs: list[Job],
+    panels: list[Panel],
+    is_drawn: bool,
+    console: Console,
+    stop: StopRequest,
 ) -> int:
     for panel in panels:
         console.print(results_table(panel, console.width))
-    print(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * bool(panels))
+    print(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
         print(f"failed: {job.run.name}: {job.error}\n(details: {job.output})", file=sys.stderr)
@@ -178,7 +185,7 @@ def results_table(panel: Panel, width: int) -> RenderableType:
         values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
         rows.append((label, *map(str, panel.counts[label]), *values))
     table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)
-    table.title, table.title_justify = panel.title, "left"
+    table.title, table.title_justify = Text(panel.title, "table.title"), "left"
     return table
 
 

@@ -16,10 +16,8 @@ from pathlib import Path
 from textwrap import fill
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
 from accel_rl.training.metrics import EPISODE_WINDOW, read_rows
@@ -64,7 +62,7 @@ class Panel:
 
 
 def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
-    """Writes ``results.csv``, ``results.md`` and ``results.png``; returns what is in the table.
+    """Writes ``results.csv`` and ``results.md``; returns what is in the table.
 
     Runs that have not finished, or have finished no game, count nowhere and are named as such. A
     job whose run has finished, but cannot be read, is then one that has failed.
@@ -84,9 +82,13 @@ def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
     write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode(), shared=True)
     text = _markdown(sweep_dir.name, jobs, scores, panels)
     write_whole(sweep_dir / "results.md", text.encode(), shared=True)
-    if panels:
-        write_whole(sweep_dir / "results.png", _draw(panels), shared=True)
     return panels
+
+
+def draw_report(sweep_dir: Path, panels: Sequence[Panel]) -> bool:
+    """Draw ``results.png``; log a warning and return False if it could not be drawn."""
+    path = sweep_dir / "results.png"
+    return draw_or_warn(lambda: write_whole(path, _draw(panels), shared=True), path)
 
 
 def read_score(job: Job) -> Score | None:
@@ -243,12 +245,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _draw(panels: Sequence[Panel]) -> memoryview:
     """A row for each panel: each configuration's statistics as points with their intervals."""
+    from accel_rl.training.figures import MaxNLocator, new_figure, plain, to_png
+
     most = max(len(panel.estimates) for panel in panels)
-    labels = [[_in_lines(label) for label in panel.estimates] for panel in panels]
+    labels = [[plain(_in_lines(label)) for label in panel.estimates] for panel in panels]
     num_lines = max(label.count("\n") + 1 for each in labels for label in each)
-    size = (10.0, len(panels) * (1.2 + (0.26 + 0.14 * num_lines) * most))
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10.0, len(panels) * (1.2 + (0.26 + 0.14 * num_lines) * most))
     for row, panel in enumerate(panels):
         for column, (key, name) in enumerate(NAMES.items()):
             axes = figure.add_subplot(len(panels), len(NAMES), row * len(NAMES) + column + 1)
@@ -275,10 +277,8 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
             axes.grid(axis="x", color=_GRID, linewidth=0.8)
             axes.set_axisbelow(True)
             axes.spines[["right", "top"]].set_visible(False)
-            axes.set_xlabel(panel.title if column == 1 else "")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getbuffer()
+            axes.set_xlabel(plain(panel.title) if column == 1 else "")
+    return to_png(figure)
 
 
 def _in_lines(label: str) -> str:

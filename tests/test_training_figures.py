@@ -1,0 +1,149 @@
+"""Pictures end no run: neither Matplotlib's settings nor odd names keep a command from its end."""
+
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+from saved_runs import quiet
+
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.compare import Group
+from accel_rl.training.curve import draw_learning_curve
+from accel_rl.training.drawing import draw_or_warn
+from accel_rl.training.figures import new_figure, plain, to_png
+from accel_rl.training.loop import train
+from accel_rl.training.plot import _draw, scores_table
+from accel_rl.training.queued_loop import write_lags
+from accel_rl.training.sweep.aggregate import Estimate
+from accel_rl.training.sweep.report import NAMES, Panel, draw_report
+
+INLINE = "module://matplotlib_inline.backend_inline"
+FORMULA = r"$\frac{$ x_1 $"
+
+EACH_COMMAND = """
+from pathlib import Path
+
+from accel_rl.__main__ import main
+from accel_rl.training.sweep.aggregate import Estimate
+from accel_rl.training.sweep.report import NAMES, Panel, draw_report
+
+run = ["env=catch", "total_steps=2000", "serial=true", "decorrelation_steps=0", "run_dir=run"]
+assert main(run) == 0
+assert main(["evaluate", "run", "num_steps=20", "serial=true"]) == 0
+assert main(["play", "run", "out=film.gif", "max_steps=9"]) == 0
+assert main(["plot", "run"]) == 0
+estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))
+assert draw_report(Path(), [Panel("score", {"a2c": estimates}, {"a2c": (1, 2)})])
+"""
+
+
+def python(code: str, folder: Path, backend: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "MPLBACKEND": backend}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("backend", [INLINE, "nonsense"])
+def test_backend_that_is_not_installed_ends_no_command(backend: str, tmp_path) -> None:
+    done = python(EACH_COMMAND, tmp_path, backend)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "not drawn" not in done.stdout
+    for path in ("run/learning_curve.png", "learning_curves.png", "results.png"):
+        assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_backend_that_is_there_is_left_to_the_host(tmp_path) -> None:
+    code = (
+        "import os, accel_rl.training.figures, matplotlib\n"
+        "print(matplotlib.rcParams['backend'], os.environ['MPLBACKEND'])"
+    )
+    assert python(code, tmp_path, "svg").stdout == "svg svg\n"
+
+
+def fail(*arguments: object, **options: object) -> None:
+    raise RuntimeError("latex could not be found")
+
+
+def test_run_whose_pictures_fail_finishes_and_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", fail)
+    monkeypatch.setattr("accel_rl.training.recorder.CURVE_SECONDS", 0.0)
+    result = train(
+        parse_arguments(
+            [
+                "env=catch",
+                "total_steps=400",
+                "log_interval=40",
+                "serial=true",
+                "decorrelation_steps=0",
+                f"run_dir={tmp_path / 'run'}",
+            ]
+        ),
+        quiet(),
+    )
+    assert result.status is not None and result.status.steps >= 400
+    log = (tmp_path / "run" / "train.log").read_text()
+    # In the middle of the run and at its end, not with each of ten rows.
+    assert log.count("learning_curve.png was not drawn: ") == 2
+    assert "latex could not be found" in log
+
+
+def test_table_of_policy_lags_is_written_where_its_picture_fails(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", fail)
+    write_lags(tmp_path, Counter({0: 2, 1: 1}), "catch")
+    assert (tmp_path / "policy_lag.csv").read_text() == "lag_updates,batches\n0,2\n1,1\n"
+
+
+def test_picture_that_cannot_be_written_is_a_warning(tmp_path, caplog) -> None:
+    path = tmp_path / "missing" / "curve.png"
+    assert not draw_or_warn(lambda: draw_learning_curve(path, [], "catch", 1), path)
+    assert f"{path} was not drawn" in caplog.text
+
+
+def test_picture_that_matplotlib_cannot_draw_is_an_error_of_plot(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(ValueError, match=r"latex could not be found.*matplotlibrc"):
+        to_png(new_figure(2.0, 2.0))
+
+
+def test_dollar_signs_are_no_formula(tmp_path) -> None:
+    draw_learning_curve(tmp_path / "curve.png", [], FORMULA, 1)
+    figure = new_figure(2.0, 2.0)
+    text = figure.suptitle(plain(FORMULA))
+    assert text._preprocess_math(text.get_text()) == (FORMULA, False)
+
+
+def group(name: str) -> Group:
+    values = np.array([[1.0, 2.0]])
+    return Group(
+        label=name,
+        env=name,
+        seeds=(0,),
+        x=np.array([0.0, 1.0]),
+        y=values,
+        mean=values[0],
+        half_width=np.full(2, math.nan),
+        left_out=(),
+    )
+
+
+def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:
+    _draw([group(FORMULA)], "steps", FORMULA)
+    estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))
+    assert draw_report(tmp_path, [Panel(FORMULA, {FORMULA: estimates}, {FORMULA: (1, 2)})])
+    console = Console(width=100, record=True, file=quiet().file)
+    console.print(scores_table([group("[/x] b")], "steps", 100, "x[/red]y"))
+    shown = console.export_text()
+    assert "[/x] b" in shown and "x[/red]y: mean over the runs" in shown

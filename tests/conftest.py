@@ -19,6 +19,14 @@ import torch
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def key_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and processes that they start, sign with a key of their own, not the developer's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fails a test that leaves child processes or threads."""

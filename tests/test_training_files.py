@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import logging
 import os
+import shutil
 import tracemalloc
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +23,9 @@ from accel_rl.training.checkpoint import (
     save_part,
 )
 from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.files import WriteError, explain, write_whole
-from accel_rl.training.loop import train
+from accel_rl.training.files import WriteError, delete_unfinished, explain, write_whole
+from accel_rl.training.loop import RunError, train
+from accel_rl.training.metrics import EventsWriter
 from accel_rl.training.run_directory import log_to, make_run_directory
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -176,10 +178,80 @@ def test_what_killed_processes_left_of_checkpoints_is_deleted_when_the_run_goes_
 ) -> None:
     folder = trained(tmp_path, "env=catch", "algo=a2c", "horizon=5") / "checkpoints"
     before = names(folder)
-    for path in (part_path(tmp_path, 30, 1), folder / "steps_000000000030.pt"):
-        path.with_name(f".{path.name}.part").write_bytes(b"cut off")
+    paths = part_path(tmp_path, 30, 1), folder / "steps_000000000030.pt", tmp_path / "config.yaml"
+    for path in paths:
+        path.with_name(f".{path.name}.{'0a' * 8}.part").write_bytes(b"cut off")
     train(parse_arguments([f"resume={tmp_path}", "total_steps=50"]), quiet())
     assert names(folder) == [*before, "steps_000000000050.pt"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_only_regular_files_of_the_pattern_are_deleted_as_unfinished(tmp_path) -> None:
+    number = "0123456789abcdef"
+    (tmp_path / f".curve.png.{number}.part").touch()
+    kept = (f".dir.{number}.part", f".link.{number}.part", f"a.{number}.part", ".b.0123.part")
+    (tmp_path / kept[0]).mkdir()
+    (tmp_path / kept[1]).symlink_to(tmp_path / kept[2])
+    for name in kept[2:]:
+        (tmp_path / name).touch()
+    delete_unfinished(tmp_path)
+    assert names(tmp_path) == sorted(kept)
+
+
+@pytest.mark.parametrize("target", ["there", "absent"])
+def test_write_whole_does_not_write_through_links(target: str, tmp_path, monkeypatch) -> None:
+    """At the name of the file, and at that of the unfinished one, if somebody should guess it."""
+    outside = tmp_path / "outside"
+    if target == "there":
+        outside.write_bytes(b"mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    path = folder / "config.yaml"
+    path.symlink_to(outside)
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new" and not path.is_symlink()
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
+    (folder / ".config.yaml.0.part").symlink_to(outside)
+    with pytest.raises(WriteError):
+        write_whole(path, b"newer")
+    assert names(folder) == [".config.yaml.0.part", "config.yaml"]
+    assert outside.read_bytes() == b"mine" if target == "there" else not outside.exists()
+
+
+@pytest.mark.parametrize("name", ["train.log", "metrics.csv", "evaluation.csv"])
+def test_run_with_a_link_in_place_of_a_file_writes_nothing_outside(name: str, tmp_path) -> None:
+    """As tar unpacks it: the links that runs of somebody else may hold."""
+    run_dir = trained(tmp_path / "run", "env=catch", "algo=a2c", "horizon=5")
+    (run_dir / name).unlink(missing_ok=True)
+    outside = tmp_path / "outside"
+    (run_dir / name).symlink_to(outside)
+    for fixed in ("config.yaml", "evaluation.json", "learning_curve.png"):
+        (run_dir / f".{fixed}.part").symlink_to(outside)
+    options = ["total_steps=80", "evaluation_interval=40", "evaluation_steps=20"]
+    with pytest.raises(RunError, match=rf"{name}: it is a link.*resume a copy"):
+        train(parse_arguments([f"resume={run_dir}", *options, "evaluation_envs=2"]), quiet())
+    assert not outside.exists()
+
+
+def test_events_are_not_written_through_a_link(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    name = "events.out.tfevents.0000000001.accel_rl"
+    (tmp_path / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(WriteError, match="link"):
+        EventsWriter(tmp_path, 0)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_checkpoints_of_another_run_are_not_deleted_through_a_link(tmp_path, capsys) -> None:
+    other, run_dir = (trained(tmp_path / name, "env=catch") for name in ("other", "run"))
+    before = names(other / "checkpoints")
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").symlink_to(other / "checkpoints")
+    assert main([f"resume={run_dir}", "total_steps=2000", "num_checkpoints=1"]) == 1
+    assert "checkpoints is a link" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="checkpoints is a link"):
+        save_checkpoint(run_dir, 50, state_of(50), num_kept=1)
+    assert names(other / "checkpoints") == before
 
 
 def test_checkpoint_is_not_copied_in_memory(tmp_path) -> None:
@@ -255,8 +327,12 @@ def test_log_takes_records_of_the_package_while_open(tmp_path) -> None:
     assert (root.level, root.propagate, list(root.handlers)) == before
 
 
-def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd) -> None:
-    (tmp_path / "train.log").symlink_to("/dev/full")
+def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "accel_rl.training.run_directory.open",
+        lambda *_, **__: open("/dev/full", "w"),
+        raising=False,
+    )
     with log_to(tmp_path / "train.log"):
         logging.getLogger("accel_rl").info("worker 3 was replaced")
     assert capfd.readouterr() == ("", "")

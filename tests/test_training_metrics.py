@@ -161,9 +161,11 @@ def test_column_has_its_tag(column: str, expected: str) -> None:
     assert tag(column) == expected
 
 
-def test_full_disk_is_told_with_the_name_of_the_file(tmp_path) -> None:
+def test_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch) -> None:
     writer = MetricsWriter(tmp_path)
-    (tmp_path / "metrics.csv").symlink_to("/dev/full")
+    monkeypatch.setattr(
+        "accel_rl.training.files.open", lambda *_, **__: open("/dev/full", "wb", 0), raising=False
+    )
     with pytest.raises(OSError, match="No space left on device") as caught:
         writer.write({"steps": 1})
     assert caught.value.filename == str(tmp_path / "metrics.csv")

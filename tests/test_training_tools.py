@@ -123,9 +123,12 @@ def test_bad_input_gives_one_message_and_exit_code_1(
     assert err.count("\n") == 1
 
 
-def test_file_that_cannot_be_written_gives_one_message(run_dir, tmp_path, capsys) -> None:
+def test_file_that_cannot_be_written_gives_one_message(
+    run_dir, tmp_path, capsys, monkeypatch
+) -> None:
     out = tmp_path / "scores.json"
-    (tmp_path / ".scores.json.part").mkdir()  # in the way of the temporary file
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
+    (tmp_path / ".scores.json.0.part").mkdir()  # in the way of the temporary file
     options = ["num_steps=20", "num_envs=2", "serial=true", f"out={out}"]
     assert main(["evaluate", str(run_dir), *options]) == 1
     err = capsys.readouterr().err

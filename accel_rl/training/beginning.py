@@ -11,7 +11,8 @@ from typing import Any
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
-from accel_rl.training.checkpoint import delete_unfinished
+from accel_rl.training.checkpoint import check_folder
+from accel_rl.training.files import delete_unfinished
 from accel_rl.training.iterate import is_apart
 from accel_rl.training.parts import Parts
 from accel_rl.training.resume import load_last
@@ -32,9 +33,11 @@ def load_saved(
     if team.ranks.is_first:
         stack.enter_context(hold(run_dir))
     check_is_shared(run_dir, team)
+    check_folder(run_dir)
     saved = load_last(config, team.ranks)
     if team.ranks.is_first:
-        delete_unfinished(run_dir)  # the others write none before all have met
+        for folder in (run_dir, run_dir / "checkpoints"):
+            delete_unfinished(folder)  # the others write nothing before all have met
     return saved
 
 

@@ -132,17 +132,18 @@ def _named_parts(run_dir: Path) -> set[Path] | None:
     return named
 
 
-def delete_unfinished(run_dir: Path) -> None:
-    """Deletes what processes that were killed have left of checkpoints and parts.
-
-    Nobody may be writing any. What cannot be deleted stays.
-    """
-    for path in (run_dir / "checkpoints").glob(".*.pt.part"):
-        with suppress(OSError):
-            path.unlink()
+def check_folder(run_dir: Path) -> None:
+    """Raise a ValueError if the folder of checkpoints is a link: they may be another run's."""
+    folder = run_dir / "checkpoints"
+    if folder.is_symlink():
+        raise ValueError(
+            f"{folder} is a link, and a run deletes old checkpoints in no other folder than its "
+            f"own; move the folder that the link leads to in place of the link"
+        )
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
+    check_folder(path.parent.parent)
     path.parent.mkdir(exist_ok=True)
     write_whole(path, partial(_save, {"format": FORMAT, **state}), durable=True)
 

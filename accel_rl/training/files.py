@@ -1,14 +1,20 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and are never written through a link.
+
+What is being written lies beside it as ``.NAME.<16 hexadecimal digits>.part``.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-import platform
+import re
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
 
 
 class WriteError(OSError):
@@ -21,7 +27,15 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteError(error.errno, error.strerror or str(error), str(path)) from error
+        reason = error.strerror or str(error)
+        if error.errno == errno.ELOOP:  # what O_NOFOLLOW says of a link
+            reason = "it is a link, and nothing is written through one"
+        raise WriteError(error.errno, reason, str(path)) from error
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open ``path`` unless it is a link: an ``opener`` for `open`."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows has none
 
 
 def explain(error: WriteError, choice: str) -> str:
@@ -36,23 +50,25 @@ def write_whole(
     data: bytes | memoryview | Callable[[BinaryIO], object],
     *,
     durable: bool = False,
-    shared: bool = False,
 ) -> None:
-    """Writes ``data`` to ``path`` so that a reader sees all of it or what was there before.
+    """Write ``data`` to ``path`` so that a reader sees all of it or what was there before.
 
-    ``data`` may be a function that writes it to a file. It goes to a temporary name beside
-    ``path``, which is then moved. ``durable``: it is on the disk before the move, so that this
-    holds over a power cut too. ``shared``: several processes, also of several machines, may do so
-    at once.
+    It goes to a new file of a random name beside ``path``, which is then moved, so several
+    processes may write at once, and a link at ``path`` is replaced, not followed.
+
+    Args:
+        path: the file to write.
+        data: its content, or a function that writes it to a file.
+        durable: it is on the disk before the move, so that this holds over a power cut too.
 
     Raises:
         OSError: it could not be written; ``path`` is as it was and nothing is left behind.
     """
-    writer = f".{platform.node()}-{os.getpid()}" if shared else ""
-    temporary = path.with_name(f".{path.name}{writer}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with naming(path):
+        file = open(temporary, "xb", opener=no_link)
         try:
-            with temporary.open("wb") as file:
+            with file:
                 if callable(data):
                     data(file)
                 else:
@@ -67,13 +83,25 @@ def write_whole(
             temporary.unlink(missing_ok=True)
 
 
+def delete_unfinished(folder: Path) -> None:
+    """Delete what `write_whole` has left in ``folder`` where its process was killed.
+
+    Nobody may be writing there. Only regular files are deleted. What cannot be deleted stays.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    os.unlink(entry)
+
+
 def append_whole(path: Path, data: bytes) -> None:
     """Appends ``data`` to the file at ``path``, which is made where there is none.
 
     Raises:
-        OSError: it could not be written (the disk is full, say); the file is as long as before.
+        OSError: it could not be written (the disk is full, it is a link); the file is as before.
     """
-    with naming(path), path.open("ab", buffering=0) as file:
+    with naming(path), open(path, "ab", buffering=0, opener=no_link) as file:
         size, left = file.tell(), memoryview(data)
         try:
             while left:

@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import append_whole, naming, whole_lines, write_whole
+from accel_rl.training.files import append_whole, naming, no_link, whole_lines, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""
@@ -215,7 +215,7 @@ class EventsWriter:
     def __init__(self, run_dir: Path, steps: int) -> None:
         self._path = run_dir / f"events.out.tfevents.{int(time.time()):010d}.accel_rl"
         with naming(self._path):
-            self._file = self._path.open("wb")
+            self._file = open(self._path, "wb", opener=no_link)
         self._records = RecordWriter(self._file)
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if steps:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from omegaconf import OmegaConf
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.topology import available_cpus
-from accel_rl.training.files import write_whole
+from accel_rl.training.files import naming, no_link, write_whole
 
 LOGGER = logging.getLogger("accel_rl")
 
@@ -119,7 +120,13 @@ def _lock(descriptor: int, run_dir: Path) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """Keeps quiet where it cannot be written: the disk is full, and metrics or checkpoints tell."""
+    """Keeps quiet where it cannot be written: the disk is full, and metrics or checkpoints tell.
+
+    A link is not followed.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=no_link)
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
@@ -128,7 +135,8 @@ class _LogFile(logging.FileHandler):
 @contextmanager
 def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
     """Sends what accel_rl logs to the file at ``path``, and warnings to ``others`` as well."""
-    handler = _LogFile(path)
+    with naming(path):
+        handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level, propagate = LOGGER.level, LOGGER.propagate
     for other in others:

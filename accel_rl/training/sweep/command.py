@@ -145,7 +145,7 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
             f"sweep_dir={path} is not empty; choose another, or go on with resume={path}"
         )
     if text is not None:
-        write_whole(copy, text, shared=True)
+        write_whole(copy, text)
         if plan_again(path, runs) != runs:
             copy.unlink()
             raise ValueError(

@@ -261,7 +261,7 @@ def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
     tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
     if digest := _digest(sweep_dir):
         tree["config"] = digest
-    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode(), shared=True)
+    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode())
 
 
 def plan_again(

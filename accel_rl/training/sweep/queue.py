@@ -16,6 +16,7 @@ from typing import Literal
 
 from accel_rl.samplers.package_path import add_package_path
 from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.training.files import naming, no_link
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.training.sweep.plan import PlannedRun, is_finished, options_of_all
@@ -146,7 +147,9 @@ class _Process:
         self._output = job.output
         life_read, self._life = os.pipe()
         try:
-            with job.output.open("wb") as file:
+            with naming(job.output):
+                output = open(job.output, "wb", opener=no_link)
+            with output as file:
                 self._process = subprocess.Popen(
                     [*child, str(life_read), cpus, *arguments],
                     stdin=subprocess.DEVNULL,

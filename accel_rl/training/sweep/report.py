@@ -79,16 +79,16 @@ def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
                 job.state, job.error = "failed", str(error)
     scored = [score for score in scores.values() if score is not None]
     panels = make_panels(scored)
-    write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode(), shared=True)
+    write_whole(sweep_dir / "results.csv", _csv(jobs, scores).encode())
     text = _markdown(sweep_dir.name, jobs, scores, panels)
-    write_whole(sweep_dir / "results.md", text.encode(), shared=True)
+    write_whole(sweep_dir / "results.md", text.encode())
     return panels
 
 
 def draw_report(sweep_dir: Path, panels: Sequence[Panel]) -> bool:
     """Draw ``results.png``; log a warning and return False if it could not be drawn."""
     path = sweep_dir / "results.png"
-    return draw_or_warn(lambda: write_whole(path, _draw(panels), shared=True), path)
+    return draw_or_warn(lambda: write_whole(path, _draw(panels)), path)
 
 
 def read_score(job: Job) -> Score | None:

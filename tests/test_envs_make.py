@@ -2,6 +2,10 @@
 
 import dataclasses
 import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,9 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
-from accel_rl.envs.make import probe_observations
-from accel_rl.samplers import ParallelSampler, SamplerConfig
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.envs.make import _warn_once, probe, probe_observations
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, VectorEnv
 
 
 def make_cart_pole() -> gymnasium.Env[Any, Any]:
@@ -323,3 +328,133 @@ def test_module_of_an_id_is_imported_in_workers_too(tmp_path: Path, monkeypatch)
         assert sampler.collect(lambda step: [0, 1]).reward.sum() == 6
     for name in ("InnerCart-v0", "OuterCart-v0"):
         del gymnasium.registry[name]
+
+
+# ---- environments that are made to be looked at --------------------------------------------------
+
+
+class Troubled(Steps):
+    """Notes whether it was closed; ``trouble``: what it does when it is looked at."""
+
+    closed: list[str] = []  # noqa: RUF012  # of all together
+    gate = threading.Event()  # ends what hangs
+
+    def __init__(self, trouble: str) -> None:
+        super().__init__()
+        self.trouble = trouble
+        if trouble == "hangs in the constructor":
+            self.gate.wait(60)
+        if trouble == "handles signals":
+            signal.signal(signal.SIGUSR2, signal.getsignal(signal.SIGUSR2))
+
+    def reset(self, out: np.ndarray) -> None:
+        if self.trouble == "hangs in reset":
+            self.gate.wait(60)
+        super().reset(out)
+
+    def close(self) -> None:
+        self.closed.append(self.trouble)
+        if self.trouble == "hangs in close":
+            self.gate.wait(60)
+        if self.trouble == "fails in close":
+            del self.handle  # type: ignore[attr-defined]  # which the first reset makes
+
+
+@pytest.fixture
+def closed(monkeypatch) -> Iterator[list[str]]:
+    """What was closed. Whatever hangs ends with the test."""
+    monkeypatch.setattr(Troubled, "closed", [])
+    monkeypatch.setattr(Troubled, "gate", threading.Event())
+    _warn_once.cache_clear()
+    yield Troubled.closed
+    Troubled.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "probe":
+            thread.join()
+
+
+@pytest.mark.parametrize("look", [probe_spec, probe_observations])
+def test_constructor_that_hangs_is_named_within_the_limit(look, closed) -> None:
+    message = r"environment Troubled has not finished its constructor .*reset_timeout_seconds=0\.2;"
+    with pytest.raises(EnvError, match=message):
+        look(partial(Troubled, "hangs in the constructor"), timeout_seconds=0.2)
+
+
+def test_first_reset_that_hangs_is_named_within_the_limit(closed) -> None:
+    message = r"environment Troubled has not finished its first reset.*reset_timeout_seconds=0\.2;"
+    with pytest.raises(EnvError, match=message):
+        probe_observations(partial(Troubled, "hangs in reset"), timeout_seconds=0.2)
+
+
+@pytest.mark.parametrize("trouble", ["fails in close", "hangs in close"])
+def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(
+    trouble: str, closed, caplog, monkeypatch
+) -> None:
+    monkeypatch.setattr("accel_rl.envs.make._CLOSE_SECONDS", 0.2)
+    assert probe_spec(partial(Troubled, trouble)) is Steps.spec
+    assert len(probe_observations(partial(Troubled, trouble))) == 2
+    assert closed == [trouble] * 2
+    (record,) = caplog.records  # said once
+    assert "environment Troubled" in record.message and "close" in record.message
+
+
+@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])
+def test_limit_of_a_sampler_is_its_reset_timeout(kind, closed) -> None:
+    factory = partial(Troubled, "hangs in the constructor")
+    with pytest.raises(EnvError, match=r"reset_timeout_seconds=0\.2;"):
+        if kind is VectorEnv:
+            VectorEnv(factory, 4, reset_timeout_seconds=0.2)
+        else:
+            kind(factory, SamplerConfig(reset_timeout_seconds=0.2))
+
+
+def test_environment_that_needs_the_main_thread_can_be_looked_at(closed) -> None:
+    assert probe_spec(partial(Troubled, "handles signals")) is Steps.spec
+    assert closed == ["handles signals"]
+
+
+class NotedCartPole(CartPoleEnv):
+    closed: list[bool] = []  # noqa: RUF012
+
+    def close(self) -> None:
+        self.closed.append(True)
+        super().close()
+
+
+class Continuous(NotedCartPole):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(0, 1, (1,))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        NotedCartPole,  # no `Environment`
+        make_env_factory(Continuous),
+        make_env_factory(lambda: GymnasiumEnv(Continuous, "continuous")),
+        make_env_factory(NotedCartPole, info_keys=["a", "a"]),
+    ],
+    ids=["bare", "spaces", "spaces of our own", "keys"],
+)
+def test_environment_that_is_refused_is_closed(factory: Any, monkeypatch) -> None:
+    monkeypatch.setattr(NotedCartPole, "closed", [])
+    with pytest.raises(EnvError):
+        probe_spec(factory)
+    assert NotedCartPole.closed == [True]
+
+
+def test_environment_whose_look_fails_is_closed(closed) -> None:
+    def look(env: Any) -> None:
+        raise OSError("no picture")
+
+    with pytest.raises(OSError, match="no picture"):
+        probe(partial(Troubled, ""), look, timeout_seconds=60)
+    assert closed == [""]
+
+
+def test_failure_names_the_environment_and_no_function_of_ours() -> None:
+    factory = make_env_factory("pong", AtariConfig(frame_stack=3))
+    factory.args[1].__dict__["frame_stack"] = -1  # type: ignore[attr-defined]
+    with pytest.raises(EnvError, match="environment pong failed in its constructor"):
+        probe_spec(factory)

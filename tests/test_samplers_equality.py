@@ -79,9 +79,9 @@ def test_spec_that_cannot_be_is_one_error(kind, field, value):
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_rollouts_beyond_the_memory_are_refused(kind):
-    message = r"of 1000000000 environments .* x horizon=7 take .* GB, and .* GB are free"
+    message = r"of 1000000 environments .* x horizon=1000000 take .* GB, and .* GB are free"
     with pytest.raises(ValueError, match=message):
-        kind(ToyEnv, SamplerConfig(num_envs=10**9, horizon=7))
+        kind(ToyEnv, SamplerConfig(num_envs=10**6, horizon=10**6))
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])

@@ -1,9 +1,13 @@
 """States of environments and samplers: who goes on from one does what the first would have done."""
 
+import enum
+import io
 import os
+import random
 import signal
+from collections import Counter, OrderedDict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -11,7 +15,15 @@ import pytest
 from gymnasium import spaces
 from toy_envs import ToyEnv
 
-from accel_rl.envs import AtariConfig, Catch, CountingEnv, EnvFactory, Resumable, make_env_factory
+from accel_rl.envs import (
+    AtariConfig,
+    Catch,
+    CountingEnv,
+    EnvFactory,
+    Resumable,
+    StepResult,
+    make_env_factory,
+)
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.rollout import Rollout
@@ -260,6 +272,118 @@ def test_state_that_cannot_be_saved_names_the_environment_and_what_it_is(kind: s
         ),
     ):
         sampler.get_state()
+
+
+class Direction(enum.IntEnum):
+    UP = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {0: 3, 7: 5},
+        {None: 3, True: 4, False: 5, 1.5: 6},
+        {(1, "a"): [1], b"key": 2, np.int64(4): 5},
+        {"$array": 3},
+        {"$dict": [], "$tuple": 0},
+        {"$bytes": {"$scalar": (0,)}},
+        (1, (2, [3, (4,)])),
+        random.Random(0).getstate(),
+        np.random.RandomState(0).get_state(),
+        np.float32(0.1),
+        np.float64(0.1),
+        np.str_("text"),
+        np.datetime64("2026-01-01"),
+        np.array(3),
+        np.array([(1, 2.0)], np.dtype([("a", "i2"), ("b", "f8")])),
+        np.zeros((0, 3), ">u2"),
+        float("inf"),
+        -0.0,
+        b"",
+        "\ud800",
+    ],
+    ids=repr,
+)
+def test_state_of_each_type_comes_back_as_it_was(value: Any) -> None:
+    found = decode_state(encode_state({"value": value}))["value"]
+    assert_identical(found, value)
+
+
+def assert_identical(found: Any, expected: Any) -> None:
+    """Equal, and of the same types at all levels."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert_identical(list(found.items()), list(expected.items()))
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_identical(one, other)
+    elif isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_array_equal(found, expected)
+    else:
+        assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Direction.UP,
+        {Direction.UP: 1},
+        Point(1),
+        Counter("ab"),
+        OrderedDict(a=1),
+        np.ma.array([1, 2], mask=[True, False]),
+        np.array([None]),
+        bytearray(b"a"),
+        {1, 2},
+        1j,
+        object(),
+    ],
+    ids=repr,
+)
+def test_state_of_another_type_is_refused_when_it_is_saved(value: Any) -> None:
+    with pytest.raises(TypeError, match="a state is made of"):
+        encode_state({"value": [value]})
+
+
+def test_state_that_was_saved_before_there_were_tuples_can_be_read() -> None:
+    text = b'{"rng": {"$array": 0}, "emulator": {"$bytes": 1}, "counts": [1, 2]}'
+    buffer = io.BytesIO()
+    arrays = {"0": np.arange(3), "1": np.frombuffer(b"xyz", np.uint8)}
+    np.savez_compressed(buffer, text=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    found = decode_state(buffer.getvalue())
+    assert found.pop("rng").tolist() == [0, 1, 2]
+    assert found == {"emulator": b"xyz", "counts": [1, 2]}
+
+
+class Collector(Catch):
+    """Collects things of a random number; the reward is how many it has of the commonest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inventory: dict[int, int] = {}
+
+    def step(self, action: int, out: Any) -> StepResult:
+        result = super().step(action, out)
+        item = int(self._rng.integers(3))
+        self.inventory[item] = self.inventory.get(item, 0) + 1
+        return result._replace(reward=float(max(self.inventory.values())))
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "inventory": dict(self.inventory)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self.inventory = state["inventory"]
+
+
+def test_environment_that_counts_things_by_number_goes_on_with_its_counts() -> None:
+    stop_and_go_on(Collector, "serial", "1")
 
 
 def test_encoded_state_is_decoded_to_the_same() -> None:

@@ -194,6 +194,11 @@ def shown(report: EvaluationReport) -> str:
     return capture.get()
 
 
+def test_table_shows_info_keys_as_they_are_written(counting) -> None:
+    report = evaluate(counting)
+    assert "mean x[/red]" in shown(dataclasses.replace(report, info_means={"x[/red]": 0.5}))
+
+
 def test_table_tells_games_statistics_and_human_score(breakout) -> None:
     report = evaluate(breakout, num_steps=200, num_envs=2, max_episode_steps=25)
     text = shown(dataclasses.replace(report, mean=16.1, human_normalized_mean=0.5))

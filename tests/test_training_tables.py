@@ -32,6 +32,11 @@ def group(scale: float) -> Group:
     return Group(LABEL, "pong", (0, 1, 2), x, scores, mean, half_width, ())
 
 
+def test_headers_are_no_markup() -> None:
+    lines = shown(make_table(["x[/red]y"], [["1"]], 80), 80)
+    assert "x[/red]y" in lines[1]
+
+
 @pytest.mark.parametrize("scale", [1.0, 10_000.0])
 def test_scores_in_80_columns_keep_pairs_numbers_and_headers_whole(scale: float) -> None:
     lines = shown(scores_table([group(scale)], "steps", 80), 80)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -159,3 +160,17 @@ time.sleep(60)
     parent.wait()
     parent.stdout.close()
     assert not psutil.wait_procs(workers, timeout=2)[1], "workers outlive their parent"
+
+
+@pytest.mark.parametrize("num_envs", [10**8, 10**6])
+def test_more_environments_than_fit_are_refused_before_anything_is_allocated(
+    num_envs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_rl.samplers.base.free_memory", lambda: 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="num_envs"):
+            VectorEnv("CartPole-v1", num_envs)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -76,7 +77,7 @@ def _keys(value: Any) -> tuple[str, ...]:
     keys = tuple(value)
     if isinstance(value, str) or len(set(keys)) < len(keys):
         raise ValueError
-    if not all(isinstance(key, str) and key for key in keys):
+    if not all(isinstance(key, str) and key and key.isprintable() for key in keys):
         raise ValueError
     return keys
 
@@ -90,7 +91,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "num_actions": (_count, "a whole number above 0"),
     "frame_skip": (_count, "a whole number above 0"),
     "frame_stack": (_count, "a whole number above 0"),
-    "info_keys": (_keys, "a tuple of different names, such as ('is_success',)"),
+    "info_keys": (_keys, "a tuple of different printable names, such as ('is_success',)"),
 }
 
 
@@ -140,9 +141,11 @@ class Resumable(Protocol):
     """What an `Environment` offers besides, if a run can go on exactly where it stopped.
 
     ``get_state`` is called between two steps. It returns plain values: None, bool, int, float, str,
-    bytes, arrays, and lists and dicts of these whose keys are str; what it returns must not change
-    when the environment goes on. ``set_state`` is called after ``seed`` in place of the first
-    ``reset``; from then on the environment does what the other one would have done.
+    bytes, NumPy arrays and scalars, and lists, tuples and dicts of these. Keys may be any of these
+    that can be hashed, as in ``{item_id: count}``. What it returns must not change when the
+    environment goes on. ``set_state`` receives equal values of the same types. It is called after
+    ``seed`` in place of the first ``reset``; from then on the environment does what the other one
+    would have done.
     """
 
     def get_state(self) -> EnvState: ...
@@ -152,6 +155,12 @@ class Resumable(Protocol):
 
 EnvState = dict[str, Any]
 EnvFactory = Callable[[], Environment]
+
+
+def close_quietly(env: Any) -> None:
+    """Close ``env`` if it can be closed; what led to this matters more than how that fails."""
+    with suppress(*FAILURES):
+        env.close()
 
 
 def close_all(closables: Iterable[Any]) -> None:

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
+from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult, close_quietly
 from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.functions import FAILURES
 
@@ -57,42 +57,15 @@ class GymnasiumEnv:
             self.env = make()
         except FAILURES as error:
             raise env_failure(name, "its constructor", error) from error
-        for space in ("action_space", "observation_space"):
-            if not hasattr(self.env, space):
-                raise EnvError(
-                    f"environment {name} has no {space}; set it in the constructor, to one of "
-                    f"gymnasium.spaces"
-                )
-        actions, observations = self.env.action_space, self.env.observation_space
-        if not isinstance(actions, spaces.Discrete):
-            raise EnvError(
-                f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
-                f"environment in one that has such a space (gymnasium.ActionWrapper)"
-            )
-        if not isinstance(observations, _ARRAY_SPACES):
-            raise EnvError(
-                f"environment {name} has the observation space {observations}; it must be one "
-                f"array (Box, Discrete, MultiBinary or MultiDiscrete): wrap the environment in "
-                f"gymnasium.wrappers.FlattenObservation"
-            )
-        assert observations.shape is not None
+        try:
+            self._read_spaces(info_keys)
+        except BaseException:
+            close_quietly(self.env)
+            raise
+        self._seed: int | None = None
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
             self.get_state: Callable[[], EnvState] = self.env.get_state
             self.set_state = self._set_state
-        self.first_action = int(actions.start)
-        self._seed: int | None = None
-        self._shape = observations.shape
-        try:
-            self._spec = EnvSpec(
-                name=name,
-                observation_shape=self._shape,
-                observation_dtype=np.dtype(observations.dtype),
-                num_actions=int(actions.n),
-                info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
-            )
-        except ValueError as error:
-            raise EnvError(f"environment {name}: {error}") from error
-        self._info_keys = self._spec.info_keys
 
     @property
     def spec(self) -> EnvSpec:
@@ -155,6 +128,42 @@ class GymnasiumEnv:
             self.env.close()
         except FAILURES as error:
             raise env_failure(self._name, "close", error) from error
+
+    def _read_spaces(self, info_keys: Sequence[str]) -> None:
+        """Raises EnvError unless they are spaces that fit."""
+        name = self._name
+        for space in ("action_space", "observation_space"):
+            if not hasattr(self.env, space):
+                raise EnvError(
+                    f"environment {name} has no {space}; set it in the constructor, to one of "
+                    f"gymnasium.spaces"
+                )
+        actions, observations = self.env.action_space, self.env.observation_space
+        if not isinstance(actions, spaces.Discrete):
+            raise EnvError(
+                f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
+                f"environment in one that has such a space (gymnasium.ActionWrapper)"
+            )
+        if not isinstance(observations, _ARRAY_SPACES):
+            raise EnvError(
+                f"environment {name} has the observation space {observations}; it must be one "
+                f"array (Box, Discrete, MultiBinary or MultiDiscrete): wrap the environment in "
+                f"gymnasium.wrappers.FlattenObservation"
+            )
+        assert observations.shape is not None
+        self.first_action = int(actions.start)
+        self._shape = observations.shape
+        try:
+            self._spec = EnvSpec(
+                name=name,
+                observation_shape=self._shape,
+                observation_dtype=np.dtype(observations.dtype),
+                num_actions=int(actions.n),
+                info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
+            )
+        except ValueError as error:
+            raise EnvError(f"environment {name}: {error}") from error
+        self._info_keys = self._spec.info_keys
 
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import functools
 import importlib
+import logging
+import queue
 import re
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec
+from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, env_failure
@@ -25,6 +29,12 @@ _OWN = {"catch": Catch, "counting": CountingEnv}
 _MAIN = "__main__:"
 """what is in that module goes to workers by value: they have another main module"""
 _NUM_PROBE_STEPS = 20
+_PROBE_SECONDS = 300.0
+_CLOSE_SECONDS = 5.0
+"""for the probe, which nothing needs any more, to close"""
+
+_LOGGER = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
 
 
 def make_env_factory(
@@ -57,14 +67,14 @@ def make_env_factory(
                 f"info_keys=[{','.join(info_keys)}] cannot be given with env={env}, which has no "
                 f"info, as Gymnasium's environments have (ALE/Pong-v5); leave it out"
             )
-        return _OWN[env] if env in _OWN else functools.partial(_make_atari, env, atari)
+        return _OWN[env] if env in _OWN else _named(env, _make_atari, env, atari)
     if ":" in env and not re.search(r"-v\d+$", env):
         function = find_function("env", env)
         if env.startswith(_MAIN):
-            return functools.partial(_call, function, env, info_keys)
-        return functools.partial(_make_from_function, env, info_keys)
+            return _named(env, _call, function, env, info_keys)
+        return _named(env, _make_from_function, env, info_keys)
     # The registry of this process: a worker has only what its own imports register.
-    return functools.partial(_make_from_gymnasium, env, _gymnasium_spec(env), info_keys)
+    return _named(env, _make_from_gymnasium, env, _gymnasium_spec(env), info_keys)
 
 
 def is_atari_game(env: str) -> bool:
@@ -79,77 +89,180 @@ def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -
 
     ``info_keys``: as in `make_env_factory`.
     """
-    return functools.partial(_call, make, _name(make), info_keys)
+    return _named(_name(make), _call, make, _name(make), info_keys)
 
 
-def probe_spec(factory: EnvFactory) -> EnvSpec:
-    """The spec of the factory's environments, from one made and closed in this process.
+def probe_spec(factory: EnvFactory, timeout_seconds: float = _PROBE_SECONDS) -> EnvSpec:
+    """Return the spec of the factory's environments, from one made and closed in this process.
+
+    Args:
+        factory: makes an `Environment`.
+        timeout_seconds: as in `probe`.
 
     Raises:
-        EnvError: the factory raises, or returns something that is no `Environment`.
+        EnvError: as in `probe`.
     """
-    env = probe_env(factory)
-    spec = env.spec
-    env.close()
-    return spec
+    return probe(factory, lambda env: env.spec, timeout_seconds)
 
 
-def probe_observations(factory: EnvFactory) -> Array:
-    """Two observations, ``[2, ...]``, from an environment made and closed in this process.
+def probe_observations(factory: EnvFactory, timeout_seconds: float = _PROBE_SECONDS) -> Array:
+    """Return two observations, ``[2, ...]``, from an environment made and closed in this process.
 
     The first of an episode, and the first one in a few steps that differs from it, if one does.
 
+    Args:
+        factory: makes an `Environment`.
+        timeout_seconds: as in `probe`.
+
     Raises:
-        EnvError: the factory or the reset raises, or the factory returns no `Environment`.
+        EnvError: as in `probe`, or the first reset raises.
     """
-    with contextlib.closing(probe_env(factory)) as env:
-        spec = env.spec
-        found = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
-        out = np.zeros_like(found[0, ...])
-        try:
-            env.seed(np.random.SeedSequence(0))
-            env.reset(out)
-        except EnvError:
-            raise
-        except FAILURES as error:
-            raise env_failure(spec.name, "its first reset", error) from error
-        found[:] = out
-        rng = np.random.default_rng(0)
-        with contextlib.suppress(*FAILURES):  # an action may not be allowed where it is taken
-            for _ in range(_NUM_PROBE_STEPS):
-                result = env.step(int(rng.integers(spec.num_actions)), out)
-                if not np.array_equal(out, found[0]):
-                    found[1] = out
-                    break
-                if result.episode_ended:
-                    env.reset(out)
-    return found
+    return probe(factory, _look_at_observations, timeout_seconds)
 
 
-def probe_env(factory: EnvFactory) -> Environment:
-    """An environment made in this process, to be looked at and closed.
+def probe(
+    factory: EnvFactory, look: Callable[[Environment], _Found], timeout_seconds: float
+) -> _Found:
+    """Return what ``look`` finds in an environment that is made for it and closed afterwards.
+
+    All this happens in a thread of its own, because nothing else ends the wait for a constructor
+    that hangs in C. An environment that needs the main thread (for signal handlers, say) is made
+    in the calling thread instead, without a limit. If closing fails or hangs, there is a warning.
+
+    Args:
+        factory: makes an `Environment`.
+        look: called with the environment.
+        timeout_seconds: limit for making the environment and looking at it.
 
     Raises:
-        EnvError: the factory raises, or returns something that is no `Environment`.
+        EnvError: the factory raises, takes longer than ``timeout_seconds``, or returns something
+            that is no `Environment`; or ``look`` raises it.
     """
     if not callable(factory):
         raise EnvError(
             f"the factory is {factory!r}; it must be a function that makes an environment, as "
             f"accel_rl.envs.make_env_factory gives one for a name"
         )
+    job = _Probe(factory, look)
+    job.start()
+    found, error = job.wait(timeout_seconds)
+    if error is not None and "thread" in str(error):
+        job = _Probe(factory, look)
+        job.work()
+        found, error = job.wait(timeout_seconds)
+    if error is not None:
+        raise error
+    result: _Found = found
+    return result
+
+
+class _Probe:
+    """An environment that one thread makes, looks at and closes while another one waits."""
+
+    def __init__(self, factory: EnvFactory, look: Callable[[Environment], Any]) -> None:
+        self._name = _name(factory)
+        self._factory = factory
+        self._look = look
+        self._doing = "its constructor"
+        self._found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._closed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self.work,), name="probe", daemon=True)
+
+    def start(self) -> None:
+        """Do the work in another thread, or in this one if the system allows no more threads."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.work()
+
+    def work(self) -> None:
+        """Make the environment, look at it, close it. Raises nothing."""
+        env: Any = None
+        try:
+            env = self._make()
+            self._doing = "its first reset and steps"
+            self._found.put((self._look(env), None))
+        except BaseException as error:
+            self._found.put((None, error))
+        try:
+            if env is not None:
+                env.close()
+        except BaseException as error:
+            self._closed.put(error)
+        else:
+            self._closed.put(None)
+
+    def wait(self, timeout_seconds: float) -> tuple[Any, BaseException | None]:
+        """Return what was found, and the error that `work` met."""
+        try:
+            found, error = self._found.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            raise EnvError(
+                f"environment {self._name} has not finished {self._doing} within "
+                f"reset_timeout_seconds={timeout_seconds:g}; it hangs, or needs more time: raise "
+                f"reset_timeout_seconds"
+            ) from None
+        try:
+            failure = self._closed.get(timeout=_CLOSE_SECONDS)
+        except queue.Empty:
+            _warn_once(
+                f"environment {self._name} has not closed within {_CLOSE_SECONDS:g} seconds; it "
+                f"was only looked at, and is left behind"
+            )
+        else:
+            if self._thread.ident is not None:
+                self._thread.join()  # it has nothing left to do
+            if failure is not None and not isinstance(failure, EnvError):
+                failure = env_failure(self._name, "close", failure)
+            if failure is not None:
+                _warn_once(str(failure))
+        return found, error
+
+    def _make(self) -> Environment:
+        try:
+            env = self._factory()
+        except EnvError:
+            raise
+        except FAILURES as error:
+            raise env_failure(self._name, "its constructor", error) from error
+        if not isinstance(env, Environment):
+            close_quietly(env)
+            raise EnvError(
+                f"environment {self._name} is a {type(env).__name__}, which lacks methods of "
+                f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a "
+                f"factory by accel_rl.envs.make_env_factory(function)"
+            )
+        return env
+
+
+def _look_at_observations(env: Environment) -> Array:
+    spec = env.spec
+    found = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
+    out = np.zeros_like(found[0, ...])
     try:
-        env = factory()
+        env.seed(np.random.SeedSequence(0))
+        env.reset(out)
     except EnvError:
         raise
     except FAILURES as error:
-        raise env_failure(_name(factory), "its constructor", error) from error
-    if not isinstance(env, Environment):
-        raise EnvError(
-            f"environment {_name(factory)} is a {type(env).__name__}, which lacks methods of "
-            f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a factory "
-            f"by accel_rl.envs.make_env_factory(function)"
-        )
-    return env
+        raise env_failure(spec.name, "its first reset", error) from error
+    found[:] = out
+    rng = np.random.default_rng(0)
+    with contextlib.suppress(*FAILURES):  # an action may not be allowed where it is taken
+        for _ in range(_NUM_PROBE_STEPS):
+            _, _, _, _, ended, _ = env.step(int(rng.integers(spec.num_actions)), out)
+            if not np.array_equal(out, found[0]):
+                found[1] = out
+                break
+            if ended:
+                env.reset(out)
+    return found
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _LOGGER.warning(message)
 
 
 def _make_atari(game: str, config: AtariConfig) -> Environment:
@@ -175,11 +288,13 @@ def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Envir
         return GymnasiumEnv(lambda: env, name, info_keys)
     if isinstance(env, Environment):
         if info_keys:
+            close_quietly(env)
             raise EnvError(
                 f"info_keys=[{','.join(info_keys)}] cannot be given with env={name}, an "
                 f"accel_rl.envs.Environment: name them in its spec, and leave info_keys out"
             )
         return env
+    close_quietly(env)
     raise EnvError(
         f"environment {name} is a {type(env).__name__}; the function must return a gymnasium.Env "
         f"or an accel_rl.envs.Environment"
@@ -225,5 +340,15 @@ def _gymnasium_spec(env: str) -> Any:
     return spec
 
 
-def _name(factory: EnvFactory) -> str:
-    return getattr(factory, "__name__", repr(factory))
+def _named(name: str, make: Callable[..., Environment], *arguments: Any) -> EnvFactory:
+    """A factory that calls ``make`` with ``arguments``, and says which environment it is for."""
+    factory = functools.partial(make, *arguments)
+    factory.__name__ = name  # type: ignore[attr-defined]  # pickled with it
+    return factory
+
+
+def _name(factory: Callable[..., Any]) -> str:
+    name = getattr(factory, "__name__", None)
+    if name is None and isinstance(factory, functools.partial):
+        return _name(factory.func)
+    return str(name or repr(factory))

@@ -17,6 +17,7 @@ from accel_rl.topology import free_memory
 if TYPE_CHECKING:
     from accel_rl.samplers.saving import SamplerState
 
+_MOST_ENVS = 1_000_000  # objects of Python each
 _MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin
 
 
@@ -77,6 +78,11 @@ class SamplerConfig:
         for name in ("num_envs", "horizon", "num_groups"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_envs > _MOST_ENVS:
+            raise ValueError(
+                f"num_envs is {self.num_envs}; it must be at most {_MOST_ENVS}, which take more "
+                f"memory than most machines have"
+            )
         slots = self.final_observation_slots
         if slots is not None and slots < 1:
             raise ValueError(f"final_observation_slots is {slots}; it must be at least 1, or none")
@@ -134,7 +140,9 @@ def check_memory(spec: RolloutSpec) -> None:
 class PolicyInput(NamedTuple):
     """What a policy is given: row ``t`` of the columns ``columns`` of the rollout in the making.
 
-    ``observation``: ``[n, ...]``, a view that the next rollout overwrites. ``uniform``: ``[n]``
+    ``observation``: ``[n, ...]``, a view of the rollout itself that the next rollout overwrites.
+    Do not write into it, nor into a tensor that `torch.from_numpy` makes of it: the learner would
+    read the changed numbers. ``uniform``: ``[n]``
     float64 in [0, 1), the step's share of a seeded block by step and environment; a policy that
     draws its randomness from it gives the same actions however environments are grouped.
     ``begins``: ``[n]``, True where ``observation`` is the first of an episode (a lost life ends
@@ -184,7 +192,9 @@ class SamplerTimes(NamedTuple):
 class Sampler(Protocol):
     """`SerialSampler` and `ParallelSampler`: the same rollouts for the same seed.
 
-    ``collect`` returns views that stay as they are until the next ``collect``.
+    ``collect`` returns views that stay as they are until the next ``collect``. One exception: if a
+    worker is lost in between and `get_state` replaces it, the last row of ``observation`` holds the
+    first observations of the new environments.
     """
 
     env_spec: EnvSpec
@@ -205,7 +215,11 @@ class Sampler(Protocol):
     def collect(self, policy: Policy) -> Rollout: ...
 
     def take_episodes(self) -> list[Episode]:
-        """Episodes that ended since the last call, in order of step, then environment."""
+        """Return the episodes that ended since the last call, in order of step, then environment.
+
+        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
+        only the newest 100,000 are kept.
+        """
         ...
 
     def get_state(self) -> SamplerState: ...

@@ -6,7 +6,9 @@ this process, so no statistics travel between processes and none can lag or be l
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from math import isnan
 
 import numpy as np
@@ -14,6 +16,9 @@ from numpy.typing import NDArray
 
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode
+
+MOST_KEPT = 100_000
+"""episodes of earlier rollouts that wait to be taken; some 20 MB"""
 
 Place = tuple[int, int]
 """Step of a rollout and environment."""
@@ -35,13 +40,14 @@ class EpisodeTracker:
         self.sums = np.zeros((3, num_envs))
         self.is_skipped = np.full(num_envs, skip_first)
         self._skip_first = skip_first
-        self._ended: list[Episode] = []
+        self._ended: deque[Episode] = deque()
 
     def update(self, rollout: Rollout, lost: Collection[Place] = ()) -> None:
         """Take in a rollout, each once, in order.
 
         ``lost``: where it marks episodes as ended whose worker was lost.
         """
+        self._drop_old()
         start = 0
         for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
             self._add(rollout, start, t + 1)
@@ -55,6 +61,7 @@ class EpisodeTracker:
         self, rollout: Rollout, rows: NDArray[np.int64], columns: NDArray[np.int64], is_lost: bool
     ) -> None:
         """Take in one step each of ``columns``, in ``rows``: for environments that step apart."""
+        self._drop_old()
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)
         for total, field in zip(self.sums, fields, strict=True):
             total[columns] += field[rows, columns].astype(np.float64)
@@ -73,10 +80,21 @@ class EpisodeTracker:
             self._end(b, truncated=True, is_lost=True, info={})
 
     def take(self) -> list[Episode]:
-        """Episodes that ended since the last call."""
-        ended = self._ended.copy()
-        del self._ended[: len(ended)]  # not those that another thread has added since
+        """Return the episodes that ended since the last call, the oldest first.
+
+        Where nobody calls this, only the newest `MOST_KEPT` of earlier rollouts are kept, and all
+        of the last rollout.
+        """
+        ended = []
+        with suppress(IndexError):  # one at a time: another thread may add some meanwhile
+            while True:
+                ended.append(self._ended.popleft())
         return ended
+
+    def _drop_old(self) -> None:
+        with suppress(IndexError):  # another thread may take them meanwhile
+            while len(self._ended) > MOST_KEPT:
+                self._ended.popleft()
 
     def _add(self, rollout: Rollout, start: int, stop: int) -> None:
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)

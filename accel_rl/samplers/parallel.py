@@ -61,7 +61,7 @@ class ParallelSampler:
         check_arguments(config, seed)
         self.config = config
         self.plan = plan_workers(config, cpus, drives_gpu, seat)
-        self.env_spec = probe_spec(factory)
+        self.env_spec = probe_spec(factory, config.reset_timeout_seconds)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._pool = WorkerPool(factory, self.rollout_spec, config, seed, self.plan)
         self.rollout = self._pool.rollout
@@ -157,7 +157,11 @@ class ParallelSampler:
             self._pool.abandoned.clear()
 
     def take_episodes(self) -> list[Episode]:
-        """Episodes that ended since the last call, in order of step, then environment."""
+        """Return the episodes that ended since the last call, in order of step, then environment.
+
+        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
+        only the newest 100,000 are kept.
+        """
         return self._tracker.take()
 
     def get_state(self) -> SamplerState:

@@ -119,7 +119,7 @@ class QueuedSampler:
         check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
-        self.env_spec = spec = probe_spec(factory)
+        self.env_spec = spec = probe_spec(factory, config.reset_timeout_seconds)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
         rows = config.horizon + 1

@@ -42,7 +42,7 @@ class SerialSampler:
     def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
         check_arguments(config, seed)
         self.config = config
-        self.env_spec = probe_spec(factory)
+        self.env_spec = probe_spec(factory, config.reset_timeout_seconds)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         check_memory(self.rollout_spec)
         self.rollout = Rollout.allocate(self.rollout_spec)
@@ -134,7 +134,11 @@ class SerialSampler:
         return rollout
 
     def take_episodes(self) -> list[Episode]:
-        """Episodes that ended since the last call, in order of step, then environment."""
+        """Return the episodes that ended since the last call, in order of step, then environment.
+
+        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
+        only the newest 100,000 are kept.
+        """
         return self._tracker.take()
 
     def get_state(self) -> SamplerState:

@@ -8,39 +8,58 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ARRAY, _BYTES = "$array", "$bytes"  # {_ARRAY: 3} stands for array number 3
+# What JSON does not have is an object of one entry: {_ARRAY: 3} stands for array number 3.
+_ARRAY, _BYTES, _SCALAR = "$array", "$bytes", "$scalar"
+_TUPLE, _DICT = "$tuple", "$dict"  # of values; of pairs, where keys are not plain text
 
 
 def encode_state(state: Any) -> bytes:
-    """``state``: None, bool, int, float, str, bytes, arrays, lists and dicts (keys: str) of these.
+    """Return ``state`` as bytes, from which `decode_state` makes an equal one of the same types.
 
-    Tuples come back as lists.
+    Args:
+        state: None, bool, int, float, str, bytes, NumPy arrays and scalars, and lists, tuples and
+            dicts of these. Subclasses, such as enums and named tuples, are refused, because they
+            would come back as something else.
 
     Raises:
-        TypeError: there is something else in it.
+        TypeError: the state contains a value of another type.
     """
     arrays: list[NDArray[Any]] = []
 
-    def default(value: object) -> object:
-        if isinstance(value, bytes):
-            arrays.append(np.frombuffer(value, np.uint8))
-            return {_BYTES: len(arrays) - 1}
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            arrays.append(value)
-            return {_ARRAY: len(arrays) - 1}
-        if isinstance(value, np.generic):
-            return value.item()
+    def keep(kind: str, array: NDArray[Any]) -> dict[str, int]:
+        arrays.append(array)
+        return {kind: len(arrays) - 1}
+
+    def plain(value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str):
+            return value
+        if kind is list:
+            return [plain(each) for each in value]
+        if kind is tuple:
+            return {_TUPLE: [plain(each) for each in value]}
+        if kind is dict:
+            if all(type(key) is str and not key.startswith("$") for key in value):
+                return {key: plain(each) for key, each in value.items()}
+            return {_DICT: [[plain(key), plain(each)] for key, each in value.items()]}
+        if kind is bytes:
+            return keep(_BYTES, np.frombuffer(value, np.uint8))
+        if kind is np.ndarray and not value.dtype.hasobject:
+            return keep(_ARRAY, value)
+        if isinstance(value, np.generic) and not value.dtype.hasobject:
+            return keep(_SCALAR, np.asarray(value))
         raise TypeError(
-            f"a {type(value).__name__} cannot be saved; a state is made of None, bool, int, float, "
-            f"str, bytes, arrays, and lists and dicts of these"
+            f"a {kind.__name__} cannot be saved; a state is made of None, bool, int, float, str, "
+            f"bytes, arrays, and lists, tuples and dicts of these"
         )
 
-    text = json.dumps(state, default=default)
+    text = json.dumps(plain(state))
     buffer = io.BytesIO()
     named: dict[str, Any] = {str(number): array for number, array in enumerate(arrays)}
     np.savez_compressed(buffer, text=np.frombuffer(text.encode(), np.uint8), **named)
@@ -48,19 +67,25 @@ def encode_state(state: Any) -> bytes:
 
 
 def decode_state(data: bytes) -> Any:
-    """What `encode_state` was given.
+    """Return the state that `encode_state` was called with.
 
     Raises:
         ValueError: ``data`` is something else.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            restorers: dict[str, Callable[[Any], object]] = {
+                _ARRAY: lambda number: archive[str(number)],
+                _BYTES: lambda number: archive[str(number)].tobytes(),
+                _SCALAR: lambda number: archive[str(number)][()],
+                _TUPLE: tuple,
+                _DICT: dict,
+            }
 
             def restore(value: dict[str, Any]) -> object:
-                if _ARRAY in value:
-                    return archive[str(value[_ARRAY])]
-                if _BYTES in value:
-                    return archive[str(value[_BYTES])].tobytes()
+                for kind, content in value.items() if len(value) == 1 else ():
+                    if kind in restorers:
+                        return restorers[kind](content)
                 return value
 
             return json.loads(archive["text"].tobytes(), object_hook=restore)

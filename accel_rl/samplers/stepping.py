@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Block:
     ) -> None:
         self._columns = columns
         self._waits = config.reset_policy == "wait"
-        self._decorrelation_steps = config.decorrelation_steps
+        self._config = config
         self._rollout = rollout
         self._carry = carry
         self._indices = range(columns.start, columns.stop)
@@ -127,13 +128,9 @@ class Block:
             out = self._out[row][i]
             self._reset(i, out)
             rng = np.random.default_rng(seed.spawn(1)[0])
-            for action in _random_actions(rng, self._decorrelation_steps, env.spec.num_actions):
-                try:
-                    ended = env.step(action, out).episode_ended
-                except FAILURES as error:
-                    raise env_failure(env, self._indices[i], "step", error) from error
-                if ended:
-                    self._reset(i, out)
+            self._take_random_steps(
+                i, out, _random_actions(rng, self._config.decorrelation_steps, env.spec.num_actions)
+            )
 
     def wait_for_reset(self) -> None:
         """Let all environments wait, in the place of others that were lost within a rollout."""
@@ -211,6 +208,20 @@ class Block:
             out.fill(0)
         else:
             self._reset(i, out)
+
+    def _take_random_steps(self, i: int, out: NDArray[Any], actions: list[int]) -> None:
+        """Take ``actions`` in environment ``i``, with results that no rollout keeps."""
+        if not actions:
+            return
+        env, b = self.envs[i], self._indices[i]
+        num_columns = self._rollout.action.shape[1]
+        spec = replace(self._config.rollout_spec(env.spec), T=1, B=num_columns)
+        scratch = Rollout.allocate(replace(spec, observation_shape=()))
+        steps = Steps(scratch)
+        for action in actions:
+            scratch.action[0, b] = action
+            if steps.take(0, [env], range(b, b + 1), [out], [False])[0]:
+                self._reset(i, out)
 
     def _reset(self, i: int, out: NDArray[Any]) -> None:
         try:

@@ -46,8 +46,9 @@ class Steps:
         valid.
 
         Raises:
-            SamplerError: an environment raised, or gave no `StepResult`, one that contradicts
-                itself, or a reward that is not finite.
+            SamplerError: an environment raised, or returned something else than the six values of
+                a `StepResult` (a plain tuple will do), flags that contradict each other, or a
+                reward that is not finite.
         """
         action, reward, raw_reward, terminated, truncated, ended, valid = self._views
         all_info = self._info

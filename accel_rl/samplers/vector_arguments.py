@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import EnvFactory, Environment
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import is_atari_game, make_env_factory, probe_env
+from accel_rl.envs.make import is_atari_game, make_env_factory, probe
 from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.settings import check_kind
 
@@ -22,10 +23,24 @@ OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
 _MAX_SEED = 2**63 - 1
 
 
+class Kind(NamedTuple):
+    """What one environment is like; ``gymnasium_spec`` and ``metadata`` are Gymnasium's."""
+
+    spec: EnvSpec
+    observation_space: gymnasium.Space[Any]
+    first_action: int
+    is_gymnasium: bool
+    gymnasium_spec: Any
+    metadata: dict[str, Any]
+
+
 def find_factory(
-    env: str | Callable[[], Any], atari: AtariConfig | None, info_keys: Sequence[str]
-) -> tuple[EnvFactory, Environment]:
-    """A factory of what ``env`` names, and one environment to look at.
+    env: str | Callable[[], Any],
+    atari: AtariConfig | None,
+    info_keys: Sequence[str],
+    timeout_seconds: float,
+) -> tuple[EnvFactory, Kind]:
+    """A factory of what ``env`` names, and what its environments are like.
 
     Raises:
         ValueError: there is no such environment, it cannot be made, or ``atari`` or ``info_keys``
@@ -34,11 +49,11 @@ def find_factory(
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
     factory = make_env_factory(env, atari or AtariConfig(), info_keys)
-    probe = probe_env(factory)
-    _check_names(probe.spec.info_keys)
-    if not isinstance(env, str) and not isinstance(probe, GymnasiumEnv):
-        return env, probe  # without an environment of Gymnasium's, workers need not load Gymnasium
-    return factory, probe
+    kind = probe(factory, _kind_of, timeout_seconds)
+    _check_names(kind.spec.info_keys)
+    if not isinstance(env, str) and not kind.is_gymnasium:
+        return env, kind  # without an environment of Gymnasium's, workers need not load Gymnasium
+    return factory, kind
 
 
 def find_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -69,6 +84,22 @@ def reset_orders(
     if mask is not None:
         orders[~mask] = LEAVE
     return orders
+
+
+def _kind_of(env: Environment) -> Kind:
+    if isinstance(env, GymnasiumEnv):
+        inner = env.env
+        return Kind(
+            env.spec, inner.observation_space, env.first_action, True, inner.spec, inner.metadata
+        )
+    dtype, shape = env.spec.observation_dtype, env.spec.observation_shape
+    low: Any = -np.inf
+    high: Any = np.inf
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    elif dtype.kind == "b":
+        low, high = 0, 1
+    return Kind(env.spec, gymnasium.spaces.Box(low, high, shape, dtype.type), 0, False, None, {})
 
 
 def _check_names(info_keys: Sequence[str]) -> None:

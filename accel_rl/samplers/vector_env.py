@@ -14,9 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import Environment
-from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.base import SamplerConfig, check_memory
 from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.samplers.policy_output import write_actions
@@ -135,18 +133,24 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             reset_timeout_seconds=reset_timeout_seconds,
         )
         self.plan = plan_workers(config, cpus)
-        factory, probe = find_factory(env, atari, info_keys)
-        self.info_keys = probe.spec.info_keys
+        factory, kind = find_factory(env, atari, info_keys, reset_timeout_seconds)
+        spec = config.rollout_spec(kind.spec)
+        check_memory(spec)  # the spaces below take as much
+        self.info_keys = kind.spec.info_keys
         self.num_envs = num_envs
-        self._describe(probe)
-        self.metadata = {**self.metadata, "autoreset_mode": mode}
+        self.num_actions, self.first_action = kind.spec.num_actions, kind.first_action
+        self.single_action_space = gymnasium.spaces.Discrete(
+            self.num_actions, start=self.first_action
+        )
+        self.single_observation_space = kind.observation_space
+        if kind.is_gymnasium:
+            self.spec = kind.gymnasium_spec
+        self.metadata = {**self.metadata, **kind.metadata, "autoreset_mode": mode}
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         make_block = functools.partial(VectorBlock, autoreset=mode.value)
-        spec = config.rollout_spec(probe.spec)
-        probe.close()
         self._pool = WorkerPool(factory, spec, config, seed, self.plan, make_block)
         self.groups = self._pool.columns
         self._all = slice(0, num_envs)
@@ -274,26 +278,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     def __del__(self) -> None:
         if not self.closed:
             self.close()
-
-    def _describe(self, probe: Environment) -> None:
-        """Spaces and metadata of one environment."""
-        self.num_actions = probe.spec.num_actions
-        self.first_action = probe.first_action if isinstance(probe, GymnasiumEnv) else 0
-        self.single_action_space = gymnasium.spaces.Discrete(
-            self.num_actions, start=self.first_action
-        )
-        if isinstance(probe, GymnasiumEnv):
-            self.single_observation_space = probe.env.observation_space
-            self.spec, self.metadata = probe.env.spec, probe.env.metadata
-            return
-        dtype, shape = probe.spec.observation_dtype, probe.spec.observation_shape
-        low: Any = -np.inf
-        high: Any = np.inf
-        if dtype.kind in "iu":
-            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        elif dtype.kind == "b":
-            low, high = 0, 1
-        self.single_observation_space = gymnasium.spaces.Box(low, high, shape, dtype.type)
 
     def _write_actions(self, columns: slice, actions: Any) -> None:
         out = self._pool.rollout.action[0, columns]

@@ -38,7 +38,7 @@ def agent_of(
     """
     observations = None
     if ":" in config.model:
-        observations = probe_observations(factory_of(config))
+        observations = probe_observations(factory_of(config), config.sampler.reset_timeout_seconds)
     return make_agent(
         config.learner,
         config.model,

@@ -54,6 +54,6 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
             text = f"{what}: {done:,} of {total:,}"
             if done > total:
                 text = f"{what}: all {total:,}; the last games are played to their end"
-            console.print(text, highlight=False, soft_wrap=True)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     yield show

@@ -63,7 +63,7 @@ def describe_plan(
         num_gpus = _num_gpus(config)
     if nodes is None and num_gpus and here:
         nodes = gpu_nodes(num, num_gpus)
-    spec = probe_spec(factory_of(config))
+    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
     share = sampler_share(config, Ranks(size=num))
     yield f"plan of {config.title}, on {machine.describe()}"
     if config.tune:

@@ -64,7 +64,7 @@ def _probe(config: TrainConfig) -> None:
 
     Here, there is one message of that, before any process starts.
     """
-    spec = probe_spec(factory_of(config))
+    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone
         agent_of(config, spec, device)
@@ -78,7 +78,7 @@ def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
     check_learners(config, ranks)
     tune_malloc()
     for text in describe_plan(config):
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -153,7 +153,7 @@ def load_policy(
     config = read_config(run_dir)
     path = find_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
-    spec = probe_spec(factory_of(config))
+    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 

@@ -66,7 +66,8 @@ class PartsOfOne:
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
         factory = factory_of(config)
-        self._config = alone(config, num_learners, probe_spec(factory).frame_stack)
+        spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
+        self._config = alone(config, num_learners, spec.frame_stack)
         self._num_learners = num_learners
         few = dataclasses.replace(
             self._config.sampler, num_envs=_NUM_SIMULATORS, num_groups=1, decorrelation_steps=0

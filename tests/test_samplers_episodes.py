@@ -1,0 +1,81 @@
+"""Statistics of episodes: how long those that nobody takes are kept."""
+
+from typing import Any
+
+import numpy as np
+
+from accel_rl.envs.base import EnvSpec
+from accel_rl.rollout import Rollout
+from accel_rl.samplers import SamplerConfig, SerialSampler
+from accel_rl.samplers.episodes import MOST_KEPT, EpisodeTracker
+
+B, T = 100, 50
+SPEC = EnvSpec(
+    name="short", observation_shape=(1,), observation_dtype=np.dtype(np.uint8), num_actions=2
+)
+
+
+def rollout_of_ends(num_envs: int = B) -> Rollout:
+    """Every step is an episode of its own."""
+    rollout = Rollout.allocate(SamplerConfig(num_envs=num_envs, horizon=T).rollout_spec(SPEC))
+    rollout.valid[:] = rollout.terminated[:] = rollout.episode_ended[:] = True
+    return rollout
+
+
+def test_episodes_that_nobody_takes_are_bounded() -> None:
+    tracker = EpisodeTracker(B, skip_first=False)
+    rollout, most = rollout_of_ends(), 0
+    for number in range(60):  # of 5,000 episodes each
+        rollout.raw_reward[:] = number
+        tracker.update(rollout)
+        most = max(most, len(tracker._ended))
+    assert most == MOST_KEPT + B * T
+    taken = tracker.take()
+    assert len(taken) == most
+    numbers = np.array([episode.raw_return for episode in taken])
+    np.testing.assert_array_equal(numbers, np.repeat(np.arange(39.0, 60.0), B * T))  # the newest
+    assert tracker.take() == []
+
+
+def test_episodes_of_environments_that_step_apart_are_bounded() -> None:
+    tracker = EpisodeTracker(B, skip_first=False)
+    rollout, columns = rollout_of_ends(), np.arange(B)
+    for _ in range(MOST_KEPT // B + 20):
+        tracker.add_step(rollout, np.zeros(B, np.int64), columns, is_lost=False)
+    assert len(tracker.take()) == MOST_KEPT + B
+
+
+def test_all_episodes_of_one_rollout_can_be_taken() -> None:
+    num_envs = MOST_KEPT // T + 100
+    tracker = EpisodeTracker(num_envs, skip_first=False)
+    for _ in range(2):
+        tracker.update(rollout_of_ends(num_envs))
+        assert len(tracker.take()) == num_envs * T
+
+
+class PlainTuples:
+    """Returns plain tuples, which have no names; episodes of five steps."""
+
+    spec = SPEC
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        pass
+
+    def reset(self, out: Any) -> None:
+        self.t = 0
+
+    def step(self, action: int, out: Any) -> Any:
+        self.t += 1
+        return (1.0, 1.0, self.t == 5, False, self.t == 5, ())
+
+    def close(self) -> None:
+        pass
+
+
+def test_plain_tuples_do_for_results_with_random_first_steps_too() -> None:
+    config = SamplerConfig(num_envs=4, horizon=5, decorrelation_steps=20)
+    with SerialSampler(PlainTuples, config, seed=1) as sampler:
+        rollout = sampler.collect(lambda step: np.zeros(len(step.observation), np.int64))
+    # Each environment is somewhere in a game of five steps, and ends it within the rollout.
+    assert rollout.episode_ended.sum(axis=0).tolist() == [1] * 4
+    assert len(set(rollout.episode_ended.argmax(axis=0).tolist())) > 1

@@ -72,7 +72,10 @@ class CorePlan(NamedTuple):
 
     def describe(self) -> str:
         """One line: the CPUs of each worker in turn, then the server's."""
-        workers = " | ".join(format_cpus(cpus) for cpus in self.worker_cpus)
+        places = self.worker_cpus
+        if len(set(places)) == 1:
+            places = places[:1]  # of all workers
+        workers = " | ".join(format_cpus(cpus) for cpus in places)
         number = f"{len(self.worker_cpus)} worker{'s' * (len(self.worker_cpus) > 1)}"
         return f"{number} on CPUs {workers}; server on CPUs {format_cpus(self.server_cpus)}"
 
@@ -156,8 +159,9 @@ def plan_cores(
     Every rank gets an equal run of cores, because synchronous learners wait for the slowest; ranks
     are laid along the cores in order of their GPUs' nodes, so that a share is near its GPU as far
     as equal shares allow. A rank that drives a GPU keeps one core of its share for the server, near
-    that GPU; without one the workers cover every core and the server floats over them. Workers or
-    ranks beyond the number of cores share them, with one warning.
+    that GPU; without one the workers cover every core and the server floats over them. Workers that
+    are too few to cover the cores are not pinned to single ones: each may use all. Workers or ranks
+    beyond the number of cores share them, with one warning.
 
     Args:
         num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, for
@@ -201,7 +205,7 @@ def plan_cores(
         )
     elif drives_gpu and len(share) == 1:
         _warn_once("the server of a GPU shares its one core with the workers")
-    return CorePlan(_deal(worker_cores, num_workers, workers_per_core), server_cpus)
+    return CorePlan(place_workers(worker_cores, num_workers, workers_per_core), server_cpus)
 
 
 def _keep_one(
@@ -220,10 +224,16 @@ def _paid_for(num_cores: int, machine: Machine, num_ranks: int) -> int:
     return max(1, min(num_cores, int(machine.quota / num_ranks)))
 
 
-def _deal(
-    cores: Sequence[Core], num_workers: int, workers_per_core: int
+def place_workers(
+    cores: Sequence[Core], num_workers: int, workers_per_core: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """The CPUs of each worker, core after core and again from the first."""
+    """Return the CPUs of each worker: core after core and again from the first.
+
+    Workers that do not cover the cores get all of them: the kernel knows which are idle, and a
+    simulator may have threads of its own.
+    """
+    if num_workers < len(cores) * workers_per_core:
+        return (tuple(sorted(cpu for core in cores for cpu in core.cpus)),) * num_workers
     cpus = []
     for worker in range(num_workers):
         core = cores[worker // workers_per_core % len(cores)]

@@ -8,7 +8,7 @@ import pytest
 from toy_envs import ToyEnv
 
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
-from accel_rl.samplers.layout import assign_columns, plan_workers
+from accel_rl.samplers.layout import assign_columns, even_num_envs, plan_workers
 from accel_rl.samplers.restart import truncate_running
 
 
@@ -35,6 +35,51 @@ def test_every_environment_has_one_worker_and_shares_are_even(
     for group in range(groups):
         held = [len(worker[group]) for worker in columns if worker[group]]
         assert max(held) - min(held) <= 1
+
+
+@pytest.mark.parametrize(
+    "num_envs, groups, workers, most",
+    # of all groups together: the mean, rounded up
+    [
+        (128, 2, 15, 9),
+        (64, 2, 15, 5),
+        (32, 2, 15, 3),
+        (64, 4, 15, 5),
+        (120, 2, 15, 8),
+        (6, 3, 2, 3),
+    ],
+)
+def test_no_worker_has_more_of_all_groups_together_than_it_must(num_envs, groups, workers, most):
+    config = SamplerConfig(num_envs=num_envs, num_groups=groups)
+    columns = assign_columns(config, workers)
+    assert max(sum(map(len, own)) for own in columns) == most == -(-num_envs // workers)
+
+
+def test_no_core_has_more_of_all_groups_together_than_it_must():
+    config = SamplerConfig(num_envs=32, num_groups=2, workers_per_core=2)
+    totals = [sum(map(len, own)) for own in assign_columns(config, 30)]
+    assert max(a + b for a, b in zip(totals[::2], totals[1::2], strict=True)) == 3
+
+
+@pytest.mark.parametrize(
+    "num_envs, groups, workers, expected",
+    [
+        (128, 2, 15, [120, 150]),
+        (64, 2, 15, [60, 90]),
+        (32, 2, 15, [30, 60]),
+        (120, 2, 15, []),
+        (16, 1, 15, [15, 30]),
+        (16, 2, 8, []),
+        (1000, 2, 15, []),  # 67 instead of 66.7: nobody would notice
+    ],
+)
+def test_numbers_of_environments_that_keep_workers_evenly_busy(num_envs, groups, workers, expected):
+    config = SamplerConfig(num_envs=num_envs, num_groups=groups)
+    assert even_num_envs(config, workers) == expected
+    for number in expected:
+        even = SamplerConfig(num_envs=number, num_groups=groups)
+        totals = {sum(map(len, own)) for own in assign_columns(even, workers)}
+        assert len(totals) == 1
 
 
 def test_number_of_workers_never_exceeds_the_environments_of_a_group():

@@ -273,6 +273,16 @@ def test_quota_below_the_cpu_count_lowers_the_number_of_workers(
     assert len(plan_cores(machine=machine, workers_per_core=2).worker_cpus) == 2 * expected
 
 
+def test_workers_that_do_not_cover_the_cores_may_use_all_of_them() -> None:
+    assert plan_cores(machine=DGX, num_workers=1).worker_cpus == (tuple(range(80)),)
+    plan = plan_cores(machine=CLOUD, num_workers=2, drives_gpu=True)
+    assert plan.worker_cpus == ((1, 2, 3),) * 2 and plan.server_cpus == (0,)
+    assert plan_cores(machine=CLOUD, num_workers=4).worker_cpus == ((0,), (1,), (2,), (3,))
+    plan = plan_cores(machine=CLOUD, num_workers=6, workers_per_core=2)
+    assert plan.worker_cpus == ((0, 1, 2, 3),) * 6
+    assert plan_cores(machine=Machine(CLOUD.cores, 2.0)).worker_cpus == ((0, 1, 2, 3),) * 2
+
+
 def test_quota_does_not_lower_an_explicit_number_of_workers() -> None:
     assert len(plan_cores(machine=Machine(CLOUD.cores, 1.5), num_workers=4).worker_cpus) == 4
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
@@ -57,22 +59,44 @@ def plan_workers(
 def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:
     """``[worker][group]``: the columns that a worker steps of each group, contiguous or none.
 
-    Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most.
+    Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most. Larger
+    slices are dealt round over all groups, so that what a worker has of all groups together differs
+    by one at most, too.
     """
     G = config.num_groups
     group_size = config.num_envs // G
     slices = num_workers // config.workers_per_core  # of each group
-    bounds = np.linspace(0, group_size, slices + 1).round().astype(int).tolist()
+    size, num_larger = divmod(group_size, slices)
+    places = np.arange(slices)
+    bounds = []
+    for g in range(G):
+        sizes = size + ((places - g * num_larger) % slices < num_larger)
+        bounds.append([0, *sizes.cumsum().tolist()])
     columns = []
     for worker in range(num_workers):
         own = worker // config.workers_per_core
         held = range(G) if config.workers_per_core == 1 else [worker % G]
         columns.append(
             [
-                range(g * group_size + bounds[own], g * group_size + bounds[own + 1])
+                range(g * group_size + bounds[g][own], g * group_size + bounds[g][own + 1])
                 if g in held
                 else range(0)
                 for g in range(G)
             ]
         )
     return columns
+
+
+def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
+    """Return the nearest values of ``num_envs`` that keep all workers evenly busy.
+
+    All wait for the workers with the most environments. An empty list stands for a ``num_envs`` of
+    ``config`` that makes these work at most 5 % more than the mean.
+    """
+    slices = num_workers // config.workers_per_core
+    mean = config.num_envs / slices
+    if math.ceil(mean) <= 1.05 * mean:
+        return []
+    step = config.num_groups * slices
+    below = config.num_envs // step * step
+    return [each for each in (below, below + step) if each]

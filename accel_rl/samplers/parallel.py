@@ -24,6 +24,7 @@ from accel_rl.samplers.base import (
     check_policy,
 )
 from accel_rl.samplers.begins import Begins
+from accel_rl.samplers.cores import CoreShare
 from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
 from accel_rl.samplers.layout import ALONE, plan_workers
@@ -67,7 +68,9 @@ class ParallelSampler:
         self.rollout = self._pool.rollout
         # With one group there is nothing to take turns with: all wait while the policy acts.
         rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
-        self._cores = self.plan.worker_cpus if rotates else ()
+        self._rotates = rotates
+        places = () if config.affinity == "off" else self.plan.worker_cpus
+        self._cores = CoreShare(places, config.workers_per_core, self._pool.move)
         self._noise = action_noise(seed)
         self._begins = Begins(self.rollout, self._pool.carry)
         self._tracker = EpisodeTracker(
@@ -108,8 +111,10 @@ class ParallelSampler:
         check_policy(policy)
         with one_at_a_time(self._collecting):
             try:
-                with rotation(self._cores) as move_on:
-                    self._collect(policy, move_on)
+                with self._cores.collecting():
+                    cores = self._cores.worker_cpus if self._rotates else ()
+                    with rotation(cores) as move_on:
+                        self._collect(policy, move_on)
             except BaseException as error:
                 self._ended_by = name_error(error)
                 self.close()
@@ -203,6 +208,7 @@ class ParallelSampler:
         """End the workers. Calling it again does nothing."""
         self.is_running = False
         self._pool.close()
+        self._cores.close()
 
     def __enter__(self) -> Self:
         self.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -182,6 +182,10 @@ class WorkerPool:
         for process in self._workers.processes.values():
             states |= process.take_states()
         return states
+
+    def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
+        """Move the workers to other CPUs."""
+        self._workers.move(cpus)
 
     @property
     def busy_seconds(self) -> float:

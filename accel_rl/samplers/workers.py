@@ -147,6 +147,14 @@ class Workers:
                 self.check_open()
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
+    def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
+        """Pin the workers, with all their threads, to other CPUs."""
+        self._cpus = cpus
+        for worker, process in list(self.processes.items()):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                for thread in os.listdir(f"/proc/{process.pid}/task"):
+                    os.sched_setaffinity(int(thread), cpus[worker])
+
     @property
     def is_inherited(self) -> bool:
         """Whether this process is a fork of the one that started workers, and may not use them."""

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
-from accel_rl.samplers import QueuedSampler, SamplerError
+from accel_rl.samplers import ParallelSampler, QueuedSampler, SamplerError
+from accel_rl.samplers.layout import even_num_envs
 from accel_rl.topology import available_cpus
 from accel_rl.training.beginning import begin, load_saved
 from accel_rl.training.console import LastingConsole
@@ -305,6 +306,8 @@ def _notices(
             f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, whole "
             f"rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon}{advice}"
         )
+    if advice := _uneven(config, parts):
+        notices.append(advice)
     if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
         notices.append(
             f"simulators begin with up to {config.sampler.decorrelation_steps:,} random steps each "
@@ -326,6 +329,22 @@ def _notices(
             "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
         )
     return notices
+
+
+def _uneven(config: TrainConfig, parts: Parts) -> str:
+    """Which ``num_envs`` keeps all workers busy alike, if this one does not."""
+    sampler = parts.sampler
+    if not isinstance(sampler, ParallelSampler):
+        return ""
+    num_workers = len(sampler.plan.worker_cpus)
+    num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
+    better = [str(num_shares * each) for each in even_num_envs(sampler.config, num_workers)]
+    if not better:
+        return ""
+    return (
+        f"num_envs={config.sampler.num_envs} gives some of {num_workers} workers more to do than "
+        f"others; num_envs={' or '.join(better)} keeps all evenly busy"
+    )
 
 
 def _counts_states(parts: Parts) -> bool:

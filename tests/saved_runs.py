@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.training.archive import write_archive
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import train
@@ -41,8 +42,15 @@ def prefer_action(run_dir: Path, action: int, logit: float = 1000.0) -> None:
     state["learner"]["parameters"]["policy.4.weight"].zero_()
     bias.zero_()
     bias[action] = logit
-    del state["format"]
+    del state["format"], state["digest"]
     save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
+
+
+def rewrite(path: Path, state: object) -> None:
+    """Writes a checkpoint that holds ``state``, right or wrong, and is not damaged."""
+    with path.with_suffix(".new").open("wb") as file:  # the state may be the file, mapped
+        write_archive(file, state)
+    path.with_suffix(".new").replace(path)
 
 
 class Pay:

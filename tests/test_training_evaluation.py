@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved_runs import rewrite
 
 from accel_rl.__main__ import main
 from accel_rl.parallel import FlatParameters, VersionExchange
@@ -47,9 +48,8 @@ def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_
     table.write_text("".join(lines[: 1 + kept_rows]) if kept_rows else "")
     assert not is_finished(planned, run_dir)
     (checkpoint,) = list_checkpoints(run_dir)
-    state = torch.load(checkpoint)
-    state["evaluator"] = {"steps": 500 * kept_rows, "number": kept_rows}
-    torch.save(state, checkpoint)
+    evaluator = {"steps": 500 * kept_rows, "number": kept_rows}
+    rewrite(checkpoint, load_checkpoint(checkpoint) | {"evaluator": evaluator})
     assert main([f"resume={run_dir}"]) == 0
     assert is_finished(planned, run_dir)
     assert table.read_text().splitlines(keepends=True)[-1] == lines[2] or not kept_rows
@@ -167,6 +167,6 @@ def test_best_policy_is_finite_and_replaces_what_is_none(tmp_path) -> None:
     save_if_best(tmp_path, 2, 6.0, parameters)
     assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 1
     parameters.parameter[0] = 0.0
-    torch.save({"format": FORMAT}, best_path(tmp_path))  # a checkpoint, but of no evaluation
+    rewrite(best_path(tmp_path), {"format": FORMAT})  # a checkpoint, but of no evaluation
     save_if_best(tmp_path, 3, 1.0, parameters)
     assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved_runs import quiet, trained
+from saved_runs import quiet, rewrite, trained
 
 from accel_rl.parallel import Ranks
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
@@ -43,8 +43,8 @@ def damage(run_dir: Path, what: str) -> None:
 @pytest.mark.parametrize(
     "what, options, message",
     [
-        ("cut off", (), "or a broken one.*delete it, and the run goes on from the one before"),
-        ("the only one cut off", (), "a broken one.*; there is no other, so begin a new run"),
+        ("cut off", (), "or is damaged.*delete it, and the run goes on from the one before"),
+        ("the only one cut off", (), "is damaged.*; there is no other, so begin a new run"),
         ("another format", (), r"of another version of accel_rl \(format 1"),
         ("foreign", (), "is not a checkpoint of accel_rl"),
         ("no checkpoint", (), "checkpoint"),
@@ -92,14 +92,14 @@ def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    torch.save(saved | {"num_learners": 2, "parts": {1: 4000}}, list_checkpoints(run_dir)[-1])
+    rewrite(list_checkpoints(run_dir)[-1], saved | {"num_learners": 2, "parts": {1: 4000}})
     monkeypatch.setattr("accel_rl.training.resume._refuse_changes", lambda before, config: None)
     config = parse_arguments([f"resume={run_dir}", "total_steps=5000", f"sync={sync}"])
     first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))
     assert (first["sampler"] is not None) == is_kept
     assert second["sampler"] is None
     part_path(run_dir, 4000, 1).write_bytes(b"cut off")
-    with pytest.raises(ValueError, match=r"broken one.* delete it, and environments start new"):
+    with pytest.raises(ValueError, match=r"damaged.* delete it, and environments start new"):
         load_last(config, Ranks(1, 2, 1, 2))
 
 

@@ -1,7 +1,8 @@
 """Checkpoints: what a run has learned so far, in files that are whole or absent.
 
 ``checkpoints/steps_000001000000.pt`` is a ``torch.save`` of tensors and plain values, so that
-loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It is a dict:
+loading one never executes a pickle: ``torch.load(path, weights_only=True)``. A seal at its end
+shows damage (`accel_rl.training.archive`). It is a dict:
 
 - ``format``: `FORMAT`.
 - ``counts``: steps, frames, updates, episodes, training_seconds.
@@ -20,20 +21,20 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It
 
 from __future__ import annotations
 
-import io
 import math
+from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
-
-import torch
+from typing import Any
 
 from accel_rl.parallel import FlatParameters
+from accel_rl.training.archive import DamagedError, archive_digest, read_archive, write_archive
 from accel_rl.training.files import write_whole
 
-FORMAT = 3
+FORMAT = 4
 """raised when what a checkpoint holds changes"""
+LAST_READERS = {3: "a32f15f"}
+"""by format, the last commit that reads checkpoints of it"""
 PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 """what each learner has of its own"""
 
@@ -76,7 +77,7 @@ def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParame
     """
     path, before = best_path(run_dir), -math.inf
     with suppress(OSError, ValueError):
-        before = load_checkpoint(path, mapped=True).get("score", before)
+        before = load_checkpoint(path, ["score"]).get("score", before)
     if score > before and bool(parameters.parameter.isfinite().all()):
         policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
         _write(path, {"counts": {"steps": steps}, "score": score, **policy})
@@ -123,7 +124,7 @@ def _named_parts(run_dir: Path) -> set[Path] | None:
     named: set[Path] = set()
     for path in list_checkpoints(run_dir):
         try:
-            parts = load_checkpoint(path, mapped=True).get("parts") or {}
+            parts = load_checkpoint(path, ["parts"]).get("parts") or {}
         except FileNotFoundError:  # deleted just now, by the first learner
             continue
         except (OSError, ValueError):
@@ -145,33 +146,23 @@ def check_folder(run_dir: Path) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     check_folder(path.parent.parent)
     path.parent.mkdir(exist_ok=True)
-    write_whole(path, partial(_save, {"format": FORMAT, **state}), durable=True)
+    sealed = {"format": FORMAT, **state}
+    write_whole(path, lambda file: write_archive(file, sealed), durable=True)
 
 
-def _save(state: dict[str, Any], file: BinaryIO) -> None:
-    """Straight into the file: a saved replay may be as large as half of the memory."""
-    writer = _Writer(file)
-    try:
-        torch.save(state, cast(BinaryIO, writer))
-    except RuntimeError:
-        if writer.error is None:
-            raise
-        raise writer.error from None  # of which torch makes a failure of its own file format
+def checkpoint_digest(path: Path) -> bytes:
+    """Return 32 bytes that stand for what a checkpoint holds, without reading all of it.
 
+    A signature of the digest vouches for the state of the simulators (see
+    `accel_rl.training.archive`). `load_checkpoint` returns the digest of what it read as
+    ``digest``, so that no other file can take the path between the check of a signature and the
+    use of the state.
 
-class _Writer(io.RawIOBase):
-    """Writes to ``file``, and keeps the ``error`` with which that failed."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
+    Raises:
+        DamagedError: the file is damaged, or is no checkpoint.
+        OSError: the file cannot be read.
+    """
+    return archive_digest(path)
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
@@ -179,28 +170,41 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("steps_*.pt"))
 
 
-def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
-    """What `save_checkpoint` wrote, its tensors on the CPU.
+def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return what `save_checkpoint` wrote, its tensors on the CPU, after a check for damage.
 
-    ``mapped``: they are the file, so that a large replay takes no memory beside the copy that is
-    made of it. While they are there the file may be replaced or deleted, but not overwritten.
+    Tensors are the mapped file, so that a large replay takes no memory beside the copy that is
+    made of it. While they exist the file may be replaced or deleted, but not overwritten.
+
+    Args:
+        path: of a checkpoint, of a part of one, or of the best policy.
+        names: of the entries to return. Only their tensors are read from the disk. None: all.
+
+    Returns:
+        The entries, and as ``digest`` what `checkpoint_digest` returns for the same file.
 
     Raises:
-        ValueError: the file is not a checkpoint of this version of accel_rl.
+        DamagedError: the file is damaged, or is no checkpoint.
+        ValueError: the file is a checkpoint of another version of accel_rl.
+        OSError: the file cannot be read.
     """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except OSError:
-        raise
-    except Exception as error:
+    state, digest = read_archive(path, None if names is None else {"format", *names})
+    found = state.get("format")
+    if type(found) is not int:
+        raise DamagedError(f"{path} is not a checkpoint of accel_rl")
+    if found != FORMAT:
         raise ValueError(
-            f"{path} is not a checkpoint, or a broken one ({type(error).__name__})"
-        ) from error
-    if not isinstance(state, dict) or "format" not in state:
-        raise ValueError(f"{path} is not a checkpoint of accel_rl")
-    if state["format"] != FORMAT:
-        raise ValueError(
-            f"{path} is a checkpoint of another version of accel_rl (format {state['format']}, "
-            f"this one reads {FORMAT}); use the version that the run's train.log names"
+            f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
+            f"reads {FORMAT}); use the version that the run's train.log names{_last_reader(found)}"
         )
-    return state
+    if digest is None:
+        raise DamagedError(f"{path} is damaged: its end is missing")
+    return {**state, "digest": digest}
+
+
+def _last_reader(found: int) -> str:
+    return (
+        f", or commit {LAST_READERS[found]}, the last that reads it"
+        if found in LAST_READERS
+        else ""
+    )

@@ -93,11 +93,11 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 def _load(path: Path, if_broken: str) -> dict[str, Any]:
     try:
-        return load_checkpoint(path, mapped=True)
+        return load_checkpoint(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        if "broken" not in str(error):
+        if "damaged" not in str(error):
             raise
         raise ValueError(f"{error}; {if_broken}") from error
 

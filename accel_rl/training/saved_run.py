@@ -252,7 +252,7 @@ def load_agent(
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     try:
-        state = load_checkpoint(checkpoint, mapped=True)  # a replay in it is not read
+        state = load_checkpoint(checkpoint, ["counts", "learner"])
     except OSError as error:
         raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
     with own_torch_state():

@@ -55,7 +55,7 @@ def _serve_parts(config: Any) -> None:
 
 def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
-    from accel_rl.parallel.team import STORE_VARIABLE
+    from accel_rl.parallel.meeting import STORE_VARIABLE
     from accel_rl.training.parts import build
     from accel_rl.training.torch_threads import learning_threads
 

@@ -21,7 +21,7 @@ from accel_rl.parallel import (
     rank_seed,
     read_ranks,
 )
-from accel_rl.parallel.team import STORE_VARIABLE
+from accel_rl.parallel.meeting import STORE_VARIABLE
 
 
 @pytest.mark.parametrize(("size", "machines"), [(2, 1), (4, 1), (2, 2)])

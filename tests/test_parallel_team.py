@@ -1,17 +1,30 @@
 """How learners talk through the store; several of them in one process, over a store in memory."""
 
+import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore
 
-from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.parallel import Ranks, RecordError, Team, TeamError
+from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
 
+KEY = b"k" * 32
 
-def make_teams(size: int, timeout_seconds: float = 0.2) -> tuple[list[Team], PrefixStore]:
+
+def make_teams(
+    size: int, timeout_seconds: float = 0.2, key: bytes | None = KEY
+) -> tuple[list[Team], PrefixStore]:
     store = PrefixStore("run", HashStore())
-    return [Team(Ranks(rank, size), store, timeout_seconds) for rank in range(size)], store
+    return [Team(Ranks(rank, size), store, timeout_seconds, key) for rank in range(size)], store
+
+
+def lose(store: PrefixStore, rank: int) -> None:
+    Records(store, KEY).write(f"{LOST}/{rank}", LAUNCHER, None)
 
 
 def test_what_the_first_shares_all_have() -> None:
@@ -19,6 +32,122 @@ def test_what_the_first_shares_all_have() -> None:
     with pytest.raises(TeamError, match=r"learner 0 has not answered within 0.2 s .*share/config"):
         second.share("config")
     assert first.share("config", {"seed": 3}) == second.share("config") == {"seed": 3}
+
+
+def test_what_the_first_shares_is_not_read_from_anybody_else() -> None:
+    (_, second), store = make_teams(2)
+    store.set("share/config", b'unsigned 0 {"seed":4}')
+    with pytest.raises(RecordError, match=r"share/config .*ACCEL_RL_SECRET"):
+        second.share("config")
+    Records(store, KEY).write("share/config", 1, {"seed": 4})
+    with pytest.raises(RecordError, match="share/config"):
+        second.share("config")
+
+
+def test_forged_message_names_its_record() -> None:
+    (first, second), store = make_teams(2)
+    second.post("a")
+    store.set("post/1/1", store.get("post/1/0"))
+    assert first.read(waits=True) == {1: ["a"]}
+    for waits in (True, False):
+        with pytest.raises(RecordError, match=r"record post/1/1 .* learner 1"):
+            first.read(waits=waits)
+
+
+def test_older_record_of_how_far_a_learner_is_is_refused() -> None:
+    (first, second), store = make_teams(2)
+    second.reach("saved", 100, 90)
+    older = store.get("reached/saved/1")
+    second.reach("saved", 200, 190)
+    assert first.wait_for_all("saved", 200) == {1: 190}
+    store.set("reached/saved/1", older)
+    with pytest.raises(RecordError, match=r"reached/saved/1 .*older"):
+        first.wait_for_all("saved", 200)
+
+
+def test_nobody_but_the_launcher_says_that_a_learner_is_lost() -> None:
+    (first, second, third), store = make_teams(3)
+    second.reach("end", 1)
+    Records(store, KEY).write(f"{LOST}/2", 1, None)
+    with pytest.raises(RecordError, match=f"record {LOST}/2 .* the launcher"):
+        first.meet("end")
+    lose(store, 2)
+    assert third.is_lost(2)
+
+
+def renew(teams: list[Team]) -> list[Any]:
+    """What `Team.renew_key` ends with, of all at once."""
+
+    def call(team: Team) -> Exception | None:
+        try:
+            team.renew_key()
+        except TeamError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(len(teams)) as threads:
+        return list(threads.map(call, teams))
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])
+def test_learners_that_renew_their_key_understand_each_other(key: bytes | None) -> None:
+    (first, second, third), _ = make_teams(3, 5.0, key)
+    assert renew([first, second, third]) == [None] * 3
+    assert first.is_signed == third.is_signed == (key is not None)
+    first.share("config", {"seed": 3})
+    assert second.share("config") == third.share("config") == {"seed": 3}
+
+
+def test_records_of_an_earlier_run_with_the_same_secret_are_refused() -> None:
+    earlier, store = make_teams(2, 5.0)
+    assert renew(earlier) == [None] * 2
+    earlier[0].share("config", {"seed": 3})
+    teams, later = make_teams(2, 5.0)
+    assert renew(teams) == [None] * 2
+    later.set("share/config", store.get("share/config"))
+    with pytest.raises(RecordError, match="share/config"):
+        teams[1].share("config")
+
+
+@pytest.mark.parametrize("other", [b"l" * 32, None])
+def test_learners_with_different_secrets_are_told_so_at_once(other: bytes | None) -> None:
+    store = HashStore()
+    keys = (KEY, other)
+    teams = [Team(Ranks(rank, 2), store, 5.0, key) for rank, key in enumerate(keys)]
+    for error in renew(teams):
+        assert isinstance(error, RecordError)
+        assert "give all of them the same ACCEL_RL_SECRET" in str(error)
+
+
+def test_malformed_address_without_signatures_is_an_error() -> None:
+    (first, _), store = make_teams(2, key=None)
+    first.ranks = Ranks(0, 2, 0, 2)
+    store.set("address/1", b'unsigned 0 [1,"2",3]')
+    with pytest.raises(RecordError, match=r"address/1 .*3 integers"):
+        first.open_group()
+    first.close()
+
+
+@pytest.mark.parametrize("given", [None, "eth0"])
+def test_sockets_of_learners_of_one_machine_are_on_loopback(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, _), _ = make_teams(2)
+    first.ranks = Ranks(0, 2, 0, 2)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    found: list[str] = []
+
+    def look(*_: object, **__: object) -> None:
+        found.extend(os.environ[name] for name in names)
+
+    monkeypatch.setattr(dist, "init_process_group", look)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    first.open_group(nccl=True)
+    assert found == [given or "lo"] * 2
 
 
 def test_messages_are_read_once_and_in_order_by_rank() -> None:
@@ -38,7 +167,7 @@ def test_waiting_for_messages_takes_one_of_each_and_names_who_is_missing() -> No
     assert first.read(waits=True) == {1: ["a"], 2: ["c"]}
     with pytest.raises(TeamError, match="learner 2 has not answered within"):
         first.read(waits=True)
-    store.set(f"{LOST}/2", "1")
+    lose(store, 2)
     second.post("d")
     assert first.read(waits=True) == {1: ["d"], 2: []}
 
@@ -51,7 +180,7 @@ def test_learners_meet_but_for_those_that_are_lost() -> None:
     third.reach("end", 1)
     first.meet("end")
     second.reach("later", 1)
-    store.set(f"{LOST}/2", "1")
+    lose(store, 2)
     first.meet("later")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import types
@@ -196,6 +197,17 @@ def test_package_can_be_imported_where_there_is_no_unix() -> None:
         "sys.exit(main(['--help']))"
     )
     assert "key=value" in run_python(code)
+
+
+def test_pickles_are_between_a_process_and_its_own_workers_alone() -> None:
+    """In memory without a name; never through a socket or from a file."""
+    pickling = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+    users = {name_of(path) for path in MODULES if pickling & all_imports(path)}
+    assert users == {f"accel_rl/samplers/{name}.py" for name in ("process", "worker")}
+    objects = re.compile(r"\b(broadcast|gather|all_gather|scatter|send|recv)_object")
+    assert not [name_of(path) for path in MODULES if objects.search(path.read_text())]
+    loads = {name_of(path): re.findall(r"torch\.load\(.*", path.read_text()) for path in MODULES}
+    assert all("weights_only=True" in call for calls in loads.values() for call in calls)
 
 
 # ---- what there is -------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """Several learners in one run: how they start, go on, fail, and are ended."""
 
+import contextlib
 import csv
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from store_client import set_records
 
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.training.beginning import check_is_shared
@@ -287,6 +291,58 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
     with launched(run_dir, *SMALL, ENDLESS, program=(*TORCHRUN, str(script))) as run:
         errors = run.ends(1)
     assert "the parameters of learner 1 are no longer those of learner 0, after 800" in errors
+
+
+class RunsCode:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self._path), "w")
+
+
+def attack(process: psutil.Process, forged: bytes) -> None:
+    """Writes ``forged`` as what learner 1 posts, once, into every store of that launcher."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for each in process.net_connections("tcp"):
+            if each.status == psutil.CONN_LISTEN:
+                names = (f"post/1/{number}" for number in range(2000))
+                set_records(each.laddr.port, dict.fromkeys(names, forged))
+
+
+BY_LAUNCHER, BY_TORCHRUN = ("-m", "accel_rl"), (*TORCHRUN, "launch/train.py")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        pytest.param(BY_LAUNCHER, "pickle", id="launcher-pickle"),
+        pytest.param(BY_TORCHRUN, "json", id="torchrun-json"),
+        pytest.param(BY_LAUNCHER, "json", id="launcher-json", marks=pytest.mark.learning),
+        pytest.param(BY_TORCHRUN, "pickle", id="torchrun-pickle", marks=pytest.mark.learning),
+    ],
+)
+def test_forged_record_runs_no_code_and_ends_the_run(
+    program: tuple[str, ...], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    forged = pickle.dumps(RunsCode(tmp_path / "was-here"))
+    if kind == "json":
+        forged = b"unsigned 0 [[],0,{},{},1,null]"
+    run_dir = tmp_path / "run"
+    with launched(run_dir, *SMALL, ENDLESS, program=program) as run:
+        run.wait_for_rows()
+        process = psutil.Process(run.process.pid)
+        deadline = time.monotonic() + 60
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            attack(process, forged)  # learner 1 writes its own over some of them
+        errors = run.ends(1, seconds=20)
+    assert re.search(
+        r"error: the record post/1/\d+ in the run's store is not from learner 1", errors
+    )
+    assert not (tmp_path / "was-here").exists()
 
 
 class Told:

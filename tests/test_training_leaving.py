@@ -14,9 +14,9 @@ import pytest
 from test_training_learners import ENDLESS, REPOSITORY, SMALL, launched
 
 from accel_rl.parallel import Ranks, Team
+from accel_rl.parallel.meeting import open_loopback_store
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.console import LastingConsole
-from accel_rl.training.launcher import _open_store
 from accel_rl.training.run import _run_in_team
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, StopRequest
 
@@ -114,7 +114,7 @@ def test_learners_that_are_stopped_before_they_listen_are_no_failure(tmp_path: P
 
 
 def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:
-    store = _open_store()
+    store = open_loopback_store()
     listening = [
         each.laddr.ip
         for each in psutil.Process().net_connections("tcp")

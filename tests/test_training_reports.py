@@ -107,12 +107,12 @@ def test_seconds_of_a_learner_that_reported_twice_add_up() -> None:
 def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the_first(
     tmp_path,
 ) -> None:
-    _, second = make_others(num_sharing=1)
+    others, second = make_others(num_sharing=1)
     config = TrainConfig(parallel=ParallelConfig(sync="store"))
     follower = Follower(config, tmp_path, dict, None, second, NO_EXCHANGE)
     follower._saved_steps = 0
     finish(config, NO_EXCHANGE, follower, second)
-    assert second._is_there("reached/end/1")
+    assert others._team.wait_for_all("end", 1) == {1: 0}
 
 
 def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:

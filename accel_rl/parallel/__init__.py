@@ -5,13 +5,15 @@ from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group, TeamError, TorchGroup
+from accel_rl.parallel.meeting import meet_by_store
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
+from accel_rl.parallel.records import RecordError
 from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, adam_rate, rmsprop_
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
-from accel_rl.parallel.team import Team, meet_by_store
+from accel_rl.parallel.team import Team
 from accel_rl.parallel.versions import VersionExchange, Versions
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "ParameterStore",
     "RMSProp",
     "Ranks",
+    "RecordError",
     "Rule",
     "SharedGroup",
     "StoreExchange",

@@ -1,8 +1,9 @@
 """The learners of one run, as each of them sees the others.
 
 Two ways lead from one to another: collective calls of a process group (`torch.distributed`), for
-which all must come, and a key-value store, into which anyone writes at any time. The launcher puts
-into the environment where that is.
+which all must come, and a key-value store, into which anyone writes at any time, signed
+(`accel_rl.parallel.records`). Which store that is, and who signs how, says
+`accel_rl.parallel.meeting`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pickle
+import secrets
 import select
 import time
 from collections.abc import Callable
@@ -19,18 +20,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from accel_rl.parallel.group import Group, TeamError, TorchGroup, first_line
 from accel_rl.parallel.ranks import Ranks
+from accel_rl.parallel.records import LAUNCHER, Record, Records
 from accel_rl.parallel.shared_group import Address, SharedGroup
+from accel_rl.signing import sign
 
 LOST = "lost"
 """our own launcher sets ``lost/<rank>`` when that learner's process has ended before its time"""
-PREFIX = "accel_rl"
-"""of all keys in the store"""
-STORE_VARIABLE = "ACCEL_RL_STORE"
-"""environment variable in which our own launcher says where its store is: host:port"""
 
 _STOP = 2**48
 """more than any number of steps; added to their sum, it asks all to stop"""
@@ -57,33 +56,70 @@ class Team:
     """This learner's ways to the others. Alone (``Ranks()``) it waits for nobody.
 
     ``store``: keys of all learners; None alone. ``timeout_seconds``: how long any wait for others
-    may take.
+    may take. ``key``: signs all records in the store; None if they are unsigned.
     """
 
     def __init__(
-        self, ranks: Ranks, store: Store | None = None, timeout_seconds: float = 1800.0
+        self,
+        ranks: Ranks,
+        store: Store | None = None,
+        timeout_seconds: float = 1800.0,
+        key: bytes | None = None,
     ) -> None:
         self.ranks = ranks
         self._store = store
+        self._records = None if store is None else Records(store, key)
         self.timeout_seconds = timeout_seconds
         self.is_stop_asked = False
         self.uses_nccl = False
         self.group: Group | None = None
         self._num_posted = 0
         self._num_read = [0] * ranks.size
+        self._num_reached: dict[str, int] = {}  # own records, by key
+        self._newest: dict[str, int] = {}  # numbers of the others' last ones, by key
         self._processes: dict[int, int] = {}  # descriptors, by rank
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether nobody else can write what learners say to each other."""
+        return self._records is None or self._records.key is not None
+
+    @_touching_store
+    def renew_key(self) -> None:
+        """Make the key one of this run alone; all must call it, before anything else.
+
+        Each learner adds random bytes to it. Whoever has read the records of earlier runs with the
+        same secret cannot use them.
+
+        Raises:
+            TeamError: Another learner has another secret, or has not come in time.
+        """
+        assert self._store is not None and self._records is not None
+        own = secrets.token_hex(16)
+        self._records.write(f"hello/{self.ranks.rank}", self.ranks.rank, own)
+        drawn = []
+        for rank in range(self.ranks.size):
+            record = None if rank == self.ranks.rank else self._wait_for(f"hello/{rank}", rank)
+            drawn.append(own if record is None else str(record.value))
+        if (key := self._records.key) is not None:
+            made = sign(key, b"run", *(each.encode() for each in drawn))
+            self._records = Records(self._store, bytes.fromhex(made))
 
     @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
-        """What the first learner gave as ``value``, in all of them. Any object that pickles."""
-        if self._store is None:
+        """What the first learner gave as ``value``, in all of them.
+
+        ``value`` is of the kinds that `Records.write` takes.
+        """
+        if self._records is None:
             return value
         if self.ranks.is_first:
-            self._store.set(f"share/{name}", pickle.dumps(value))  # type: ignore[arg-type]
+            self._records.write(f"share/{name}", 0, value)
             return value
-        if not self._wait_for(f"share/{name}", 0):
+        record = self._wait_for(f"share/{name}", 0)
+        if record is None:
             raise TeamError("learner 0 has ended")
-        return pickle.loads(self._store.get(f"share/{name}"))
+        return record.value
 
     @_touching_store
     def meet(self, name: str) -> None:
@@ -98,8 +134,10 @@ class Team:
     @_touching_store
     def reach(self, name: str, count: int, value: int = 0) -> None:
         """Lets the others know that this learner is at ``count`` of ``name``, which only grows."""
-        if self._store is not None:
-            self._store.set(f"reached/{name}/{self.ranks.rank}", f"{count} {value}")
+        if self._records is not None:
+            key = f"reached/{name}/{self.ranks.rank}"
+            number = self._num_reached[key] = self._num_reached.get(key, 0) + 1
+            self._records.write(key, self.ranks.rank, [count, value], number)
 
     @_touching_store
     def wait_for_all(self, name: str, count: int) -> dict[int, int]:
@@ -112,10 +150,10 @@ class Team:
         """
         values = {}
         for rank in range(self.ranks.size):
-            key = f"reached/{name}/{rank}"
-            if rank != self.ranks.rank and self._wait_for(key, rank, count):
-                assert self._store is not None
-                values[rank] = int(self._store.get(key).split()[1])
+            if rank == self.ranks.rank:
+                continue
+            if record := self._wait_for(f"reached/{name}/{rank}", rank, count):
+                values[rank] = record.value[1]
         return values
 
     def find_failed(self, seconds: float = 5.0) -> tuple[list[int], list[int]]:
@@ -127,7 +165,7 @@ class Team:
             silent = [rank for rank in range(self.ranks.size) if rank != self.ranks.rank]
             while True:
                 lost = [rank for rank in silent if self.is_lost(rank)]
-                silent = [rank for rank in silent if not self._is_there(f"reached/failure/{rank}")]
+                silent = [x for x in silent if not self._find(f"reached/failure/{x}", x, 1)]
                 if lost or not silent or time.monotonic() > deadline:
                     return lost, silent
                 time.sleep(0.05)
@@ -135,9 +173,10 @@ class Team:
 
     @_touching_store
     def post(self, message: Any) -> None:
-        """Leaves a message for the first learner."""
-        assert self._store is not None
-        self._store.set(f"post/{self.ranks.rank}/{self._num_posted}", pickle.dumps(message))  # type: ignore[arg-type]
+        """Leaves a message for the first learner, of the kinds that `Records.write` takes."""
+        assert self._records is not None
+        rank, number = self.ranks.rank, self._num_posted
+        self._records.write(f"post/{rank}/{number}", rank, message, number)
         self._num_posted += 1
 
     @_touching_store
@@ -153,10 +192,11 @@ class Team:
         messages: dict[int, list[Any]] = {}
         for rank in range(1, self.ranks.size):
             messages[rank] = []
-            while self._has(rank) or (waits and self._wait_for(self._next(rank), rank)):
-                assert self._store is not None
-                messages[rank].append(pickle.loads(self._store.get(self._next(rank))))
-                self._store.delete_key(self._next(rank))
+            wait = self._wait_for if waits else self._find
+            while record := wait(key := f"post/{rank}/{self._num_read[rank]}", rank):
+                assert self._records is not None
+                messages[rank].append(record.value)
+                self._records.delete(key)
                 self._num_read[rank] += 1
                 if waits:
                     break
@@ -194,7 +234,7 @@ class Team:
     @_touching_store
     def is_lost(self, rank: int) -> bool:
         """Whether that learner has ended before its time."""
-        return self._store is not None and self._store.check([f"{LOST}/{rank}"])
+        return self._find(f"{LOST}/{rank}", LAUNCHER) is not None
 
     def watch(self) -> None:
         """From here on waits for nobody whose process has ended; all must be on this machine.
@@ -222,9 +262,12 @@ class Team:
         if self._store is None:
             return
         self.uses_nccl = nccl
-        if not nccl and self.ranks.local_size == self.ranks.size:
-            self._open_shared()
-            return
+        if self.ranks.local_size == self.ranks.size:
+            if not nccl:
+                self._open_shared()
+                return
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # neither knows who connects
+                os.environ.setdefault(name, "lo")
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",
@@ -241,14 +284,15 @@ class Team:
 
     @_touching_store
     def _open_shared(self) -> None:
-        assert self._store is not None
+        assert self._records is not None
         group = self.group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
-        self._store.set(f"address/{self.ranks.rank}", pickle.dumps(group.address))  # type: ignore[arg-type]
-        addresses: list[Address] = []
+        self._records.write(f"address/{self.ranks.rank}", self.ranks.rank, group.address)
+        addresses = []
         for rank in range(self.ranks.size):
-            if not self._wait_for(f"address/{rank}", rank):
+            record = self._wait_for(f"address/{rank}", rank)
+            if record is None:
                 raise TeamError(f"learner {rank} has ended")
-            addresses.append(pickle.loads(self._store.get(f"address/{rank}")))
+            addresses.append(Address(*record.integers(len(Address._fields))))
         group.connect(addresses)
 
     def close(self) -> None:
@@ -258,15 +302,9 @@ class Team:
         """
         if self.group is not None:
             self.group.close()
-        self.group = self._store = None
+        self.group = self._store = self._records = None
         while self._processes:
             os.close(self._processes.popitem()[1])
-
-    def _next(self, rank: int) -> str:
-        return f"post/{rank}/{self._num_read[rank]}"
-
-    def _has(self, rank: int) -> bool:
-        return self._store is not None and self._store.check([self._next(rank)])
 
     def _has_ended(self, rank: int) -> bool:
         """Whether that learner's process has, if it is watched."""
@@ -274,22 +312,28 @@ class Team:
         return process is not None and bool(select.select([process], [], [], 0)[0])
 
     @_touching_store
-    def _is_there(self, key: str, count: int = 0) -> bool:
-        """Whether ``key`` is there; with ``count``, whether that has been reached."""
-        assert self._store is not None
-        if not self._store.check([key]):
-            return False
-        return count == 0 or int(self._store.get(key).split()[0]) >= count
+    def _find(self, key: str, rank: int, count: int | None = None) -> Record | None:
+        """The record of that learner under ``key``; None if it is not there yet.
+
+        ``count``: for records of `reach`; None if the learner has not reached it.
+        """
+        records = self._records
+        if records is None or not records.is_there(key):
+            return None
+        if count is None:
+            return records.read(key, rank)
+        record = records.read(key, rank, self._newest.get(key, 0))
+        self._newest[key] = record.number
+        return record if record.integers(2)[0] >= count else None
 
     @_touching_store
-    def _wait_for(self, key: str, rank: int, count: int = 0) -> bool:
-        """Whether ``key`` is there, after waiting for it; False if its learner is lost."""
-        assert self._store is not None
+    def _wait_for(self, key: str, rank: int, count: int | None = None) -> Record | None:
+        """As `_find`, after waiting for it; None if its learner is lost."""
         deadline = time.monotonic() + self.timeout_seconds
         pause = 0.0005
-        while not self._is_there(key, count):
+        while (record := self._find(key, rank, count)) is None:
             if self.is_lost(rank) or self._has_ended(rank):
-                return self._is_there(key, count)  # it may have come so far before its end
+                return self._find(key, rank, count)  # it may have come so far before its end
             if time.monotonic() > deadline:
                 raise TeamError(
                     f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was "
@@ -298,31 +342,4 @@ class Team:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
-        return True
-
-
-def meet_by_store(ranks: Ranks, timeout_seconds: float = 1800.0) -> Team:
-    """This learner's team, which it can talk to through the store; `Team.open_group` does the rest.
-
-    Raises:
-        TeamError: there is no store.
-    """
-    if ranks.size == 1:
-        return Team(ranks)
-    try:
-        store = _open_store(timedelta(seconds=timeout_seconds))
-    except RuntimeError as error:
-        raise TeamError(
-            f"learner {ranks.rank} finds no store of its launcher: {first_line(error)}"
-        ) from error
-    return Team(ranks, PrefixStore(PREFIX, store), timeout_seconds)
-
-
-def _open_store(timeout: timedelta) -> Store:
-    if STORE_VARIABLE in os.environ:
-        host, _, port = os.environ[STORE_VARIABLE].rpartition(":")
-        return TCPStore(host, int(port), is_master=False, timeout=timeout)
-    # Public, but without types; the store of torchrun's agent if there is one, else of rank 0.
-    store: Store = next(dist.rendezvous("env://", timeout=timeout))[0]  # type: ignore[attr-defined]
-    store.set_timeout(timeout)
-    return store
+        return record

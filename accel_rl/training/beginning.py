@@ -61,8 +61,8 @@ def begin(
             team.add_steps(int(saved["counts"]["steps"]))
         parts.set_state(saved, team)
         return Path(str(config.resume))
-    made = make_run_directory(config, datetime.now()) if is_first else None
-    run_dir: Path = team.share("run_dir", made)
+    made = str(make_run_directory(config, datetime.now())) if is_first else None
+    run_dir = Path(team.share("run_dir", made))
     if is_first:
         stack.enter_context(hold(run_dir))
     check_is_shared(run_dir, team)

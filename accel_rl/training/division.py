@@ -12,7 +12,7 @@ import torch
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
-from accel_rl.parallel.team import STORE_VARIABLE
+from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.samplers import SamplerConfig
 
 

@@ -96,7 +96,7 @@ def tune_engine(
         except Exception:
             _LOGGER.info("the trial failed\n%s", traceback.format_exc())
             raise
-    layout: Layout = team.share("layout", chosen)
+    layout = Layout(*team.share("layout", chosen))
     sampler = dataclasses.replace(config.sampler, **layout._asdict())
     config = dataclasses.replace(config, tune=False, sampler=sampler)
     os.sched_setaffinity(0, cpus)

@@ -2,24 +2,32 @@
 
 A learner is this program once more, told by environment variables which one it is, as torchrun
 tells it. They find each other through a store that this process holds, at a port of the loopback
-interface that the kernel chose, so runs beside each other never meet.
+interface that the kernel chose, so runs beside each other never meet. What they write there is
+signed with a secret that this process draws for them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from accel_rl.parallel.team import LOST, PREFIX, STORE_VARIABLE
+from accel_rl.parallel.meeting import (
+    PREFIX,
+    SECRET_VARIABLE,
+    STORE_VARIABLE,
+    open_loopback_store,
+)
+from accel_rl.parallel.records import LAUNCHER, Records
+from accel_rl.parallel.team import LOST
 from accel_rl.samplers.package_path import add_package_path
 from accel_rl.training.stopping import (
     HANGUP,
@@ -44,13 +52,14 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
     Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
     others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
     """
-    store = _open_store()
+    store, secret = open_loopback_store(), secrets.token_hex(32)
+    records = Records(PrefixStore(PREFIX, store), secret.encode())
     learners = []
     with _signals() as received:
         try:
             for rank in range(num_learners):
-                learners.append(_start(arguments, rank, num_learners, store.port))
-            return _Watch(learners, PrefixStore(PREFIX, store), goes_on, received).until_end()
+                learners.append(_start(arguments, rank, num_learners, store.port, secret))
+            return _Watch(learners, records, goes_on, received).until_end()
         finally:
             for learner in learners:  # none is left but after a failure here
                 if learner.poll() is None:
@@ -58,26 +67,8 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
                     learner.wait()
 
 
-def _open_store() -> TCPStore:
-    """A store that nobody on another machine reaches: learners unpickle what is in it.
-
-    On its own it would listen on all interfaces, whatever its host.
-    """
-    listening = socket.create_server(("127.0.0.1", 0))
-    host, port = listening.getsockname()
-    descriptor = listening.detach()  # the store's from now on
-    return TCPStore(
-        host,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=descriptor,
-        use_libuv=False,  # which takes no descriptor in older versions of torch
-    )
-
-
 def _start(
-    arguments: Sequence[str], rank: int, num_learners: int, port: int
+    arguments: Sequence[str], rank: int, num_learners: int, port: int, secret: str
 ) -> subprocess.Popen[bytes]:
     variables = {
         "RANK": rank,
@@ -85,6 +76,7 @@ def _start(
         "WORLD_SIZE": num_learners,
         "LOCAL_WORLD_SIZE": num_learners,
         STORE_VARIABLE: f"127.0.0.1:{port}",
+        SECRET_VARIABLE: secret,
         LAUNCHER_VARIABLE: os.getpid(),
     }
     environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
@@ -118,12 +110,12 @@ class _Watch:
     def __init__(
         self,
         learners: Sequence[subprocess.Popen[bytes]],
-        store: PrefixStore,
+        records: Records,
         goes_on: bool,
         received: int,
     ) -> None:
         self._learners = learners
-        self._store = store
+        self._records = records
         self._goes_on = goes_on
         self._received = received
         self._running = dict(enumerate(learners))
@@ -176,7 +168,7 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0:
             return
-        self._store.set(f"{LOST}/{rank}", "1")  # nobody is to wait for it
+        self._records.write(f"{LOST}/{rank}", LAUNCHER, None)  # nobody is to wait for it
         if learner.returncode in _STOPPED:
             if self._deadline is None:  # asked by itself, maybe too early for telling the others
                 self._stop(signal.SIGTERM)

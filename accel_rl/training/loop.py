@@ -295,6 +295,11 @@ def _notices(
         if config.parallel.sync == "store":
             how = "update one store of parameters"
         notices.append(f"the first of {team.ranks.size} learners, which {how}")
+    if not team.is_signed:
+        notices.append(
+            "learners do not sign what they say to each other, so whoever reaches their store can "
+            "change the run; give all of them the same ACCEL_RL_SECRET_FILE (docs/safety.md)"
+        )
     if saved is not None:
         notices.append(describe_resumed(saved, team.ranks.size))
         if idleness := describe_idleness(saved, config):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
 from accel_rl.samplers.base import Episode
@@ -31,6 +31,21 @@ class Report(NamedTuple):
     exchange: dict[str, float]
     num_updates: int
     fingerprint: int | None
+
+    @classmethod
+    def of(cls, message: Any, rank: int) -> Report:
+        """The report that learner ``rank`` has posted; JSON has lists where it had tuples.
+
+        Raises:
+            TeamError: it is none.
+        """
+        try:
+            report = cls(*message)
+            return report._replace(episodes=[Episode(*each) for each in report.episodes])
+        except TypeError:
+            raise TeamError(
+                f"what learner {rank} has posted is no report: {message!r:.100}"
+            ) from None
 
 
 def make_report(
@@ -79,9 +94,10 @@ class Others:
             self._log_lost()
         reports = [own]
         for rank, messages in self._team.read(waits=in_step).items():
-            if messages:
-                reports.append(_join(messages))
-            for report in messages:
+            posted = [Report.of(message, rank) for message in messages]
+            if posted:
+                reports.append(_join(posted))
+            for report in posted:
                 if not in_step:
                     self._num_updates[rank] = report.num_updates
                 if report.fingerprint != own.fingerprint:

@@ -13,8 +13,16 @@ from rich.console import Console
 
 from accel_rl.config import TrainConfig
 from accel_rl.envs.make import probe_spec
-from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError, meet_by_store, read_ranks
-from accel_rl.parallel.team import STORE_VARIABLE
+from accel_rl.parallel import (
+    ParallelConfig,
+    Ranks,
+    RecordError,
+    Team,
+    TeamError,
+    meet_by_store,
+    read_ranks,
+)
+from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
@@ -25,6 +33,7 @@ from accel_rl.training.launcher import launch
 from accel_rl.training.loop import RunError, train
 from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.orphan import end_with_parent
+from accel_rl.training.plain_config import from_plain, to_plain
 from accel_rl.training.plan import PLAN, describe_plan
 from accel_rl.training.progress import summary
 from accel_rl.training.stopping import Interrupted
@@ -86,7 +95,6 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     """As one learner of several; the first one resolves the config for all."""
     end_with_parent()
     team = meet_by_store(ranks, _given_timeout(arguments))
-    config = None
     if ranks.is_first:
         config = parse_arguments(arguments)
         given = {argument.partition("=")[0] for argument in arguments}
@@ -96,23 +104,39 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
             check_learners(config, ranks)
         if config.num_learners != ranks.size:
             config = dataclasses.replace(config, learners=ranks.size)
+        team.share("config", to_plain(config))
     else:
         console = LastingConsole(stderr=True, force_terminal=False)
-    shared: TrainConfig = team.share("config", config)
+        config = from_plain(team.share("config"))
+        if not team.is_signed:
+            _refuse_foreign_code(config, arguments)
     code = None
     try:
-        team.timeout_seconds = shared.parallel.learner_timeout_seconds
-        if shared.parallel.sync == "all_reduce":
-            check_same_processors(shared, team)
-            team.open_group(nccl=all_have_own_gpus(shared, team))
+        team.timeout_seconds = config.parallel.learner_timeout_seconds
+        if config.parallel.sync == "all_reduce":
+            check_same_processors(config, team)
+            team.open_group(nccl=all_have_own_gpus(config, team))
         else:
             team.watch()
-        code = _train(shared, console, team)
+        code = _train(config, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         _tell(error, team)
     finally:
         _leave(team, has_failed=code is None)
     return 1 if code is None else code
+
+
+def _refuse_foreign_code(config: TrainConfig, arguments: Sequence[str]) -> None:
+    """Raises ValueError where an unsigned config names code that the command line does not."""
+    given = {argument.partition("=")[2] for argument in arguments}
+    for option in ("env", "model"):
+        value = getattr(config, option)
+        if ":" in value and value not in given:
+            raise ValueError(
+                f"{option}={value} has come from the first learner without a signature; repeat it "
+                "on the command line of all learners, or give all of them the same "
+                "ACCEL_RL_SECRET_FILE"
+            )
 
 
 def _tell(error: Exception, team: Team) -> None:
@@ -121,7 +145,9 @@ def _tell(error: Exception, team: Team) -> None:
     if not isinstance(error, RunError) and not is_first and 0 in team.find_failed()[0]:
         return  # what is wrong before training is so for all
     # A learner that has ended has said why, or its launcher does.
-    is_touched = isinstance(error, TeamError) or isinstance(error.__cause__, TeamError)
+    causes = (error, error.__cause__)
+    is_touched = any(isinstance(each, TeamError) for each in causes)
+    is_touched &= not any(isinstance(each, RecordError) for each in causes)
     if not is_touched or (is_first and not team.find_failed(0.0)[0]):
         name = "" if is_first else f"learner {team.ranks.rank}: "
         print(f"error: {name}{error}", file=sys.stderr)

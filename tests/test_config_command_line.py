@@ -133,6 +133,11 @@ def test_option_without_effect_is_refused(arguments: list[str]) -> None:
         parse_arguments(arguments)
 
 
+def test_limit_for_the_first_environment_may_be_given_with_a_serial_sampler() -> None:
+    config = parse_arguments(["env=catch", "serial=true", "reset_timeout_seconds=5"])
+    assert config.sampler.reset_timeout_seconds == 5
+
+
 def test_short_key_of_two_options_is_refused_with_both() -> None:
     options = {key: Option(key, float, "", 0.0) for key in ("learner.lr", "critic.lr", "seed")}
     with pytest.raises(

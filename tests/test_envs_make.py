@@ -3,6 +3,8 @@
 import dataclasses
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -384,6 +386,16 @@ def test_first_reset_that_hangs_is_named_within_the_limit(closed) -> None:
     message = r"environment Troubled has not finished its first reset.*reset_timeout_seconds=0\.2;"
     with pytest.raises(EnvError, match=message):
         probe_observations(partial(Troubled, "hangs in reset"), timeout_seconds=0.2)
+
+
+def test_program_whose_environment_hangs_can_end() -> None:
+    code = (
+        "import time; from accel_rl.samplers import SamplerConfig, SerialSampler\n"
+        "def hang(): time.sleep(600)\n"
+        "SerialSampler(hang, SamplerConfig(reset_timeout_seconds=0.2))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "environment hang has not finished its cons" in done.stderr
 
 
 @pytest.mark.parametrize("trouble", ["fails in close", "hangs in close"])

@@ -182,6 +182,17 @@ def test_workers_move_when_their_samplers_collect_at_the_same_time(two) -> None:
     assert affinities(two[1]) == set(two[1].plan.worker_cpus[0])
 
 
+def test_fork_that_closes_its_copy_of_a_sampler_moves_no_worker(two) -> None:
+    collect_at_once(*two)
+    before = [affinities(each) for each in two]
+    pid = os.fork()
+    if pid == 0:
+        two[0].close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert [affinities(each) for each in two] == before
+
+
 def test_workers_of_a_sampler_without_affinity_stay_where_they_are() -> None:
     config = SamplerConfig(num_envs=4, horizon=3, num_workers=1, affinity="off")
     with ParallelSampler(ToyEnv, config) as one, ParallelSampler(ToyEnv, config) as other:

@@ -135,6 +135,14 @@ def test_rollouts_far_longer_than_the_run_are_told_of(total_steps, is_said, tmp_
     assert ("a smaller horizon or num_envs takes fewer" in log) == is_said
 
 
+@pytest.mark.parametrize(("num_envs", "is_said"), [(3, True), (4, False)])
+def test_run_says_which_num_envs_loads_the_workers_evenly(num_envs, is_said, tmp_path) -> None:
+    layout = (f"num_envs={num_envs}", "num_groups=1", "num_workers=2")
+    run(tmp_path, "env=catch", "total_steps=60", "decorrelation_steps=0", *layout)
+    log = (tmp_path / "train.log").read_text()
+    assert ("num_envs=2 or 4 keeps" in log) == is_said
+
+
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "serial=true", "total_steps=1000"]

@@ -59,7 +59,8 @@ class SamplerConfig:
     step_timeout_seconds: float = 60.0
     """a group that has not stepped after so long has hung; resets within the step are part of it"""
     reset_timeout_seconds: float = 300.0
-    """likewise for starting, random first steps included, and for resets between rollouts"""
+    """limit for starting, random first steps included, for resets between rollouts, and for the one
+    environment that is made first, to read its spec"""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
         """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""

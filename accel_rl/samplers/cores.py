@@ -7,6 +7,7 @@ does, the two divide the cores between them. They keep their parts until one of 
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -37,6 +38,7 @@ class CoreShare:
         self._planned = self.worker_cpus = planned
         self._workers_per_core = workers_per_core
         self._move = move
+        self._number = next(_NUMBERS)
         self._rivals: weakref.WeakSet[CoreShare] = weakref.WeakSet([self])
 
     @contextmanager
@@ -58,7 +60,7 @@ class CoreShare:
         with _LOCK:
             rivals, self._rivals = self._rivals, weakref.WeakSet()
             rivals.discard(self)
-            _divide(list(rivals))
+            _divide(rivals)
 
     @property
     def _cpus(self) -> set[int]:
@@ -73,7 +75,7 @@ class CoreShare:
         together = self._rivals | other._rivals
         for each in together:
             each._rivals = together
-        _divide(list(together))
+        _divide(together)
 
     def _place(self, cores: Sequence[Core]) -> None:
         cpus = self._planned
@@ -86,6 +88,7 @@ class CoreShare:
 
 _LOCK = threading.RLock()  # a signal handler may close a sampler
 _COLLECTING: list[CoreShare] = []
+_NUMBERS = itertools.count()
 
 
 def _forget() -> None:
@@ -98,8 +101,9 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _divide(shares: list[CoreShare]) -> None:
-    """Give each of ``shares`` cores of its own, if there are enough, else what it had alone."""
+def _divide(rivals: Iterable[CoreShare]) -> None:
+    """Give each of ``rivals`` cores of its own, if there are enough, else what it had alone."""
+    shares = sorted(rivals, key=lambda share: share._number)  # the oldest has the first cores
     parts = None
     if len(shares) > 1:
         parts = divide_cores([(share._cpus, share._num_needed) for share in shares])

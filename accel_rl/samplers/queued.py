@@ -354,7 +354,7 @@ class QueuedSampler:
         return perf_counter() - self._paused_seconds
 
     def take_episodes(self) -> list[Episode]:
-        """Episodes that ended since the last call."""
+        """Return the episodes that ended since the last call, at most the newest 100,000."""
         return self._tracker.take()
 
     @property

@@ -148,7 +148,9 @@ class Workers:
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
     def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
-        """Pin the workers, with all their threads, to other CPUs."""
+        """Pin the workers, with all their threads, to other CPUs. In a fork it does nothing."""
+        if self.is_inherited:
+            return
         self._cpus = cpus
         for worker, process in list(self.processes.items()):
             with suppress(FileNotFoundError, ProcessLookupError):  # it has ended

@@ -19,7 +19,7 @@ PARALLEL_ONLY = (
     "sampler.step_timeout_seconds",
     "sampler.reset_timeout_seconds",
 )
-"""options that a serial sampler has no use for; two of them serve several learners that have one"""
+"""options that are for workers; three of them have an effect on serial samplers as well"""
 
 
 def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
@@ -44,7 +44,8 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         names = ("tuner_interval_seconds", "max_agents")
         reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
     if config.serial:
-        idle = set(PARALLEL_ONLY)
+        # The limit holds for the environment that is made first, too.
+        idle = set(PARALLEL_ONLY) - {"sampler.reset_timeout_seconds"}
         if config.sampler.num_groups == 1:  # what it is, and has to be with one environment
             idle.remove("sampler.num_groups")
         if config.num_learners > 1:  # which divide the cores

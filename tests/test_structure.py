@@ -22,10 +22,11 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("capture", "functions", "registration", "rollout", "settings", "signing", "topology"),
+    ("capture", "descriptors", "functions", "limits", "registration", "rollout", "settings")
+    + ("signing", "topology"),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = ("envs", "functions", "rollout", "settings", "signing", "topology")
+WITHOUT_TORCH = ("envs", "functions", "limits", "rollout", "settings", "signing", "topology")
 
 MAX_FUNCTION_LINES = 60  # docstring not counted
 # The wiring of an entry point reads best in one piece.

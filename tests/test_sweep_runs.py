@@ -15,7 +15,6 @@ import pytest
 from accel_rl.__main__ import main
 from accel_rl.envs.catch import Catch
 from accel_rl.training.checkpoint import list_checkpoints
-from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.sweep import command, queue
 from accel_rl.training.sweep.plan import is_finished, plan_runs, read_plan
@@ -207,18 +206,6 @@ def test_run_that_does_not_stop_in_time_is_killed_and_named(tmp_path, monkeypatc
     assert states == ["running", "stopping", "failed"]
     assert job.error == "killed: it has not ended within 0 s of being stopped"
     assert _Deaf.was_killed
-
-
-def test_directory_in_which_another_process_trains_is_left_alone(tmp_path) -> None:
-    (run,) = plan_runs({"env": "catch"})
-    (job,) = queue.make_jobs([run], tmp_path, tmp_path)
-    job.run_dir.mkdir(parents=True)
-    (job.run_dir / "metrics.csv").touch()
-    with hold(job.run_dir):
-        queue.work_off([job], [Slot((0,), ())], StopRequest(), lambda job: None, lambda: None)
-    assert job.state == "failed"
-    assert "is in use: another process trains in it" in job.error
-    assert (job.run_dir / "metrics.csv").exists()
 
 
 class _Deaf:

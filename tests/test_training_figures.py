@@ -25,7 +25,7 @@ from accel_rl.training.sweep.aggregate import Estimate
 from accel_rl.training.sweep.report import NAMES, Panel, draw_report
 
 INLINE = "module://matplotlib_inline.backend_inline"
-FORMULA = r"$\frac{$ x_1 $"
+FORMULA = r"$\frac{$ x_1"
 
 EACH_COMMAND = """
 from pathlib import Path

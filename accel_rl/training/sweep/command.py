@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.files import WriteError, explain, write_whole
@@ -72,7 +73,8 @@ def sweep(arguments: Sequence[str]) -> int:
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
         choice = "choose another sweep_dir"
-        text = explain(error, choice) if isinstance(error, WriteError) else error
+        text = explain(error, choice) if isinstance(error, WriteError) else str(error)
+        text = NO_MORE_PROCESSES if lacks_processes(error) else text
         print(f"error: {text}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:
@@ -103,6 +105,9 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
                 f"sweep directory: {sweep_dir}\n{len(here)} runs, {len(slots)} at a time; "
                 f"finished before: {sum(job.state == 'finished' for job in here)}"
             )
+            for job in here:
+                if job.state == "failed":
+                    display.say(f"{job.run.name}: {job.error}")
             stop.hold()
             work_off(here, slots, stop, display.tell, display.look)
             for job in jobs:  # of the other parts, too, as far as they have come by now

@@ -68,6 +68,8 @@ class SweepDisplay:
         message = f"{number} of {len(self._jobs)}  {job.run.name}: {job.state}"
         if job.state == "finished":
             message += f", score {_number(read_standing(job.run_dir).score)}"
+        if job.state == "running" and job.left is not None:
+            message += f", from the beginning in {job.run_dir}: {job.left} has no checkpoint"
         if job.error:
             message += f", {job.error} (all it printed: {job.output})"
         self.say(message)

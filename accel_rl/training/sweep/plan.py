@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS
+from accel_rl.settings import check_settings
 from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
@@ -26,6 +28,7 @@ from accel_rl.training.division import check_learners
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
+from accel_rl.training.metrics import read_rows
 from accel_rl.training.options import Option, list_options
 from accel_rl.training.parts import build
 
@@ -58,6 +61,7 @@ class SweepOptions:
     the sweep goes by a copy of it, sweep_dir/config.yaml"""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"slots is {self.slots}; it must be at least 1")
         number, total = self.part_of
@@ -324,10 +328,36 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
     return runs
 
 
+def find_checkpoints(run_dir: Path) -> list[Path]:
+    """Return the checkpoints of the run in ``run_dir``, oldest first.
+
+    Raises:
+        ValueError: nobody can tell, because their directory cannot be read.
+    """
+    folder = run_dir / "checkpoints"
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder):
+            return []
+        raise ValueError(
+            f"{folder} cannot be read: {error.strerror}; mend that, or move {run_dir} away, and "
+            "the run begins again"
+        ) from error
+    return list_checkpoints(run_dir)
+
+
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:
-    """Whether ``run_dir`` has the checkpoint that a run writes at its end, and its evaluation."""
-    checkpoints = list_checkpoints(run_dir)
-    if not checkpoints:
-        return False
-    steps = int(checkpoints[-1].stem.removeprefix("steps_"))
+    """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
+
+    The last checkpoint says so, or ``metrics.csv`` where the checkpoints were removed.
+
+    Raises:
+        ValueError: a file of the run cannot be read.
+    """
+    if checkpoints := find_checkpoints(run_dir):
+        steps = float(checkpoints[-1].stem.removeprefix("steps_"))
+    else:
+        rows = read_rows(run_dir / "metrics.csv", "steps")
+        steps = rows[-1]["steps"] if rows else 0.0
     return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)

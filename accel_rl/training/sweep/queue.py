@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +14,15 @@ from time import monotonic, sleep
 from typing import Literal
 
 from accel_rl.samplers.package_path import add_package_path
-from accel_rl.training.checkpoint import list_checkpoints
 from accel_rl.training.files import naming, no_link
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
-from accel_rl.training.sweep.plan import PlannedRun, is_finished, options_of_all
+from accel_rl.training.sweep.plan import (
+    PlannedRun,
+    find_checkpoints,
+    is_finished,
+    options_of_all,
+)
 from accel_rl.training.sweep.slots import Slot
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
@@ -30,7 +33,8 @@ _LOOK_SECONDS = 0.25
 @dataclass
 class Job:
     """A run of the sweep and how it stands. ``output``: all it prints. ``config``: a file with the
-    options of all runs. ``error``: its failure.
+    options of all runs. ``error``: its failure. ``left``: the directory of an attempt before this
+    one, which gives nothing to go on from.
     """
 
     run: PlannedRun
@@ -39,6 +43,7 @@ class Job:
     config: Path | None = None
     state: State = "waiting"
     error: str = ""
+    left: Path | None = None
 
 
 def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> list[Job]:
@@ -53,12 +58,48 @@ def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> 
 
 
 def note_if_finished(job: Job) -> None:
-    """Its state is that it has finished, or failed where its files cannot be read."""
+    """Its state is that it has finished, or failed where its files cannot be read.
+
+    The last of its attempts counts, which another part of the sweep may have begun by now.
+    """
+    job.run_dir = _attempts(job)[-1]
     try:
         if is_finished(job.run, job.run_dir):
             job.state = "finished"
     except ValueError as error:
         job.state, job.error = "failed", str(error)
+
+
+def _attempts(job: Job) -> list[Path]:
+    """Return the directories in which the run was tried: ``NAME``, ``NAME+2``, ``NAME+3``...
+
+    No run's name has a plus sign in it.
+    """
+    paths = [job.run_dir.with_name(job.run.name)]
+    while os.path.lexists(path := paths[0].with_name(f"{job.run.name}+{len(paths) + 1}")):
+        paths.append(path)
+    return paths
+
+
+def arguments_of(job: Job) -> list[str]:
+    """Return the arguments of a process for ``job``: the run goes on, or begins.
+
+    Nothing that is there is changed: where an attempt has left no checkpoint to go on from, the
+    run begins again in a directory of its own, and ``left`` is that of the attempt.
+
+    Raises:
+        ValueError: its files cannot be read, or another process trains in its directory.
+    """
+    if find_checkpoints(job.run_dir):
+        return [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
+    if job.run_dir.exists():
+        with hold(job.run_dir):
+            is_used = any(job.run_dir.iterdir())
+        if is_used:
+            job.left = job.run_dir
+            job.run_dir = job.run_dir.with_name(f"{job.run.name}+{len(_attempts(job)) + 1}")
+    of_all = [] if job.config is None else [f"config={job.config}"]
+    return [*job.run.arguments, f"run_dir={job.run_dir}", *of_all]
 
 
 def work_off(
@@ -124,19 +165,11 @@ class _Process:
     alone, which asks each run once.
 
     Raises:
-        ValueError: another process trains in its directory.
+        ValueError: as `arguments_of`.
     """
 
     def __init__(self, job: Job, slot: Slot) -> None:
-        arguments = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
-        if not list_checkpoints(job.run_dir):
-            if job.run_dir.exists():
-                # What an earlier attempt has left gives nothing to go on from, and is in the way.
-                with hold(job.run_dir):
-                    shutil.rmtree(job.run_dir)
-            arguments = [*job.run.arguments, f"run_dir={job.run_dir}"]
-            if job.config is not None:
-                arguments.append(f"config={job.config}")
+        arguments = arguments_of(job)
         environment = dict(os.environ)
         add_package_path(environment)
         environment[LAUNCHER_VARIABLE] = str(os.getpid())

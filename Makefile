@@ -5,6 +5,7 @@
 #   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
+#   make pins             writes constraints.txt anew: the versions of all packages that are installed
 #   make format           formats and mends what can be mended
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
@@ -23,7 +24,7 @@ export PIP_DEFAULT_TIMEOUT ?= 60
 # pip gives up on a download that breaks off in its middle; what came whole is in its cache next time.
 define install
 	for try in 1 2 3; do \
-	    $(BIN)/python -m pip install $(1) && exit 0; \
+	    $(BIN)/python -m pip install --constraint constraints.txt $(1) && exit 0; \
 	    echo "pip install failed (try $$try of 3)" >&2; sleep $$((5 * try)); \
 	done; exit 1
 endef
@@ -31,7 +32,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning test-gpu check docs format clean
+.PHONY: help train test test-learning test-gpu check docs pins format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
@@ -63,6 +64,15 @@ check: .venv/.ready-to-test
 docs: .venv/.ready-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# Resolved by uv, which does so for several versions of Python at once; pip can for its own alone.
+pins:
+	$(PYTHON) -m venv build/pins
+	build/pins/bin/python -m pip install --quiet uv==0.13.9
+	build/pins/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
+	    --output-file build/pins/resolved.txt requirements-dev.txt requirements-docs.txt
+	{ grep '^#' constraints.txt; grep --invert-match '^nvidia-\|^cuda-' build/pins/resolved.txt; } > build/pins/constraints.txt
+	mv build/pins/constraints.txt constraints.txt
+
 format: .venv/.ready-to-test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -77,7 +87,7 @@ clean:
 	@touch $@
 
 # The markers are touched last, so that an installation that broke off is taken up again.
-.venv/.ready-to-run: .venv/.made requirements.txt pyproject.toml
+.venv/.ready-to-run: .venv/.made requirements.txt constraints.txt pyproject.toml
 	$(call install,-r requirements.txt)
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -22,8 +22,17 @@ LAYERS = (
     ("__main__", "config", "preset_notes", "presets", "training"),
     ("algos", "parallel", "samplers"),
     ("agents", "envs", "models"),
-    ("capture", "descriptors", "functions", "limits", "registration", "rollout", "settings")
-    + ("signing", "topology"),
+    (
+        "capture",
+        "descriptors",
+        "functions",
+        "limits",
+        "registration",
+        "rollout",
+        "settings",
+        "signing",
+        "topology",
+    ),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
 WITHOUT_TORCH = ("envs", "functions", "limits", "rollout", "settings", "signing", "topology")

@@ -30,7 +30,7 @@ from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.speed_parts import PartsOfOne
-from accel_rl.training.torch_threads import learning_threads
+from accel_rl.training.torch_threads import learning_threads, num_learning_threads
 
 # Optimizer steps of an update: 1, 4 and 4.
 CASES = {
@@ -101,9 +101,10 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
     built = one.parts
     sampler, server, learner = built.in_turns
     uniform = np.full(sampler.config.num_envs, 0.5)
+    num_threads = num_learning_threads()
 
     def update() -> None:
-        with learning_threads():
+        with learning_threads(num_threads):
             learner.update(server.finish(), 0.0)
             wait(built.device)
 
@@ -113,7 +114,7 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
         server(PolicyInput(sampler.rollout.observation[0], uniform, 0, columns, begins))
 
     def rule() -> None:
-        with learning_threads():
+        with learning_threads(num_threads):
             built.exchange.step(0.0)
             wait(built.device)
 

@@ -17,16 +17,21 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.training.command_line import parse_arguments
     from accel_rl.training.parts import build
-    from accel_rl.training.torch_threads import learning_threads, sampling_threads
+    from accel_rl.training.torch_threads import (
+        learning_threads,
+        num_learning_threads,
+        sampling_threads,
+    )
 
     with sampling_threads():
         config = parse_arguments(spec["options"])
         parts = build(config)
         parts.sampler.start()
+        num_threads = num_learning_threads(is_small=parts.is_small)
 
         def advance() -> int:
             parts.sampler.collect(parts.server)
-            with learning_threads(is_small=parts.is_small):
+            with learning_threads(num_threads):
                 parts.learner.update(parts.server.finish(), 0.0)
             parts.sampler.take_episodes()
             return config.steps_per_iteration

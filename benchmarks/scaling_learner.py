@@ -57,7 +57,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
     from accel_rl.parallel.meeting import STORE_VARIABLE
     from accel_rl.training.parts import build
-    from accel_rl.training.torch_threads import learning_threads
+    from accel_rl.training.torch_threads import learning_threads, num_learning_threads
 
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
     rank, size = spec["rank"], config.num_learners
@@ -70,6 +70,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
     all_steps, last_taken, last_cpu = 0, perf_counter(), cpu_seconds()
     gpu = GpuUse(parts.device.type)
+    num_threads = num_learning_threads(is_small=parts.is_small)
 
     def advance() -> int:
         nonlocal all_steps
@@ -80,7 +81,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
                 all_steps += config.steps_per_iteration
             else:
                 all_steps = team.add_steps(config.steps_per_iteration)
-            with learning_threads(is_small=parts.is_small):
+            with learning_threads(num_threads):
                 parts.learner.update(parts.server.finish(), 0.0, all_steps)
             seconds["learning_seconds"] += perf_counter() - began
         parts.sampler.take_episodes()

@@ -11,7 +11,8 @@ from saved_runs import rewrite
 
 from accel_rl.__main__ import main
 from accel_rl.parallel import FlatParameters, VersionExchange
-from accel_rl.training import evaluation
+from accel_rl.samplers import SerialSampler
+from accel_rl.training import evaluation, recorder
 from accel_rl.training.checkpoint import (
     FORMAT,
     best_path,
@@ -54,6 +55,49 @@ def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_
     assert is_finished(planned, run_dir)
     assert table.read_text().splitlines(keepends=True)[-1] == lines[2] or not kept_rows
     assert main([f"resume={run_dir}"]) == 1  # all is done
+
+
+def test_longer_run_makes_each_evaluation_once(tmp_path, monkeypatch) -> None:
+    """The last checkpoint is due with the last evaluation, which it knows of all the same."""
+    evaluated, evaluate = [], Evaluator.evaluate
+
+    def note(self: Evaluator, steps: int, stop: StopRequest) -> dict[str, float]:
+        evaluated.append(steps)
+        return evaluate(self, steps, stop)
+
+    monkeypatch.setattr(Evaluator, "evaluate", note)
+    run_dir = tmp_path / "run"
+    options = SMALL | EVALUATED | {"evaluation_interval": "80", "checkpoint_interval": "80"}
+    options["total_steps"] = "160"
+    assert main([*(f"{key}={value}" for key, value in options.items()), f"run_dir={run_dir}"]) == 0
+    assert main([f"resume={run_dir}", "total_steps=240"]) == 0
+    assert evaluated == [80, 160, 240]
+    rows = (run_dir / "evaluation.csv").read_text().splitlines()[1:]
+    assert [row.partition(",")[0] for row in rows] == ["80", "160", "240"]
+
+
+def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
+    tmp_path, monkeypatch
+) -> None:
+    """What can be saved then may lack the simulators."""
+    saved, collect, save = [], SerialSampler.collect, recorder.save_checkpoint
+
+    def fail(self: SerialSampler, policy: Any) -> None:
+        if saved and self.config.num_envs != 2:  # those of the evaluation
+            raise RuntimeError("no more")
+        collect(self, policy)
+
+    def note(run_dir: Path, steps: int, *rest: Any, **more: Any) -> None:
+        saved.append(steps)
+        save(run_dir, steps, *rest, **more)
+
+    monkeypatch.setattr(SerialSampler, "collect", fail)
+    monkeypatch.setattr(recorder, "save_checkpoint", note)
+    options = SMALL | EVALUATED | {"evaluation_interval": "80", "checkpoint_interval": "80"}
+    arguments = [f"{key}={value}" for key, value in options.items()]
+    assert main([*arguments, f"run_dir={tmp_path / 'run'}"]) == 1
+    assert saved == [80]
+    assert len((tmp_path / "run" / "evaluation.csv").read_text().splitlines()) == 2
 
 
 def test_run_too_short_for_an_evaluation_lacks_none(tmp_path: Path) -> None:

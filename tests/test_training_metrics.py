@@ -2,19 +2,25 @@
 
 import csv
 import math
+import pickle
 import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from saved_runs import quiet, trained
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accel_rl.samplers import Episode
+from accel_rl.training import metrics
+from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.interval import Interval
+from accel_rl.training.loop import train
 from accel_rl.training.metrics import (
     CsvTable,
+    CurveRows,
     EventsWriter,
     LearnerMetrics,
     MetricsWriter,
@@ -176,7 +182,7 @@ def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("steps,a,b\n100,1,2\n200,1")
     table = CsvTable(path, 150)
-    assert table.rows == [{"steps": 100, "a": 1, "b": 2}]
+    assert list(table.earlier_rows()) == [{"steps": 100, "a": 1, "b": 2}]
     table.write({"steps": 200, "a": 3, "b": 4})
     assert path.read_text() == "steps,a,b\n100,1,2\n200,3,4\n"
 
@@ -208,6 +214,57 @@ def test_events_that_cannot_be_written_fail_once(tmp_path) -> None:
     events._file = open("/dev/full", "wb")
     events._file.write(b"kept in memory")
     events.close()
+
+
+def test_parts_of_a_run_that_begin_in_one_second_have_files_of_events_each(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(metrics.time, "time", lambda: 1_800_000_000.5)
+    for i in range(12):
+        writer = EventsWriter(tmp_path, i)
+        writer.write({"loss": float(i)}, i + 1)
+        writer.close()
+    assert len(list(tmp_path.iterdir())) == 12
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(event.step, event.value) for event in events] == [(i + 1, i) for i in range(12)]
+
+
+def test_table_keeps_no_rows_in_memory(tmp_path) -> None:
+    sizes = []
+    for steps in range(2):
+        table = CsvTable(tmp_path / "metrics.csv", 1_000)
+        for step in range(200):
+            table.write({"steps": steps * 200 + step, "a": 1})
+            sizes.append(len(pickle.dumps(vars(table))))
+    assert max(sizes) - min(sizes) < 50
+    assert len(list(table.earlier_rows())) == 400
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 8, 9, 10, 100, 1_000])
+def test_curve_goes_through_few_rows_at_equal_distances_and_the_last_one(
+    number: int, monkeypatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_CURVE_ROWS", 8)
+    curve = CurveRows({"steps": i} for i in range(number))
+    steps = [int(row["steps"]) for row in curve.rows]
+    assert len(steps) <= 9
+    assert steps[:1] + steps[-1:] == ([0, number - 1] if number else [])
+    every = steps[1] if number > 1 else 1
+    assert steps == sorted({*range(0, number, every), *range(number)[-1:]})
+    assert number <= 8 or len(steps) > 4
+
+
+def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeypatch) -> None:
+    drawn: list[list[float]] = []
+
+    def draw(path: Path, rows: list[dict[str, float]], *_: object) -> None:
+        drawn.append([row["steps"] for row in rows])
+
+    monkeypatch.setattr("accel_rl.training.curve.draw_learning_curve", draw)
+    monkeypatch.setattr(metrics, "MOST_CURVE_ROWS", 4)
+    run_dir = trained(tmp_path / "run", "env=catch", "log_interval=10", "total_steps=60")
+    train(parse_arguments([f"resume={run_dir}", "total_steps=120"]), quiet())
+    assert drawn == [[10, 30, 50, 60], [10, 50, 90, 120]]
 
 
 def test_interval_is_due_once_for_each_multiple_passed() -> None:

@@ -5,13 +5,17 @@ import logging
 import math
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from saved_runs import SMALL, quiet
 
 from accel_rl.samplers import SamplerTimes
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import train
 from accel_rl.training.progress import (
     LivePanel,
     PlainLines,
@@ -24,6 +28,7 @@ from accel_rl.training.progress import (
     panel,
     summary,
 )
+from accel_rl.training.recorder import Recorder
 from accel_rl.training.timing import Bottleneck, Clock, TimeSplit, find_bottleneck
 
 ESCAPE = "\x1b"
@@ -171,10 +176,11 @@ def test_clock_shows_hours_minutes_seconds(seconds: float, text: str) -> None:
 def test_time_split_is_what_passed_between_two_readings() -> None:
     before = Clock.read(10.0, SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
     after = Clock.read(20.0, SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
-    assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7))
+    assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7, 0, 0))
     # 30 seconds more, of which 30 in an evaluation
-    later = after._replace(wall=50.0, evaluating=30.0)
-    assert TimeSplit.between(before, later) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7))
+    later = after._replace(wall=50.0, evaluating=30.0, logging=0.5, saving=1.0)
+    expected = (0.4, 0.1, 0.4, 0.1, 0.7, 0.05, 0.1)
+    assert TimeSplit.between(before, later) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +189,11 @@ def test_time_split_is_what_passed_between_two_readings() -> None:
         (TimeSplit(0.6, 0.2, 0.1, 0.1, 0.75), "simulators", 0.6),
         (TimeSplit(0.0, 0.7, 0.2, 0.1, 0.3), "inference", 0.4),  # 0.3 of it is hidden anyway
         (TimeSplit(0.05, 0.55, 0.4, 0.0, 0.55), "learning", 0.4),  # inference hides but for 0.05
-        (TimeSplit(0.1, 0.1, 0.2, 0.6, 0.1), "logging", 0.6),
+        (TimeSplit(0.1, 0.1, 0.2, 0.6, 0.1), "learning", 0.2),  # the rest was not measured
+        (TimeSplit(0.1, 0.1, 0.2, 0.6, 0.1, logging=0.4), "logging", 0.4),
+        (TimeSplit(0.1, 0.1, 0.2, 0.6, 0.1, 0.2, saving=0.4), "checkpoints", 0.4),
     ],
-    ids=["simulators", "inference", "learning", "logging"],
+    ids=["simulators", "inference", "learning", "rest", "logging", "checkpoints"],
 )
 def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: float) -> None:
     found = find_bottleneck(split, is_serial=False, on_gpu=False)
@@ -201,11 +209,38 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
         (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, False, "a GPU or a smaller model"),
         (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, True, "larger num_envs"),
         (TimeSplit(0, 0.1, 0.9, 0, 0.1), False, True, "larger num_envs"),
-        (TimeSplit(0, 0, 0, 1, 0), False, True, "larger log_interval"),
+        (TimeSplit(0, 0, 0, 1, 0, logging=1), False, True, "larger log_interval"),
+        (TimeSplit(0, 0, 0, 1, 0, saving=1), False, True, "larger checkpoint_interval"),
     ],
 )
 def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
     assert hint in find_bottleneck(split, is_serial=is_serial, on_gpu=on_gpu).hint
+
+
+@pytest.mark.parametrize(
+    ("slow", "names"),
+    [
+        ((Recorder, "draw_curve"), {"simulators", "inference", "learning"}),
+        ((Recorder, "save"), {"simulators", "inference", "learning"}),
+        ((Recorder, "write_row"), {"logging"}),
+    ],
+    ids=["curve", "last_checkpoint", "rows"],
+)
+def test_short_run_gets_advice_about_what_options_change(
+    slow: tuple[type, str], names: set[str], tmp_path, monkeypatch
+) -> None:
+    kind, name = slow
+    act = getattr(kind, name)
+
+    def sleep_and_act(*arguments: object, **options: object) -> object:
+        time.sleep(0.3)
+        return act(*arguments, **options)
+
+    monkeypatch.setattr(kind, name, sleep_and_act)
+    options = ["env=catch", *SMALL, "total_steps=40", f"run_dir={tmp_path / 'run'}"]
+    status = train(parse_arguments(options), quiet()).status
+    assert status is not None and status.split.other > 0.5
+    assert status.bottleneck.name in names
 
 
 def test_summary_has_the_means_of_infos_that_were_told() -> None:

@@ -1,5 +1,8 @@
 """How many threads learning has: one where an update is little work."""
 
+import sys
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -70,3 +73,45 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
     monkeypatch.setattr(torch_threads, "cpu_quota", lambda: None)
     trained(tmp_path / "run", "env=catch", *options.split())
     assert found == {num_threads}
+
+
+@pytest.fixture(scope="module")
+def audited() -> Iterator[list[object] | list[None]]:
+    """Files opened by this process, in any way, while the list is not empty; its first is None."""
+    opened: list[object] = []
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and opened:
+            opened.append(arguments[0])
+
+    sys.addaudithook(note)  # for good: there is no way to take it back
+    yield opened
+
+
+@pytest.mark.parametrize("options", ["", "overlap=true", "serial=false"])
+def test_iterations_open_no_files_and_look_up_the_cpus_once(
+    options: str, audited: list[object], tmp_path, monkeypatch
+) -> None:
+    num_updates, look_ups, found, update = 0, [], [], A2C.update
+
+    def watch(self: A2C, *arguments: object):
+        nonlocal num_updates
+        num_updates += 1
+        if num_updates == 3:
+            audited.append(None)
+        if num_updates == 13:
+            found.extend(audited[1:])
+            audited.clear()
+        return update(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(A2C, "update", watch)
+    monkeypatch.setattr(torch_threads, "_LEAST_SHARED", 0)  # as for larger networks
+    monkeypatch.setattr(torch_threads, "available_cpus", lambda: look_ups.append(1) or range(2))
+    options += " env=catch total_steps=160 log_interval=1000"
+    try:
+        trained(tmp_path / "run", *options.split())
+    finally:
+        audited.clear()
+    assert num_updates == 16
+    assert found == []
+    assert len(look_ups) == 1

@@ -18,7 +18,7 @@ from accel_rl.training.parts import ALONE
 from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.torch_threads import learning_threads
+from accel_rl.training.torch_threads import learning_threads, num_learning_threads
 
 
 def iterate(
@@ -39,13 +39,14 @@ def iterate(
     ``is_small``: of `has_small_updates`.
     """
     shared = _shared(exchange, learner)
+    num_threads = num_learning_threads(is_small=is_small)
     _evaluate_if_due(recorder, evaluator, stop, shared)  # a stop may have cut off the last one
     while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
         sampler.collect(server)
         steps = _count_steps(config, recorder, team)
         began = perf_counter()
         recorder.is_learning = True
-        with learning_threads(is_small=is_small):
+        with learning_threads(num_threads):
             batch = server.finish()
             metrics = learner.update(batch, config.progress(recorder.steps), steps)
         recorder.learning_seconds += perf_counter() - began

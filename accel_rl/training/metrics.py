@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,10 +20,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import append_whole, naming, no_link, whole_lines, write_whole
+from accel_rl.training.files import append_whole, naming, whole_lines, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""
+
+MOST_CURVE_ROWS = 2_000
+"""rows that a learning curve is drawn through, which is about one for each column of pixels"""
 
 Row = Mapping[str, float]
 
@@ -150,24 +154,28 @@ class CsvTable:
     """Rows of numbers in a CSV file, each on the disk when `write` returns.
 
     The first row makes the header; all others have its columns. Of what is there already, rows up
-    to ``steps`` stay, as ``rows``; where the run that goes on has other columns, the earlier rows
-    get NaN in those that they lack, and it in those that it has no more.
+    to ``steps`` stay; where the run that goes on has other columns, the earlier rows get NaN in
+    those that they lack, and it in those that it has no more. Rows are not kept in memory.
     """
 
     def __init__(self, path: Path, steps: int) -> None:
         self._path = path
-        self.rows = _read_rows(path, steps)
-        self._columns: tuple[str, ...] = ()
+        self._earlier: tuple[str, ...] = ()  # columns of the rows that stay
+        self._columns: tuple[str, ...] = ()  # of the rows that were written here
         if path.exists():
-            self._rewrite()
+            self._rewrite(steps=steps)
+
+    def earlier_rows(self) -> Iterator[dict[str, float]]:
+        """Read the rows that stay from an earlier part of the run, before the first `write`."""
+        return _read_rows(self._path, math.inf)
 
     def write(self, row: Row) -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = self._columns
         if not columns:
-            columns = tuple(dict.fromkeys((*row, *(self.rows[0] if self.rows else ()))))
-            if self.rows:
+            columns = tuple(dict.fromkeys((*row, *self._earlier)))
+            if self._earlier:
                 self._rewrite(columns)
             else:
                 writer.writerow(columns)
@@ -176,13 +184,16 @@ class CsvTable:
         append_whole(self._path, text.getvalue().encode())
         self._columns = columns
 
-    def _rewrite(self, columns: Sequence[str] = ()) -> None:
+    def _rewrite(self, columns: tuple[str, ...] = (), steps: float = math.inf) -> None:
+        """Keep the rows up to ``steps``, with ``columns``, or their own if there are none given."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if self.rows:
-            columns = columns or tuple(self.rows[0])
-            writer.writerow(columns)
-            writer.writerows(_texts(row, columns) for row in self.rows)
+        self._earlier = ()
+        for row in _read_rows(self._path, steps):
+            if not self._earlier:
+                self._earlier = columns or tuple(row)
+                writer.writerow(self._earlier)
+            writer.writerow(_texts(row, self._earlier))
         write_whole(self._path, text.getvalue().encode())
 
 
@@ -190,17 +201,46 @@ def _texts(row: Row, columns: Sequence[str]) -> list[str]:
     return [f"{row.get(name, np.nan):.10g}" for name in columns]
 
 
-def _read_rows(path: Path, steps: int) -> list[dict[str, float]]:
+def _read_rows(path: Path, steps: float) -> Iterator[dict[str, float]]:
     """Rows of a `CsvTable` up to ``steps``; none where there is no file."""
     if not path.exists():
-        return []
+        return
     with naming(path):
+        lines = whole_lines(path)
+    for texts in csv.DictReader(lines):
         try:
-            table = csv.DictReader(whole_lines(path))
-            rows = [{name: float(text) for name, text in row.items()} for row in table]
-            return [row for row in rows if row["steps"] <= steps]
+            row = {name: float(text) for name, text in texts.items()}
+            is_kept = row["steps"] <= steps
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
+        if is_kept:
+            yield row
+
+
+class CurveRows:
+    """Rows of a whole run for its learning curve: evenly thinned, so that there are never many."""
+
+    def __init__(self, earlier: Iterable[Row] = ()) -> None:
+        self._kept: list[Row] = []  # each `_every`-th
+        self._every, self._number = 1, 0
+        self._last: Row = {}
+        for row in earlier:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Take in the next ``row``; of more than `MOST_CURVE_ROWS`, every second one is dropped."""
+        if self._number % self._every == 0:
+            self._kept.append(row)
+        self._number, self._last = self._number + 1, row
+        if len(self._kept) > MOST_CURVE_ROWS:
+            del self._kept[1::2]
+            self._every *= 2
+
+    @property
+    def rows(self) -> list[Row]:
+        """The kept rows and the last one, in order."""
+        is_last_kept = not self._number or self._kept[-1] is self._last
+        return [*self._kept] if is_last_kept else [*self._kept, self._last]
 
 
 class EventsWriter:
@@ -213,9 +253,7 @@ class EventsWriter:
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
-        self._path = run_dir / f"events.out.tfevents.{int(time.time()):010d}.accel_rl"
-        with naming(self._path):
-            self._file = open(self._path, "wb", opener=no_link)
+        self._path, self._file = _open_new_events(run_dir)
         self._records = RecordWriter(self._file)
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if steps:
@@ -242,19 +280,34 @@ class EventsWriter:
             self._records.flush()
 
 
+def _open_new_events(run_dir: Path) -> tuple[Path, BinaryIO]:
+    """Open a file that was not there before, named by the present second or the next free one.
+
+    TensorBoard reads the files of a run in the order of their names.
+    """
+    for second in itertools.count(int(time.time())):
+        path = run_dir / f"events.out.tfevents.{second:010d}.accel_rl"
+        with naming(path), contextlib.suppress(FileExistsError):
+            return path, path.open("xb")
+    raise AssertionError("there is always a next second")
+
+
 class MetricsWriter:
     """Rows to ``metrics.csv`` and to TensorBoard, where they stand over steps.
 
     The tags begin ``episode/``, ``learner/``, ``time/`` and ``run/``; `write_evaluation` writes
     ``evaluation.csv`` and ``evaluation/``. Of an earlier part of the run, rows up to ``steps``
-    stay; ``rows``: those of metrics. ``evaluated_steps``: likewise for evaluations.
+    stay. ``evaluated_steps``: likewise for evaluations.
     """
 
     def __init__(self, run_dir: Path, steps: int = 0, evaluated_steps: int = 0) -> None:
         self._metrics = CsvTable(run_dir / "metrics.csv", steps)
         self._evaluations = CsvTable(run_dir / "evaluation.csv", evaluated_steps)
         self._events = EventsWriter(run_dir, steps)
-        self.rows = self._metrics.rows
+
+    def earlier_rows(self) -> Iterator[dict[str, float]]:
+        """Read the rows of metrics that stay from an earlier part, before the first `write`."""
+        return self._metrics.earlier_rows()
 
     def write(self, row: Row) -> None:
         """``row`` has a column ``steps``, and columns in the order in which they shall stand.

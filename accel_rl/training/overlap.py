@@ -19,7 +19,7 @@ from accel_rl.agents import EpsilonGreedyAgent
 from accel_rl.algos import PPO, AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
 from accel_rl.training.protocols import Learner
-from accel_rl.training.torch_threads import set_learning_threads
+from accel_rl.training.torch_threads import num_learning_threads
 
 LAG = "policy_lag"
 """metric: updates between the parameters that acted and those that learning begins with"""
@@ -104,7 +104,7 @@ class Overlap:
 
 
 def _prepare_thread(device: torch.device, is_small: bool) -> None:
-    set_learning_threads(overlaps=True, is_small=is_small)
+    torch.set_num_threads(num_learning_threads(overlaps=True, is_small=is_small))
     if device.type == "cuda" and device.index is not None:  # else it is the first GPU
         # Each thread has a current device of its own; on leaving a stream torch makes the first GPU
         # current again, and so a context on it, unless it is told.

@@ -60,7 +60,7 @@ class Tuning:
         most = (most_threads, most_threads, sampler.most_agents)
         self._tuner = Tuner(start, (1, 1, 1), most, rng)
         self._table = CsvTable(run_dir / "tuner.csv", recorder.steps)
-        self._rows = list(self._table.rows)
+        self._rows = list(self._table.earlier_rows())
         self._opened: float | None = None
         self._counts = 0, 0
 

@@ -20,7 +20,13 @@ from accel_rl.training.checkpoint import save_checkpoint, save_if_best
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
-from accel_rl.training.metrics import EPISODE_WINDOW, LearnerMetrics, MetricsWriter, Scores
+from accel_rl.training.metrics import (
+    EPISODE_WINDOW,
+    CurveRows,
+    LearnerMetrics,
+    MetricsWriter,
+    Scores,
+)
 from accel_rl.training.parts import ALONE
 from accel_rl.training.progress import Progress, Status, clock, line
 from accel_rl.training.reports import Others, make_report
@@ -96,18 +102,19 @@ class Recorder:
         evaluated = saved["evaluator"] if saved is not None else None
         evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
         self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
-        self.rows = self._writer.rows
+        self._curve = CurveRows(self._writer.earlier_rows())
         self._learner_metrics = LearnerMetrics()
         self._log = Interval(config.log_interval, self.steps)
         self._checkpoint = Interval(config.checkpoint_interval, self.steps)
         self._saved_steps = -1
+        self._has_unsaved_evaluation = False
         if saved is not None:
             self.scores.set_state(saved["recorder"]["scores"])
             self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
             self._saved_steps = self.steps
         self._earlier_episodes = self.scores.num_episodes
         self._earlier_seconds = counts["training_seconds"]
-        self._evaluating_seconds = 0.0
+        self._evaluating_seconds = self._logging_seconds = self._saving_seconds = 0.0
         self._times = SamplerTimes(0.0, 0.0, 0.0)
         self._began = self._shown = self._drawn = perf_counter()
         self._first = self._before_last_row = self._last_row = self._read()
@@ -177,12 +184,14 @@ class Recorder:
             self._shown = now
         if self._log.is_due(self.steps):
             self.write_row()
+            self._logging_seconds += perf_counter() - now
             if now - self._drawn >= CURVE_SECONDS:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(self.steps):
-            interval = self._config.checkpoint_interval
+            interval, began = self._config.checkpoint_interval, perf_counter()
             self.save(self.steps // interval * interval)
+            self._saving_seconds += perf_counter() - began
 
     def write_row(self, *, alone: bool = False) -> None:
         """A row of metrics about what happened since the last one.
@@ -222,7 +231,7 @@ class Recorder:
             **report.metrics,
         }
         self._writer.write(row)
-        self.rows.append(row)
+        self._curve.add(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(self.status(before)))
         if self._on_row is not None:
@@ -263,6 +272,7 @@ class Recorder:
             score = row["episode_return_raw_mean"]
             save_if_best(self._run_dir, self.steps, score, self._exchange.parameters)
             self.write_evaluation(row)
+            self._has_unsaved_evaluation = True
         except Interrupted:  # the loop ends, and saves
             pass
         self.pause(perf_counter() - began)
@@ -286,15 +296,15 @@ class Recorder:
             # Matplotlib takes half a second to load: not before it is needed, nor in every learner.
             from accel_rl.training.curve import draw_learning_curve
 
-            draw_learning_curve(path, self.rows, title, self._frame_skip)
+            draw_learning_curve(path, self._curve.rows, title, self._frame_skip)
 
         return draw_or_warn(draw, path)
 
     def save(self, due: int | None = None, *, alone: bool = False) -> None:
-        """A checkpoint, unless the last one is of the same step.
+        """A checkpoint, unless the last one is of the same step and knows all evaluations.
 
         ``due``: after so many steps the others save their parts of it, by default those of now.
-        ``alone``: without them.
+        ``alone``: without them, which never replaces a checkpoint of the same step.
 
         Raises:
             OSError: it could not be written.
@@ -302,7 +312,7 @@ class Recorder:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part.
         """
-        if self.steps == self._saved_steps:
+        if self.steps == self._saved_steps and (alone or not self._has_unsaved_evaluation):
             return
         began = perf_counter()
         self._refuse(self._learner_metrics.not_finite())
@@ -324,7 +334,7 @@ class Recorder:
         self._refuse(_lost_to_nan(state))  # of a store, where others may have diverged
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
-        self._saved_steps = self.steps
+        self._saved_steps, self._has_unsaved_evaluation = self.steps, False
         _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
         if failure is not None:
             raise failure
@@ -379,7 +389,12 @@ class Recorder:
 
     def _read(self) -> Reading:
         clock = Clock.read(
-            self.seconds, self._times, self.learning_seconds, self._evaluating_seconds
+            self.seconds,
+            self._times,
+            self.learning_seconds,
+            self._evaluating_seconds,
+            self._logging_seconds,
+            self._saving_seconds,
         )
         return Reading(self.steps, self.updates, clock)
 

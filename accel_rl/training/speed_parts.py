@@ -28,7 +28,7 @@ from accel_rl.training.agent import factory_of
 from accel_rl.training.division import sampler_share
 from accel_rl.training.parts import Parts, build
 from accel_rl.training.speed_model import Costs, all_reduce_seconds
-from accel_rl.training.torch_threads import learning_threads
+from accel_rl.training.torch_threads import learning_threads, num_learning_threads
 
 _NUM_SIMULATORS = 4
 _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache
@@ -80,6 +80,9 @@ class PartsOfOne:
             self._parts = build(self._config)
             undo.callback(self._parts.server.close)
             self._undo = undo.pop_all()
+        self._num_threads = num_learning_threads(
+            overlaps=config.overlap, is_small=self._parts.is_small
+        )
         self._steps = 0
         try:
             self._fill()
@@ -162,8 +165,7 @@ class PartsOfOne:
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration
         _, server, learner = self._parts.in_turns
-        overlaps, is_small = self._config.overlap, self._parts.is_small
-        with learning_threads(overlaps=overlaps, is_small=is_small):
+        with learning_threads(self._num_threads):
             learner.update(server.finish(), 0.0, self._steps)
         if self._parts.device.type == "cuda":
             torch.cuda.synchronize(self._parts.device)

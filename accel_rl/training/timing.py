@@ -11,6 +11,7 @@ class Clock(NamedTuple):
     """Readings of the accumulating clocks, in seconds: of the wall, the sampler and the learner.
 
     ``evaluating``: of the wall's, in which this learner evaluated while others went on.
+    ``logging``, ``saving``: of the wall's, for rows of metrics and for checkpoints that were due.
     """
 
     wall: float
@@ -19,12 +20,21 @@ class Clock(NamedTuple):
     simulating: float
     learning: float
     evaluating: float = 0.0
+    logging: float = 0.0
+    saving: float = 0.0
 
     @classmethod
     def read(
-        cls, wall: float, times: SamplerTimes, learning: float, evaluating: float = 0.0
+        cls,
+        wall: float,
+        times: SamplerTimes,
+        learning: float,
+        evaluating: float = 0.0,
+        logging: float = 0.0,
+        saving: float = 0.0,
     ) -> Clock:
-        return cls(wall, times.waiting, times.policy, times.simulating, learning, evaluating)
+        waiting, policy, simulating = times
+        return cls(wall, waiting, policy, simulating, learning, evaluating, logging, saving)
 
 
 class TimeSplit(NamedTuple):
@@ -36,6 +46,9 @@ class TimeSplit(NamedTuple):
 
     On a GPU ``inference`` includes what the device still has to do for the update before it: the
     read of the first actions of a rollout is where this process waits for it.
+
+    ``logging`` and ``saving`` are the parts of ``other`` that ``log_interval`` and
+    ``checkpoint_interval`` make longer or shorter.
     """
 
     waiting: float
@@ -43,6 +56,8 @@ class TimeSplit(NamedTuple):
     learning: float
     other: float
     simulating: float
+    logging: float = 0.0
+    saving: float = 0.0
 
     @classmethod
     def between(cls, before: Clock, after: Clock) -> TimeSplit:
@@ -53,7 +68,13 @@ class TimeSplit(NamedTuple):
         learning = (after.learning - before.learning) / wall
         other = max(0.0, 1.0 - waiting - inference - learning)
         return cls(
-            waiting, inference, learning, other, (after.simulating - before.simulating) / wall
+            waiting,
+            inference,
+            learning,
+            other,
+            (after.simulating - before.simulating) / wall,
+            (after.logging - before.logging) / wall,
+            (after.saving - before.saving) / wall,
         )
 
 
@@ -66,17 +87,20 @@ class Bottleneck(NamedTuple):
 
 
 def find_bottleneck(split: TimeSplit, *, is_serial: bool, on_gpu: bool) -> Bottleneck:
-    """The part whose disappearance would save most.
+    """The measured part whose disappearance would save most.
 
-    Waiting for simulators would all be saved. Inference hides behind simulators that work
-    meanwhile, so that no more is saved than the sampling time in which they do not.
+    Time that was not measured (a run's start and its last records above all) is no candidate, since
+    no option shortens it. Waiting for simulators would all be saved. Inference hides behind
+    simulators that work meanwhile, so that no more is saved than the sampling time in which they do
+    not.
     """
     sampling = split.waiting + split.inference
     saved = {
         "simulators": split.waiting,
         "inference": min(split.inference, max(0.0, sampling - split.simulating)),
         "learning": split.learning,
-        "logging": split.other,
+        "logging": split.logging,
+        "checkpoints": split.saving,
     }
     name = max(saved, key=lambda each: saved[each])
     return Bottleneck(name, saved[name], _hint(name, is_serial, on_gpu))
@@ -89,4 +113,4 @@ def _hint(name: str, is_serial: bool, on_gpu: bool) -> str:
         return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
     if name == "learning":
         return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
-    return "a larger log_interval, or a longer run"
+    return f"a larger {'log_interval' if name == 'logging' else 'checkpoint_interval'}"

@@ -65,31 +65,27 @@ def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchang
     return ":" not in config.model and is_dense and size < _LEAST_SHARED
 
 
-@contextmanager
-def learning_threads(*, overlaps: bool = False, is_small: bool = False) -> Iterator[None]:
-    """All CPUs within, or what the quota pays for, since simulators wait; one afterwards.
+def num_learning_threads(*, overlaps: bool = False, is_small: bool = False) -> int:
+    """Return the number of threads for updates: one for each CPU that the quota pays for.
 
-    ``overlaps``, ``is_small``: as in `set_learning_threads`.
+    It reads the files of the cgroup, which takes as long as a small update: call it once a run,
+    after the process has got its CPUs.
+
+    Args:
+        overlaps: simulators work at the same time and have half of the CPUs.
+        is_small: whether `has_small_updates`; such updates have one thread.
     """
-    set_learning_threads(overlaps=overlaps, is_small=is_small)
+    if is_small or is_forked():
+        return 1
+    num_cpus = int(min(len(available_cpus()), cpu_quota() or math.inf))
+    return max(1, num_cpus // 2 if overlaps else num_cpus)
+
+
+@contextmanager
+def learning_threads(num_threads: int) -> Iterator[None]:
+    """Compute with ``num_threads`` within, since simulators wait, and with one afterwards."""
+    torch.set_num_threads(num_threads)
     try:
         yield
     finally:
         torch.set_num_threads(1)
-
-
-def set_learning_threads(*, overlaps: bool, is_small: bool) -> None:
-    """As many as learning has, in the calling thread from now on.
-
-    ``overlaps``: simulators do not wait, and have half of the CPUs. ``is_small``: of
-    `has_small_updates`; one.
-    """
-    num_threads = _num_cpus() // 2 if overlaps else _num_cpus()
-    torch.set_num_threads(1 if is_small else max(1, num_threads))
-
-
-def _num_cpus() -> int:
-    """Or what the quota pays for; one in a fork."""
-    if is_forked():
-        return 1
-    return max(1, int(min(len(available_cpus()), cpu_quota() or math.inf)))

@@ -96,6 +96,42 @@ def test_what_runs_measure_besides_does_not_tell_groups_apart(tmp_path) -> None:
     assert group.seeds == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "evaluation_interval=1000",
+        "evaluation_envs=2 evaluation_interval=1000",
+        "log_norms=true",
+        "gradient_cosine_interval=10",
+        "gpus=0",
+        "learners=1",
+        "cached_starts=off",
+        "device=cpu",
+        "step_timeout_seconds=7",
+        "on_learner_failure=continue sync=store algo=a3c",
+    ],
+)
+def test_options_that_do_not_change_learning_do_not_tell_groups_apart(
+    option: str, tmp_path
+) -> None:
+    rest = [each for each in option.split() if each.startswith(("algo", "sync"))]
+    runs = [
+        saved(tmp_path / "0", {0: 0.0, 10: 1.0}, "seed=0", *rest),
+        saved(tmp_path / "1", {0: 0.0, 10: 1.0}, "seed=1", *option.split()),
+    ]
+    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert group.seeds == (0, 1)
+
+
+def test_number_of_learners_tells_groups_apart(tmp_path) -> None:
+    runs = [
+        saved(tmp_path / f"{number}", {0: 0.0, 10: 1.0}, *option)
+        for number, option in enumerate(([], ["learners=2"], ["gpus=4"]))
+    ]
+    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert [group.label for group in groups] == ["learners=1", "learners=2", "learners=4"]
+
+
 def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
     runs = [
         saved(tmp_path / name, {0: 0.0, 10: end}, f"seed={seed}")

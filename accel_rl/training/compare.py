@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS
 from accel_rl.training.files import whole_lines
-from accel_rl.training.ineffective import PARALLEL_ONLY
 from accel_rl.training.metrics import read_rows
 from accel_rl.training.option_file import exact_text
+from accel_rl.training.option_kinds import options_of
 from accel_rl.training.options import list_options
 from accel_rl.training.saved_run import read_config
 
@@ -36,9 +36,9 @@ COLUMNS: dict[Axis, tuple[str, float]] = {
     "frames": ("frames", 1.0),
     "minutes": ("training_seconds", 1 / 60),
 }
-_SAME = ("seed", "run_dir", "info_keys")
+_SAME = options_of("identity") | {"info_keys"}
 """options in which runs of one group may differ"""
-_SPEED = ("serial", "log_interval", "checkpoint_interval", "num_checkpoints", *PARALLEL_ONLY)
+_SPEED = options_of("engine", "watching")
 """options that change how fast a run is, but not what it learns; GA3C's agents do that"""
 # Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
 _T = (
@@ -138,7 +138,7 @@ def name_value(column: str) -> str:
     return "finished game" if column == SCORE else f"value of {column}"
 
 
-def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]:
+def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str]:
     """For each config the options in which they differ, but for those named ``same``.
 
     Where algorithms differ, what a preset brings with it is left out. Keys are shortened to their
@@ -167,21 +167,19 @@ def label_runs(configs: Sequence[TrainConfig], same: Sequence[str]) -> list[str]
     ]
 
 
-def _values(config: TrainConfig, same: Sequence[str]) -> dict[str, str]:
-    """Its options as text, without those named ``same``."""
-    return {
-        option.key: exact_text(option.default)
-        for option in list_options(config)
-        if option.key not in same
-    }
+def _values(config: TrainConfig, same: Container[str]) -> dict[str, str]:
+    """Its options as text, without those named ``same``; ``learners`` is how many there are."""
+    values = {option.key: exact_text(option.default) for option in list_options(config)}
+    values["learners"] = str(config.num_learners)
+    return {key: value for key, value in values.items() if key not in same}
 
 
 def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
     """Groups of runs with equal options but for seed and `info_keys`, labelled by what differs.
 
-    Over steps and frames also options count as equal that change nothing but the speed, unless
-    ``column`` is a speed or a share of the time. Of runs with the same seed the one that began (or
-    went on) last stands for all, since they are no independent samples.
+    Over steps and frames also options count as equal that change nothing but the speed and what is
+    recorded, unless ``column`` is a speed or a share of the time. Of runs with the same seed the
+    one that began (or went on) last stands for all, since they are no independent samples.
 
     Raises:
         ValueError: the curves of a group have no stretch in common.
@@ -193,7 +191,7 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
         or column.endswith(("_seconds", "_per_second", "_share"))
         or any(config.algo == "ga3c" for config in configs)
     )
-    same = _SAME if is_apart else _SAME + _SPEED
+    same = _SAME if is_apart else _SAME | _SPEED
     for curve, label in zip(curves, label_runs(configs, same), strict=True):
         members.setdefault(label, []).append(curve)
     return [_make_group(label, group, axis) for label, group in members.items()]

@@ -13,36 +13,12 @@ from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers.states import decode_state
 from accel_rl.training.checkpoint import PART, list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.evaluation import lacks_last_evaluation
-from accel_rl.training.ineffective import PARALLEL_ONLY
+from accel_rl.training.option_kinds import options_of
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import find_checkpoint, read_config
 
-CHANGEABLE = {
-    "total_steps",
-    "schedule_steps",
-    "device",
-    "capture",
-    "gpus",
-    "learners",
-    "serial",
-    "log_interval",
-    "checkpoint_interval",
-    "num_checkpoints",
-    "info_keys",
-    "evaluation_interval",
-    "evaluation_steps",
-    "evaluation_envs",
-    *PARALLEL_ONLY,
-    "sampler.final_observation_slots",
-    "parallel.learner_timeout_seconds",
-    "parallel.on_learner_failure",
-    "learner.replay_device",
-    "learner.save_replay",
-    "learner.num_predictors",
-    "learner.num_trainers",
-    "learner.max_agents",
-    "learner.tuner",
-    "learner.tuner_interval_seconds",
+CHANGEABLE = options_of("course", "engine", "watching") - {
+    "learner.log_norms"  # whose distances are from the parameters at the run's start
 }
 """options that say how long, where and how watched a run is, not what is learned"""
 

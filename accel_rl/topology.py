@@ -156,12 +156,13 @@ def plan_cores(
 ) -> CorePlan:
     """Places the workers and the server of one rank.
 
-    Every rank gets an equal run of cores, because synchronous learners wait for the slowest; ranks
-    are laid along the cores in order of their GPUs' nodes, so that a share is near its GPU as far
-    as equal shares allow. A rank that drives a GPU keeps one core of its share for the server, near
-    that GPU; without one the workers cover every core and the server floats over them. Workers that
-    are too few to cover the cores are not pinned to single ones: each may use all. Workers or ranks
-    beyond the number of cores share them, with one warning.
+    Every rank gets a run of cores. Runs are equal, or differ by one core where cores do not divide:
+    learners in step then wait for those with fewer. Ranks are laid along the cores in order of
+    their GPUs' nodes, so that a run is near its GPU as far as such shares allow. A rank that drives
+    a GPU keeps one core of its share for the server, near that GPU; without one the workers cover
+    every core and the server floats over them. Workers that are too few to cover the cores are not
+    pinned to single ones: each may use all. Workers or ranks beyond the number of cores share them,
+    with one warning.
 
     Args:
         num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, for

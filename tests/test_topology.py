@@ -260,6 +260,7 @@ def test_ranks_whose_gpus_are_listed_out_of_order_are_near_them() -> None:
 def test_cores_that_do_not_divide_are_all_given_out_once() -> None:
     shares = [plan_cores(machine=CLOUD, rank=r, num_ranks=3).server_cpus for r in range(3)]
     assert sorted(cpu for share in shares for cpu in share) == [0, 1, 2, 3]
+    assert sorted(map(len, shares)) == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ class TrainConfig:
     """numbers to keep of what each step of a Gymnasium environment tells in its info: their means
     over last steps of episodes become metrics, as episode_info_<key>_mean"""
     model: str = "auto"
-    """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations; paac_nature:
-    nature with PAAC's initial weights; GA3C's larger ones for comparing speeds, ga3c_large_stride4
-    (or 3, 2, 1: the first layer's stride); or module:function that returns one of your own"""
+    """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations, for images
+    the preset's own; paac_nature: nature with PAAC's initial weights; GA3C's larger ones for
+    comparing speeds, ga3c_large_stride4 (or 3, 2, 1: the first layer's stride); or module:function
+    that returns one of your own"""
     lstm: bool = False
     """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
     a2c, paac, a3c, ppo and appo, which learn through whole rollouts: horizon is how far back"""
@@ -102,8 +103,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         for name, kinds in _GROUPS.items():
-            if not isinstance(getattr(self, name), kinds):
-                words = f"an instance of {' or '.join(kind.__name__ for kind in kinds)}"
+            if type(getattr(self, name)) not in kinds:  # what a subclass adds would do nothing
+                words = " or ".join(kind.__name__ for kind in kinds)
+                words = f"an instance of {words}, and of no subclass"
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {words}")
         for name in (
             "total_steps",

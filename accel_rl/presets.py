@@ -25,6 +25,13 @@ _SAMPLER = SamplerConfig(
     on_worker_failure="restart",
 )
 
+IMAGE_MODELS = {
+    "a2c_baselines": "nature",
+    "paac": "nips",
+    "ga3c": "nips",
+    "ppo_baselines": "nature",
+}
+"""what ``model=auto`` is for images with these presets, where they are large enough for it"""
 
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
 PPO_BATCH = 2_048
@@ -54,7 +61,6 @@ def a2c_baselines() -> TrainConfig:
     """
     return TrainConfig(
         algo="a2c_baselines",
-        model="nature",
         total_steps=10_000_000,
         schedule_steps=10_000_000,
         sampler=_A2C_SAMPLER,
@@ -65,6 +71,7 @@ def a2c_baselines() -> TrainConfig:
             value_coefficient=0.5,
             entropy_coefficient=0.01,
             max_gradient_norm=0.5,
+            gradient_norm_eps=0.0,
             rmsprop_decay=0.99,
             rmsprop_eps=1e-5,
             rmsprop_initial=1.0,
@@ -86,13 +93,12 @@ def paac(num_envs: int = 32) -> TrainConfig:
 
     The numbers of the code that its authors published: one group, learning rate 0.0007 x num_envs
     falling to 0 over 80 M steps, RMSProp with epsilon 0.1 inside the root, the loss times 5,
-    gradient norm 3, entropy 0.02; 84x84 images, whole games, nothing pressed at their start. The
-    paper has 40 and 0.01 for norm and entropy. model=paac_nature is its larger network. Start
-    states are decorrelated as in our other presets, theirs are not.
+    gradient norm 3, entropy 0.02; 84x84 images, its NIPS network, whole games, nothing pressed at
+    their start. The paper has 40 and 0.01 for norm and entropy. model=paac_nature is its larger
+    network. Start states are decorrelated as in our other presets, theirs are not.
     """
     return TrainConfig(
         algo="paac",
-        model="nips",
         total_steps=80_000_000,
         schedule_steps=80_000_000,
         sampler=replace(_SAMPLER, num_envs=num_envs, horizon=5, num_groups=1),
@@ -103,6 +109,7 @@ def paac(num_envs: int = 32) -> TrainConfig:
             loss_scale=5.0,
             entropy_coefficient=0.02,
             max_gradient_norm=3.0,
+            gradient_norm_eps=0.0,
             rmsprop_decay=0.99,
             rmsprop_eps=0.1,
             rmsprop_initial=1.0,
@@ -116,12 +123,11 @@ def ga3c(num_envs: int = 32) -> TrainConfig:
     The numbers of the paper and of the code that its authors published: 32 agents of one
     environment each, 2 predictors, 2 trainers and a tuner of these numbers; segments of up to 5
     steps, the sum of the loss over a batch, RMSProp with epsilon 0.1 inside the root and learning
-    rate 3e-4; 84x84 images, whole games. Batches have at least 20 samples, where the paper finds
-    learning most stable. num_groups agents share the environments.
+    rate 3e-4; 84x84 images, the NIPS network, whole games. Batches have at least 20 samples, where
+    the paper finds learning most stable. num_groups agents share the environments.
     """
     return TrainConfig(
         algo="ga3c",
-        model="nips",
         total_steps=100_000_000,
         sampler=replace(
             _SAMPLER, num_envs=num_envs, horizon=5, num_groups=num_envs, affinity="auto"
@@ -180,7 +186,6 @@ def ppo_baselines() -> TrainConfig:
     """
     return TrainConfig(
         algo="ppo_baselines",
-        model="nature",
         total_steps=10_000_000,
         schedule_steps=10_000_000,
         sampler=replace(_SAMPLER, num_envs=8, horizon=128),
@@ -189,7 +194,9 @@ def ppo_baselines() -> TrainConfig:
             lr=2.5e-4,
             value_coefficient=0.25,  # theirs is 0.5, of half the square
             max_gradient_norm=0.5,
+            gradient_norm_eps=0.0,
             normalize_advantage=True,
+            advantage_eps=1e-8,
             minibatch_size=256,
             clip_range=0.1,
             clip_value=True,

@@ -122,6 +122,8 @@ def test_wrong_argument_is_refused_with_the_way_out(arguments: list[str], match:
         ["serial=true", "cpus=[0]"],
         ["serial=true", "learners=2", "affinity=off", "cpus=[0]"],
         ["lr=1e-3", "lr_base=1e-3"],
+        ["algo=ppo", "gradient_norm_eps=0"],
+        ["advantage_eps=1e-8"],
         ["env=catch", "sticky_actions=0.25"],
         ["env=CartPole-v1", "atari.frame_skip=2"],
     ],

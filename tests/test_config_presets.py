@@ -8,7 +8,7 @@ import pytest
 from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Adam, ParallelConfig
-from accel_rl.presets import PRESETS
+from accel_rl.presets import IMAGE_MODELS, PRESETS
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.options import list_options
 from accel_rl.training.run_directory import write_config
@@ -68,7 +68,8 @@ def test_preset_has_the_numbers_of_its_paper(name: str, expected: dict, model: s
         "max_episode_steps": atari.max_episode_steps,
     }
     assert found == expected
-    assert config.model == model
+    assert config.model == "auto"
+    assert IMAGE_MODELS.get(name, "auto") == model
     assert config.algo == name
 
 

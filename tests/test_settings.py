@@ -1,12 +1,13 @@
 """Settings that a program gives are of the kind that is declared, in every config."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig, make_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
@@ -15,6 +16,24 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.training.evaluate_run import EvaluateOptions
 from accel_rl.training.play import PlayOptions
 from accel_rl.training.plot import PlotOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPPOConfig(PPOConfig):
+    """Of a variant that the library does not know."""
+
+    beta: float = 0.5
+    """of something"""
+
+
+class OwnSamplerConfig(SamplerConfig):
+    """Likewise."""
+
+
+def test_learner_of_a_config_that_the_library_does_not_know_is_refused() -> None:
+    given: Any = None
+    with pytest.raises(ValueError, match=r"OwnPPOConfig.*use A2CConfig, PPOConfig or DQNConfig"):
+        make_learner(OwnPPOConfig(), given, given, given, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +59,14 @@ from accel_rl.training.plot import PlotOptions
         (
             TrainConfig,
             {"sampler": None},
-            "sampler is None; it must be an instance of SamplerConfig$",
+            "sampler is None; it must be an instance of SamplerConfig",
         ),
+        (
+            TrainConfig,
+            {"learner": OwnPPOConfig(beta=0.5)},
+            "learner is OwnPPOConfig.*; it must be an instance of .*PPOConfig.* of no subclass$",
+        ),
+        (TrainConfig, {"sampler": OwnSamplerConfig()}, "sampler is OwnSampler.* of no subclass$"),
         (TrainConfig, {"learner": None}, "learner is None; it must be an instance of A2CConfig or"),
         (TrainConfig, {"learner": LearnerConfig()}, "; it must be an instance of A2CConfig or PPO"),
         (EvaluateOptions, {"greedy": "no"}, "greedy is 'no'; it must be True or False$"),

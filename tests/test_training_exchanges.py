@@ -7,16 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from accel_rl.algos import PPO
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
-from accel_rl.parallel import Adam, FlatParameters, MultiStepAdam, ParameterStore, StoreExchange
+from accel_rl.parallel import (
+    Adam,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    RMSProp,
+    StoreExchange,
+)
 from accel_rl.samplers import PolicyInput
 from accel_rl.training import parts
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.exchanges import PullingServer
 from accel_rl.training.iterate import _evaluate_if_due
+from accel_rl.training.overlap import Overlap
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
 
@@ -45,14 +54,13 @@ class Server:
         return SimpleNamespace(action=torch.zeros(5, 2))
 
 
-@pytest.mark.parametrize("is_ppo", [True, False])
-def test_rows_are_worked_on_by_the_parameters_that_acted_and_ppo_learns_with_the_newest(
-    is_ppo: bool,
+@pytest.mark.parametrize("has_ratios", [True, False])
+def test_rows_are_worked_on_by_the_parameters_that_acted_and_ratios_are_of_the_newest(
+    has_ratios: bool,
 ) -> None:
     exchange = Exchange()
     parameter = exchange.parameters.parameter
-    learner = object.__new__(PPO) if is_ppo else SimpleNamespace()
-    learner.behaviour = Behaviour(exchange.parameters)
+    learner = SimpleNamespace(behaviour=Behaviour(exchange.parameters) if has_ratios else None)
     server = PullingServer(Server(exchange), exchange, learner, pull_steps=2)
     acted = [
         server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), np.ones(1, bool)))
@@ -61,8 +69,8 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ppo_learns_with_the
     ]
     assert acted == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
     server.finish()
-    assert parameter[0] == (3 if is_ppo else 2)
-    if is_ppo:
+    assert parameter[0] == (3 if has_ratios else 2)
+    if has_ratios:
         by_row = {
             t: float(parameter[0])
             for rows in learner.behaviour.segments(5)
@@ -76,9 +84,22 @@ def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None
     state = torch.ones(2)
     given: list[torch.Tensor | None] = []
     within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append)
-    server = PullingServer(within, object.__new__(StoreExchange), SimpleNamespace(), pull_steps=2)
+    learner = SimpleNamespace(behaviour=None)
+    server = PullingServer(within, object.__new__(StoreExchange), learner, pull_steps=2)
     server.set_state(server.get_state())
     assert given == [state]
+
+
+def test_learner_that_does_not_say_whether_it_needs_what_acted_is_refused() -> None:
+    """Its ratios would be to the wrong policy."""
+    exchange = Local(FlatParameters(nn.Linear(1, 1)), RMSProp(decay=0, eps=1, initial=0), None)
+    device, agent = torch.device("cpu"), SimpleNamespace(model=nn.Linear(1, 1))
+    for build in (
+        lambda: PullingServer(Server(Exchange()), exchange, object(), pull_steps=2),
+        lambda: Overlap(agent, object(), exchange, device),
+    ):
+        with pytest.raises(AttributeError, match="behaviour"):
+            build()
 
 
 def test_generator_of_another_device_goes_on_by_all_of_its_state() -> None:

@@ -134,6 +134,8 @@ class A2C:
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients.
     """
 
+    behaviour = None
+
     def __init__(self, agent: ActorCriticAgent, config: A2CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
@@ -190,7 +192,7 @@ class A2C:
             batch, value, bootstrap_value, final_value, self.config
         )
         if self.config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid, self._exchange)
+            advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
 
         def loss_of(valid: Tensor) -> A2CLoss:
             return a2c_loss(

@@ -14,8 +14,6 @@ from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange
 
-ADVANTAGE_EPS = 1e-6
-
 ActorCriticAgent = CategoricalAgent | RecurrentAgent
 
 
@@ -37,10 +35,13 @@ class ActorCriticConfig(LearnerConfig):
     """the gradient is scaled down to this L2 norm; none: never"""
     normalize_advantage: bool = False
     """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
+    advantage_eps: float = 1e-6
+    """added to the standard deviation (of the population) by which normalize_advantage divides"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gae_lambda")
+        require(self, "above 0", lambda value: value > 0, "advantage_eps")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
@@ -94,16 +95,17 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     return (x * valid).sum() / valid.sum().clamp(min=1)
 
 
-def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
-    """``advantage`` with mean 0 and standard deviation 1 where ``valid``.
+def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) -> Tensor:
+    """``(advantage - mean) / (deviation + eps)``, of one shape with ``advantage``.
 
-    That is over the batches of all learners that share the update.
+    Mean and standard deviation (of the population) are those where ``valid``, over the batches of
+    all learners that share the update.
     """
     total, count = exchange.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
     count = count.clamp(min=1)
     centred = advantage - total / count
     variance = exchange.sum((centred.square() * valid).sum()) / count
-    normalized: Tensor = centred / (variance.sqrt() + ADVANTAGE_EPS)
+    normalized: Tensor = centred / (variance.sqrt() + eps)
     return normalized
 
 

@@ -82,6 +82,8 @@ class DQN:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
 
+    behaviour = None
+
     def __init__(
         self,
         agent: EpsilonGreedyAgent,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Literal
 
-from accel_rl.parallel import Rule
+from accel_rl.parallel import LASAGNE_EPS, Rule
 from accel_rl.settings import check_settings
 
 
@@ -24,6 +24,9 @@ class LearnerConfig:
     """linear: the learning rate falls to 0 over the run"""
     max_gradient_norm: float | None = None
     """the gradient is scaled down to this L2 norm; none: never"""
+    gradient_norm_eps: float = LASAGNE_EPS
+    """with max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
+    this): 1e-7 in Lasagne, 0 in TensorFlow, where gradients within the limit stay as they are"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """of the network's arithmetic in updates, and on a CPU in acting where A2C or PPO learn from
     what that has computed; parameters and other acting are always float32, of which a GPU's
@@ -43,7 +46,8 @@ class LearnerConfig:
                 raise ValueError(f"{field.name} is {value}; it must be a finite number")
         require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
-        require(self, "at least 0", lambda value: value >= 0, "gradient_cosine_interval")
+        at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
+        require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
 
     def check_halves(self, name: str, size: int) -> None:
         """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""

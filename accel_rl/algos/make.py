@@ -82,8 +82,14 @@ def make_learner(
     ``seed``: of its own randomness. ``ranks``: which of the learners that divide the replay.
 
     Raises:
-        ValueError: its replay does not fit these rollouts, or the memory of its device.
+        ValueError: ``config`` is of another class, as one derived from these; its replay does not
+            fit these rollouts, or the memory of its device.
     """
+    if type(config) not in (A2CConfig, PPOConfig, DQNConfig):
+        raise ValueError(
+            f"config is of class {type(config).__name__}, for which there is no learner; use "
+            "A2CConfig, PPOConfig or DQNConfig itself, or build the learner directly"
+        )
     if isinstance(config, DQNConfig):
         assert isinstance(agent, EpsilonGreedyAgent)
         spec = _replay_spec(config, env, num_envs, horizon, ranks.size)

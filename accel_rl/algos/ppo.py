@@ -269,7 +269,8 @@ class PPO:
         """One optimizer step; the first six metrics, ``[6]``."""
         self._exchange.parameters.zero_gradient()
         if self.config.normalize_advantage:
-            advantage = normalize(batch.advantage, batch.valid, self._exchange)
+            eps = self.config.advantage_eps
+            advantage = normalize(batch.advantage, batch.valid, self._exchange, eps)
             batch = batch._replace(advantage=advantage)
         total, half, details = self._losses(
             observation, batch, sequences, clip_range, self._measurements.wants_half

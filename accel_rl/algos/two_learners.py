@@ -30,6 +30,8 @@ class TwoLearners:
     ``seed``: of the second one's draws from the replay. ``ranks``: as for `DQN`.
     """
 
+    behaviour = None
+
     def __init__(
         self,
         first: DQN,

@@ -109,6 +109,15 @@ def make_q_model(
     return ImageQNetwork(spec, image_shape, num_actions, num_atoms, is_dueling).to(device)
 
 
+def fits_images(
+    name: str, observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
+) -> bool:
+    """Whether observations are images that are large enough for the network ``name``."""
+    image_shape = _image_shape(observation_shape, observation_dtype)
+    spec = _IMAGE_SPECS[name]
+    return image_shape is not None and min(spec.feature_shape(*image_shape[1:])) >= 1
+
+
 def _choose(
     name: str, automatic: str, observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
 ) -> tuple[ImageSpec | None, tuple[int, int, int] | None]:
@@ -126,9 +135,8 @@ def _choose(
                 "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
                 "have fitting ones)"
             )
-        spec = _IMAGE_SPECS[automatic]
-        is_large = image_shape and min(spec.feature_shape(*image_shape[1:])) >= 1
-        name = automatic if is_large else "mlp"
+        fits = fits_images(automatic, observation_shape, observation_dtype)
+        name = automatic if fits else "mlp"
     if name == "mlp":
         return None, None
     if image_shape is None:

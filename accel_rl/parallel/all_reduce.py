@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import Local
+from accel_rl.parallel.exchange import LASAGNE_EPS, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group
 from accel_rl.parallel.rules import Rule
@@ -32,9 +32,11 @@ class AllReduce(Local):
         rule: Rule,
         max_gradient_norm: float | None,
         group: Group,
+        *,
+        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         # Not captured: each learner would compile for itself, and might round otherwise.
-        super().__init__(parameters, rule, max_gradient_norm)
+        super().__init__(parameters, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps)
         self.num_sharing = group.size
         self._group = group
         self._seconds = 0.0

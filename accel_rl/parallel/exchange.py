@@ -17,6 +17,9 @@ from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 
+LASAGNE_EPS = 1e-7
+"""in the factor of `clip_gradient_`"""
+
 State = dict[str, dict[str, Tensor]]
 """What to save: by kind ("parameters", or one of the rule's), then by parameter name; and "counts",
 with "num_updates", 0-d int64."""
@@ -72,7 +75,8 @@ class Exchange(Protocol):
 class Local:
     """One learner: clip the gradient, apply the rule.
 
-    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit. ``capture``: of that.
+    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit. ``gradient_norm_eps``:
+    of `clip_gradient_`. ``capture``: of that.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Local:
         rule: Rule,
         max_gradient_norm: float | None,
         capture: Capture = EAGER,
+        *,
+        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.parameters = parameters
         self._rule = rule
@@ -91,7 +97,7 @@ class Local:
         def update_(
             flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float
         ) -> Tensor:
-            norm = clip_gradient_(gradient, max_gradient_norm)
+            norm = clip_gradient_(gradient, max_gradient_norm, gradient_norm_eps)
             rule.step_(flat, gradient, state, rate)
             return norm
 
@@ -157,13 +163,15 @@ def check_kinds(state: State, flats: Iterable[str]) -> None:
 
 
 @torch.no_grad()
-def clip_gradient_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """Scale ``gradient`` ``[P]`` down to L2 norm ``max_norm``; give its norm before.
+def clip_gradient_(gradient: Tensor, max_norm: float | None, eps: float = LASAGNE_EPS) -> Tensor:
+    """Scale ``gradient`` ``[P]`` down to L2 norm ``max_norm``; return its norm before.
 
-    The factor is ``min(norm, max_norm) / (norm + 1e-7)``, as in Lasagne: the same as usual but for
-    the last digits, and applied always.
+    The factor is ``min(norm, max_norm) / (norm + eps)``, always applied. Lasagne has 1e-7 as
+    ``eps``. With 0 it is ``max_norm / max(norm, max_norm)``, as TensorFlow's
+    ``clip_by_global_norm``: a gradient within the limit stays as it is.
     """
     norm: Tensor = torch.linalg.vector_norm(gradient)
     if max_norm is not None:
-        gradient.mul_(norm.clamp(max=max_norm) / (norm + 1e-7))
+        divisor = norm + eps if eps else norm.clamp(min=torch.finfo(norm.dtype).tiny)
+        gradient.mul_(norm.clamp(max=max_norm) / divisor)
     return norm

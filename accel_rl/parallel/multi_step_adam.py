@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import State, clip_gradient_
+from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
@@ -50,6 +50,8 @@ class MultiStepAdam(StoreExchange):
         rule: Adam,
         max_gradient_norm: float | None,
         sync_period: int,
+        *,
+        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         if sync_period < 1:
             raise ValueError(f"sync_period is {sync_period}; it must be at least 1")
@@ -60,11 +62,13 @@ class MultiStepAdam(StoreExchange):
         # Rows as in a slot: the parameters at the last visit, the moments now.
         self._local = flat.new_zeros(3, len(flat))
         self._sums = flat.new_zeros(3, len(flat))
-        super().__init__(parameters, store, rule, max_gradient_norm)
+        super().__init__(
+            parameters, store, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps
+        )
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`: a step of Adam, and in every ``sync_period``-th a visit."""
-        norm = clip_gradient_(self.parameters.gradient, self._max_gradient_norm)
+        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
         self._num_unsynced += 1
         self._step_locally(lr)

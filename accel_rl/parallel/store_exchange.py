@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import State, check_kinds, clip_gradient_
+from accel_rl.parallel.exchange import LASAGNE_EPS, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 from accel_rl.parallel.store import Chunk, ParameterStore
@@ -43,9 +43,9 @@ class StoreExchange:
     """One learner of several. Begins with the store's parameters, whatever ``parameters`` held.
 
     ``store`` must be of the same ``rule``. Each thread needs an exchange, and parameters, of its
-    own; threads may share the store. ``max_gradient_norm``: as for `Local`, of this learner's
-    gradient. ``num_updates``: those of this learner; the step count that Adam corrects its bias by
-    is the store's, of each chunk.
+    own; threads may share the store. ``max_gradient_norm``, ``gradient_norm_eps``: as for `Local`,
+    of this learner's gradient. ``num_updates``: those of this learner; the step count that Adam
+    corrects its bias by is the store's, of each chunk.
 
     Every method but `take_metrics` raises TimeoutError as `ParameterStore.visit` does; the run
     cannot go on then, for some chunks may have been visited.
@@ -57,13 +57,15 @@ class StoreExchange:
         store: ParameterStore,
         rule: Rule,
         max_gradient_norm: float | None,
+        *,
+        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.parameters = parameters
         self.num_updates = 0
         self.num_sharing = 1
         self._store = store
         self._rule = rule
-        self._max_gradient_norm = max_gradient_norm
+        self._clipping = max_gradient_norm, gradient_norm_eps
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
         self._device = parameters.parameter.device
         if self._device.type == "cuda":
@@ -77,7 +79,7 @@ class StoreExchange:
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`: push the gradient into the store."""
-        norm = clip_gradient_(self.parameters.gradient, self._max_gradient_norm)
+        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
         self._push(lambda chunk, block: self._apply_rule(chunk, block, lr), num_updates=1)
         return norm

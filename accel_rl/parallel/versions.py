@@ -21,7 +21,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import State, clip_gradient_, load_state, make_state
+from accel_rl.parallel.exchange import (
+    LASAGNE_EPS,
+    State,
+    clip_gradient_,
+    load_state,
+    make_state,
+)
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 
@@ -35,11 +41,18 @@ class Versions:
     ``num_updates``: made so far; the latest version's number.
     """
 
-    def __init__(self, parameter: Tensor, rule: Rule, max_gradient_norm: float | None) -> None:
+    def __init__(
+        self,
+        parameter: Tensor,
+        rule: Rule,
+        max_gradient_norm: float | None,
+        *,
+        gradient_norm_eps: float = LASAGNE_EPS,
+    ) -> None:
         self.num_updates = 0
         self.rule_state = rule.make_state(parameter)
         self._rule = rule
-        self._max_gradient_norm = max_gradient_norm
+        self._clipping = max_gradient_norm, gradient_norm_eps
         self._slots = [parameter.clone()]
         self._num_readers = [0]
         self._latest = 0
@@ -61,7 +74,7 @@ class Versions:
 
         Returns its norm before clipping, 0-d, and the number of the new version.
         """
-        norm = clip_gradient_(gradient, self._max_gradient_norm)
+        norm = clip_gradient_(gradient, *self._clipping)
         with self._updating:
             slot, number = self._free_slot(), self.num_updates + 1
             parameter = self._slots[slot]

@@ -9,6 +9,8 @@ from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvFactory, EnvSpec, make_env_factory
 from accel_rl.envs.make import probe_observations
+from accel_rl.models.make import fits_images
+from accel_rl.presets import IMAGE_MODELS
 
 
 def factory_of(config: TrainConfig) -> EnvFactory:
@@ -36,12 +38,16 @@ def agent_of(
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
     """
-    observations = None
-    if ":" in config.model:
+    observations, model = None, config.model
+    if model == "auto" and config.algo in IMAGE_MODELS:
+        own = IMAGE_MODELS[config.algo]
+        if fits_images(own, spec.observation_shape, spec.observation_dtype):
+            model = own
+    if ":" in model:
         observations = probe_observations(factory_of(config), config.sampler.reset_timeout_seconds)
     return make_agent(
         config.learner,
-        config.model,
+        model,
         spec,
         device,
         lstm=config.lstm,

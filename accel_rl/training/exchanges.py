@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos import PPO, AnyAgent, LearnerConfig
+from accel_rl.algos import AnyAgent, LearnerConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     Adam,
@@ -35,7 +35,7 @@ def make_exchange(
         TeamError: another learner is gone.
     """
     flat = FlatParameters(agent.model)
-    rule, max_norm = learner.rule, learner.max_gradient_norm
+    rule, max_norm, eps = learner.rule, learner.max_gradient_norm, learner.gradient_norm_eps
     parallel = config.parallel
     if parallel.sync == "store":
         timeout = parallel.learner_timeout_seconds
@@ -45,20 +45,22 @@ def make_exchange(
         else:
             store = ParameterStore.open(team.share(f"store/{name}"), flat, rule, timeout)
         if parallel.sync_period == 1:
-            return StoreExchange(flat, store, rule, max_norm)
+            return StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
         assert isinstance(rule, Adam)
-        return MultiStepAdam(flat, store, rule, max_norm, parallel.sync_period)
+        period = parallel.sync_period
+        return MultiStepAdam(flat, store, rule, max_norm, period, gradient_norm_eps=eps)
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
-        return AllReduce(flat, rule, max_norm, team.group)
-    return Local(flat, rule, max_norm, agent.capture)
+        return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)
+    return Local(flat, rule, max_norm, agent.capture, gradient_norm_eps=eps)
 
 
 class PullingServer:
     """An action server whose learner takes over the store's parameters within a rollout.
 
     Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
-    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if the learner is PPO, before it learns.
+    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if the learner uses probability ratios, before
+    it learns.
     """
 
     def __init__(
@@ -66,21 +68,21 @@ class PullingServer:
     ) -> None:
         self._server = server
         self._exchange = exchange
-        self._learner = learner
+        self._behaviour = learner.behaviour
         self._pull_steps = pull_steps
 
     def __call__(self, step: PolicyInput) -> Any:
         is_first = step.columns.start == 0  # of the groups that take this step
         if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
-            if isinstance(self._learner, PPO):
-                self._learner.behaviour.note(step.t)
+            if self._behaviour is not None:
+                self._behaviour.note(step.t)
             self._exchange.pull()
         return self._server(step)
 
     def finish(self) -> RolloutTensors:
         batch = self._server.finish()
-        if isinstance(self._learner, PPO):
-            self._learner.behaviour.note(len(batch.action))
+        if self._behaviour is not None:
+            self._behaviour.note(len(batch.action))
             self._exchange.pull()
         return batch
 

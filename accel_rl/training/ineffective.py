@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
+from accel_rl.algos import A2CConfig, ActorCriticConfig, DQNConfig, GA3CConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 
@@ -36,6 +36,11 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",
+        "learner.gradient_norm_eps": config.learner.max_gradient_norm is None
+        and "learner.max_gradient_norm is none",
+        "learner.advantage_eps": isinstance(config.learner, ActorCriticConfig)
+        and not config.learner.normalize_advantage
+        and "learner.normalize_advantage is false",
         **_idle_parallel(config),
     }
     if isinstance(config.learner, DQNConfig):

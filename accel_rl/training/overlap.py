@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent
-from accel_rl.algos import PPO, AnyAgent
+from accel_rl.algos import AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
 from accel_rl.training.protocols import Learner
 from accel_rl.training.torch_threads import num_learning_threads
@@ -47,7 +47,7 @@ class Overlap:
         self.agent = copy.deepcopy(agent)
         self._acting = FlatParameters(self.agent.model)
         self._learning_agent = agent
-        self._behaviour = learner.behaviour if isinstance(learner, PPO) else None
+        self._behaviour = learner.behaviour
         if self._behaviour is not None:
             # Kept, since on a GPU the learner's stream may read it after its last use here.
             self._acted = torch.empty_like(self._acting.parameter)

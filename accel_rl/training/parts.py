@@ -225,7 +225,8 @@ def _build_queued(
         agent = agent_of(config, sampler.env_spec, device)
         assert isinstance(agent, CategoricalAgent)
         flat = FlatParameters(agent.model)
-        versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
+        max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
+        versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
         threads = QueueThreads(agent, learns, versions, sampler, device)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from accel_rl.agents import RolloutTensors
+from accel_rl.algos.behaviour import Behaviour
 from accel_rl.samplers.base import PolicyInput
 
 
@@ -26,7 +27,14 @@ class Server(Protocol):
 
 
 class Learner(Protocol):
-    """What the loop needs of an algorithm. ``metric_names``: all that `update` may return."""
+    """What the loop needs of an algorithm. ``metric_names``: all that `update` may return.
+
+    ``behaviour``: which parameters acted, for a learner that uses probability ratios; None for one
+    that does not care.
+    """
+
+    @property
+    def behaviour(self) -> Behaviour | None: ...
 
     @property
     def metric_names(self) -> tuple[str, ...]: ...

@@ -1,0 +1,89 @@
+"""The network of each preset: its paper's for images, one that fits for anything else."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from saved_runs import quiet
+
+from accel_rl.envs import EnvSpec
+from accel_rl.models import make_model, make_q_model
+from accel_rl.presets import PRESETS
+from accel_rl.training.agent import agent_of
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.loop import train
+
+NETWORKS = {
+    "a2c": "a3c",
+    "a2c_baselines": "nature",
+    "a3c": "a3c",
+    "paac": "nips",
+    "ga3c": "nips",
+    "ppo": "a3c",
+    "appo": "a3c",
+    "ppo_baselines": "nature",
+    "dqn": "dqn",
+    "async_dqn": "dqn",
+    "double_dqn": "dqn",
+    "cat_dqn": "dqn",
+    "rainbow": "dqn",
+    "eps_rainbow": "dqn",
+}
+"""for images, by preset"""
+
+TINY = {
+    "a2c": "num_envs=2 horizon=10 total_steps=60",
+    "ga3c": "num_envs=2 num_groups=2 total_steps=60 min_training_batch=5 tuner=false",
+    "ppo": "num_envs=2 horizon=32 minibatch_size=32 total_steps=128",
+    "dqn": "sampler.num_envs=4 horizon=4 total_steps=96 min_steps=48 replay_size=400 "
+    "batch_size=8 evaluation_interval=0",
+}
+"""options of a run with a few updates, by kind of algorithm"""
+
+
+def shapes(model: torch.nn.Module) -> list[tuple[int, ...]]:
+    return sorted(tuple(each.shape) for each in model.parameters())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
+    config, uint8 = PRESETS[name](), np.dtype(np.uint8)
+    height, width = map(int, config.atari.observation_size.split("x"))
+    spec = EnvSpec(
+        name="pong", observation_shape=(4, height, width), observation_dtype=uint8, num_actions=6
+    )
+    model = agent_of(config, spec, torch.device("cpu")).model
+    if NETWORKS[name] == "dqn":
+        more = config.learner.num_atoms, config.learner.dueling
+        expected = make_q_model("dqn", spec.observation_shape, uint8, 6, *more)
+    else:
+        expected = make_model(NETWORKS[name], spec.observation_shape, uint8, 6)
+    assert shapes(model) == shapes(expected)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of a store, which is left
+@pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_learns_on_an_environment_without_images(name: str, env: str, tmp_path) -> None:
+    kind = next((kind for kind in ("ga3c", "ppo", "dqn") if kind in name), "a2c")
+    if "rainbow" in name:
+        kind = "dqn"
+    options = [f"algo={name}", f"env={env}", *TINY[kind].split(), f"run_dir={tmp_path / 'run'}"]
+    if kind != "ga3c":
+        options.append("serial=true")
+    result = train(parse_arguments([*options, "decorrelation_steps=0", "device=cpu"]), quiet())
+    gc.collect()
+    assert result.updates >= 2
+
+
+def test_image_too_small_for_the_network_of_the_preset_gets_one_that_fits() -> None:
+    spec = EnvSpec(
+        name="small",
+        observation_shape=(1, 20, 20),
+        observation_dtype=np.dtype(np.uint8),
+        num_actions=3,
+    )
+    config = PRESETS["a2c_baselines"]()
+    model = agent_of(config, spec, torch.device("cpu")).model
+    assert model(torch.zeros(2, 1, 20, 20, dtype=torch.uint8)).logits.shape == (2, 3)

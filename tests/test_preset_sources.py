@@ -1,0 +1,196 @@
+"""Gradient clipping and advantage normalisation of each preset, as in the code that it follows.
+
+The reference implementations are written from the formulas of Lasagne's ``total_norm_constraint``,
+TensorFlow's ``clip_by_global_norm`` and baselines' ppo2, in NumPy and float64.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from accel_rl.algos import a2c, ppo
+from accel_rl.algos.actor_critic import normalize
+from accel_rl.parallel import (
+    Adam,
+    AllReduce,
+    Exchange,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    StoreExchange,
+    VersionExchange,
+    Versions,
+)
+from accel_rl.parallel.exchange import clip_gradient_
+from accel_rl.presets import PRESETS
+from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.parts import build
+
+Vector = NDArray[np.float64]
+
+TENSORFLOW = ("a2c_baselines", "paac", "ppo_baselines")
+"""presets whose sources clip with ``clip_by_global_norm``"""
+
+SMALL = {
+    "ppo": "num_envs=2 horizon=32 minibatch_size=32",
+    "dqn": "sampler.num_envs=4 horizon=4 min_steps=48 replay_size=400 batch_size=8",
+    "ga3c": "num_envs=2 num_groups=2",
+}
+
+
+def clip_as_lasagne(gradient: Vector, limit: float) -> Vector:
+    norm = np.sqrt(np.sum(gradient**2))
+    return gradient * (np.clip(norm, 0, limit) / (1e-7 + norm))
+
+
+def clip_as_tensorflow(gradient: Vector, limit: float) -> Vector:
+    norm = np.sqrt(np.sum(gradient**2))
+    return gradient * limit / max(norm, limit)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-9, 5e-7, 0.1, 0.499, 0.5, 0.501, 3.0, 1e6])
+@pytest.mark.parametrize(
+    ("eps", "clip"), [(1e-7, clip_as_lasagne), (0.0, clip_as_tensorflow)], ids=["lasagne", "tf"]
+)
+def test_gradient_is_clipped_by_the_formula(eps: float, clip: Any, norm: float) -> None:
+    direction = np.random.default_rng(0).standard_normal(50)
+    gradient = direction / np.linalg.norm(direction) * norm
+    clipped = torch.from_numpy(gradient.copy())
+    before = clip_gradient_(clipped, 0.5, eps)
+    assert before.item() == pytest.approx(norm, rel=1e-12)
+    np.testing.assert_allclose(clipped.numpy(), clip(gradient, 0.5), rtol=1e-12)
+
+
+def test_gradient_within_the_limit_stays_to_the_bit_without_eps() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for limit in (0.3, 0.5, 3.0, 40.0):
+        gradient = torch.randn(20, generator=generator)
+        gradient *= 0.9 * limit / gradient.norm()
+        clipped = gradient.clone()
+        clip_gradient_(clipped, limit, 0.0)
+        torch.testing.assert_close(clipped, gradient, rtol=0, atol=0)
+        clip_gradient_(clipped, limit, 1e-7)
+        assert limit > 1 or not torch.equal(clipped, gradient)  # else 1e-7 is rounded away
+
+
+class Alone:
+    """A group of one learner."""
+
+    size = 1
+
+    def broadcast_(self, x: torch.Tensor) -> None:
+        """Nothing to do."""
+
+    sum_ = maximum_ = broadcast_
+
+
+@contextmanager
+def exchange_of(kind: type, eps: float) -> Iterator[Exchange]:
+    flat, rule = FlatParameters(nn.Linear(3, 2)), Adam(eps=1e-5)
+    with ExitStack() as stack:
+        if kind in (StoreExchange, MultiStepAdam):
+            store = stack.enter_context(closing(ParameterStore.create(flat, rule, 2)))
+            more = (2,) if kind is MultiStepAdam else ()
+            yield kind(flat, store, rule, 1.0, *more, gradient_norm_eps=eps)
+        elif kind is Versions:
+            yield VersionExchange(flat, Versions(flat.parameter, rule, 1.0, gradient_norm_eps=eps))
+        else:
+            more = (Alone(),) if kind is AllReduce else ()
+            yield kind(flat, rule, 1.0, *more, gradient_norm_eps=eps)
+
+
+def clipped_by(exchange: Exchange, norm: float) -> Vector:
+    """What ``exchange`` makes of a gradient of this norm that is all in one parameter."""
+    gradient = exchange.parameters.gradient
+    gradient.zero_()
+    gradient[1] = norm
+    exchange.step(1e-9)
+    return gradient[:3].double().numpy().copy()
+
+
+@pytest.mark.parametrize("kind", [Local, AllReduce, StoreExchange, MultiStepAdam, Versions])
+def test_every_exchange_clips_with_the_given_eps(kind: type) -> None:
+    for eps, clip in ((1e-7, clip_as_lasagne), (0.0, clip_as_tensorflow)):
+        with exchange_of(kind, eps) as exchange:
+            found = clipped_by(exchange, 5e-7)
+        expected = clip(np.array([0, 5e-7, 0]), 1.0)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_clips_as_its_source(name: str) -> None:
+    kind = "dqn" if "rainbow" in name else next((k for k in SMALL if k in name), "")
+    options = SMALL.get(kind, "num_envs=2 horizon=10").split()
+    if kind != "ga3c":
+        options.append("serial=true")
+    config = parse_arguments([f"algo={name}", "env=catch", "device=cpu", *options])
+    clip = clip_as_tensorflow if name in TENSORFLOW else clip_as_lasagne
+    parts = build(config)
+    try:
+        for norm in (5e-7, 100.0):
+            limit = config.learner.max_gradient_norm
+            found = clipped_by(parts.exchange, norm)[1]
+            expected = norm if limit is None else clip(np.array([norm]), limit)[0]
+            assert found == pytest.approx(expected, rel=1e-6)
+    finally:
+        if isinstance(parts.exchange, StoreExchange):
+            parts.exchange._store.close()
+        parts.server.close()
+        parts.sampler.close()
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-8])
+@pytest.mark.parametrize("scale", [1.0, 1e-7])
+def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> None:
+    """In ppo2: ``(advs - advs.mean()) / (advs.std() + 1e-8)``, which is the population's."""
+    rng = np.random.default_rng(0)
+    advantage = scale * (3 + rng.standard_normal(64))
+    valid = rng.random(64) < 0.8
+    mean = sum(advantage[valid]) / valid.sum()
+    deviation = np.sqrt(sum((advantage[valid] - mean) ** 2) / valid.sum())
+    exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
+    found = normalize(torch.from_numpy(advantage), torch.from_numpy(valid), exchange, eps)
+    expected = (advantage - mean) / (deviation + eps)
+    np.testing.assert_allclose(found.numpy()[valid], expected[valid], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("algo=ppo_baselines", 1e-8),
+        ("algo=ppo normalize_advantage=true", 1e-6),
+        ("algo=a2c normalize_advantage=true", 1e-6),
+        ("algo=a2c_baselines normalize_advantage=true advantage_eps=1e-8", 1e-8),
+    ],
+)
+def test_updates_normalise_with_the_eps_of_the_preset(
+    options: str, expected: float, monkeypatch
+) -> None:
+    used = []
+
+    def note(advantage: torch.Tensor, valid: torch.Tensor, exchange: Exchange, eps: float):
+        used.append((len(advantage.flatten()), eps))
+        return normalize(advantage, valid, exchange, eps)
+
+    monkeypatch.setattr(a2c, "normalize", note)
+    monkeypatch.setattr(ppo, "normalize", note)
+    is_ppo = "ppo" in options
+    sizes = SMALL["ppo"] if is_ppo else "num_envs=2 horizon=10"
+    parts = build(parse_arguments([*options.split(), "env=catch", "serial=true", *sizes.split()]))
+    try:
+        parts.sampler.start()
+        sampler, server, learner = parts.in_turns
+        sampler.collect(server)
+        learner.update(server.finish(), 0.0)
+    finally:
+        parts.server.close()
+        parts.sampler.close()
+    # Once for each minibatch: two of them, four epochs.
+    assert used == [(32, expected)] * 8 if is_ppo else [(20, expected)]

@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import dataclasses
 import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,18 +15,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from store_client import set_records
+from torch.distributed import HashStore
 
-from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.__main__ import main
+from accel_rl.parallel import Ranks, RecordError, Team, TeamError
 from accel_rl.training.beginning import check_is_shared
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
+from accel_rl.training.plain_config import to_plain
 from accel_rl.training.reports import Others, Report
 from accel_rl.training.run import _given_timeout
 
@@ -343,6 +349,78 @@ def test_forged_record_runs_no_code_and_ends_the_run(
         r"error: the record post/1/\d+ in the run's store is not from learner 1", errors
     )
     assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.learning
+def test_learners_without_any_secret_say_so_and_their_store_is_on_loopback(tmp_path) -> None:
+    """Started by hand, as other launchers do it, where the state folder cannot be made."""
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    told |= {"MASTER_PORT": str(port), "XDG_STATE_HOME": str(tmp_path / "file")}
+    command = [sys.executable, "-m", "accel_rl", *SMALL, "total_steps=800"]
+    learners = [
+        subprocess.Popen(
+            [*command, f"run_dir={tmp_path / 'run'}"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | told | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    said, _ = (learner.communicate(timeout=200)[0] for learner in learners)
+    assert [learner.returncode for learner in learners] == [0, 0]
+    assert "ACCEL_RL_SECRET_FILE" in said
+    assert "ACCEL_RL_SECRET_FILE" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.fixture
+def follower(monkeypatch: pytest.MonkeyPatch) -> Team:
+    """The second of two learners, which `main` then is; the first one expects no answer."""
+    store = HashStore()
+    first, second = (Team(Ranks(rank, 2, rank, 2), store, 5.0) for rank in range(2))
+    config = parse_arguments(["env=catch", "num_envs=4", "learners=2"])
+    first.share("config", to_plain(dataclasses.replace(config, model="mine:make")))
+    first.reach("failure", 1)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "1" if "RANK" in name else "2")
+    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda *_: second)
+    return second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "model=mine:make .*repeat it on the command line.* or .*ACCEL_RL_SECRET_FILE"),
+        (["model=mine:make"], "learner 1: went on"),
+    ],
+    ids=["not-repeated", "repeated"],
+)
+@pytest.mark.usefixtures("follower")
+def test_code_that_a_config_without_signature_names_is_refused_until_repeated(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def go_on(*_: object) -> NoReturn:
+        raise ValueError("went on")
+
+    monkeypatch.setattr("accel_rl.training.run.check_same_processors", go_on)
+    assert main(["env=catch", *arguments]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("follower")
+def test_learner_that_finds_a_forged_record_says_so_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RecordError("the record saved/0 is forged")
+
+    monkeypatch.setattr("accel_rl.training.run.check_same_processors", fail)
+    assert main(["env=catch", "model=mine:make"]) == 1
+    assert "learner 1: the record saved/0 is forged" in capsys.readouterr().err
 
 
 class Told:

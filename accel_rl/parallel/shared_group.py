@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -28,6 +29,7 @@ from accel_rl.parallel.group import TeamError
 _ALIGNMENT = 64  # numbers: whole cache lines of any type, so that no two learners write to one
 _MARK_BYTES = 2  # of the learner's number
 _PIPE_BYTES = 4096
+_NAME = "/memfd:accel_rl_group"  # of the memory, as /proc shows it
 
 
 class Address(NamedTuple):
@@ -75,14 +77,17 @@ class SharedGroup:
                 continue
             try:
                 process = self._keep(os.pidfd_open(address.pid))
-                self._others[rank] = self._keep(_open(address.pid, address.pipe, os.O_WRONLY))
+                pipe = self._others[rank] = self._open(address.pid, address.pipe, os.O_WRONLY)
                 if rank == 0:
-                    self._memory = self._keep(_open(address.pid, address.memory, os.O_RDWR))
+                    self._memory = self._open(address.pid, address.memory, os.O_RDWR)
             except OSError as error:
                 raise TeamError(
                     f"learner {self._rank} cannot reach learner {rank} (pid {address.pid}): "
                     f"{error.strerror}"
                 ) from error
+            is_memory = rank != 0 or os.readlink(f"/proc/self/fd/{self._memory}").startswith(_NAME)
+            if not (is_memory and stat.S_ISFIFO(os.fstat(pipe).st_mode)):
+                raise TeamError(f"what learner {rank} gave as its address is something else")
             self._processes[process] = rank
             self._poll.register(process, select.POLLIN)
 
@@ -180,13 +185,12 @@ class SharedGroup:
             rank = int.from_bytes(marks[i : i + _MARK_BYTES], sys.byteorder)
             self._num_marks[rank] += 1
 
+    def _open(self, pid: int, descriptor: int, flags: int) -> int:
+        return self._keep(os.open(f"/proc/{pid}/fd/{descriptor}", flags | os.O_CLOEXEC))
+
     def _keep(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)
         return descriptor
-
-
-def _open(pid: int, descriptor: int, flags: int) -> int:
-    return os.open(f"/proc/{pid}/fd/{descriptor}", flags | os.O_CLOEXEC)
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -1,14 +1,18 @@
 """Damage of a checkpoint's file is noticed."""
 
+import hashlib
 import os
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from accel_rl.training import archive
 from accel_rl.training.archive import DamagedError
 from accel_rl.training.checkpoint import checkpoint_digest, load_checkpoint, save_checkpoint
 
@@ -142,3 +146,41 @@ def test_checkpoint_that_is_a_fifo_is_refused_at_once(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo.pt")
     with pytest.raises(OSError, match="not a regular file"):
         load_checkpoint(tmp_path / "fifo.pt")
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 4095, 4096, 5000, 2 * 4096, 513 * 4096 + 9])
+def test_digest_of_memory_is_that_of_the_sums_of_its_rows_and_columns(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    expected = hashlib.blake2b(digest_size=16)
+    rows = [struct.unpack("<512Q", data[i : i + 4096]) for i in range(0, size - 4095, 4096)]
+    for start in range(0, len(rows), 512):
+        block = rows[start : start + 512]
+        for lines in (block, zip(*block, strict=True)):
+            for line in lines:
+                expected.update((sum(line) % 2**64).to_bytes(8, "little"))
+    expected.update(data[4096 * len(rows) :])
+    memory = np.frombuffer(data, np.uint8)
+    assert archive.memory_digest(memory) == expected.digest()
+
+
+def test_two_changes_that_make_up_for_each_other_in_a_row_are_noticed() -> None:
+    memory = np.zeros(4 * 4096, np.uint8)
+    whole = archive.memory_digest(memory)
+    memory[8], memory[16] = 1, 0
+    one = archive.memory_digest(memory)
+    memory[8], memory[16] = 0, 1
+    assert len({whole, one, archive.memory_digest(memory)}) == 3
+    memory[16], memory[4096 + 16] = 0, 1  # in its column
+    assert archive.memory_digest(memory) not in (whole, one)
+
+
+def test_large_tensor_is_checked_in_chunks(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(archive, "_CHUNK_BYTES", 1000)
+    large = torch.arange(2500)
+    path = save_checkpoint(tmp_path, 1, {"large": large}, num_kept=1)
+    assert torch.equal(load_checkpoint(path)["large"], large)
+    data = path.read_bytes()
+    assert data.count(b"\x33\x08\0\0") == 1
+    path.write_bytes(data.replace(b"\x33\x08\0\0", b"\x33\x09\0\0"))
+    with pytest.raises(DamagedError, match="damaged"):
+        load_checkpoint(path)

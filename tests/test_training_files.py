@@ -276,10 +276,11 @@ def test_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path) -> None
         load_checkpoint(path)
 
 
-def test_checkpoint_of_another_format_is_refused(tmp_path) -> None:
+@pytest.mark.parametrize(("number", "way"), [(99, "the version that"), (3, "commit [0-9a-f]{7}")])
+def test_checkpoint_of_another_format_is_refused(number: int, way: str, tmp_path) -> None:
     path = tmp_path / "other.pt"
-    torch.save({"format": 99}, path)
-    with pytest.raises(ValueError, match=r"another version of accel_rl \(format 99"):
+    torch.save({"format": number}, path)
+    with pytest.raises(ValueError, match=rf"another version of accel_rl \(format {number}.*{way}"):
         load_checkpoint(path)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import os
 import pickle
 import resource
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from saved_runs import quiet, trained
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from accel_rl.__main__ import main
 from accel_rl.samplers import Episode
 from accel_rl.training import metrics
 from accel_rl.training.command_line import parse_arguments
@@ -25,8 +27,10 @@ from accel_rl.training.metrics import (
     LearnerMetrics,
     MetricsWriter,
     Scores,
+    read_rows,
     tag,
 )
+from accel_rl.training.sweep.display import Standing, read_standing
 
 
 def episode(raw: float, clipped: float = 0.0, length: int = 1) -> Episode:
@@ -297,3 +301,79 @@ def test_learning_curve_is_a_whole_png(means: list[float], frame_skip: int, tmp_
     assert data.startswith(b"\x89PNG")
     assert data.endswith(b"IEND\xaeB`\x82")
     assert [p.name for p in tmp_path.iterdir()] == ["learning_curve.png"]
+
+
+@pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_text("")])
+def test_table_that_is_deleted_or_emptied_goes_on_with_its_header(how, tmp_path, caplog) -> None:
+    path = tmp_path / "metrics.csv"
+    table = CsvTable(path, 0)
+    table.write({"steps": 1, "a": 2})
+    how(path)
+    table.write({"steps": 2, "a": 3})
+    table.write({"steps": 3, "a": 4})
+    assert path.read_text() == "steps,a\n2,3\n3,4\n"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [row["a"] for row in CsvTable(path, 2).earlier_rows()] == [3]
+
+
+def test_table_that_is_deleted_before_its_first_new_row_has_a_header(tmp_path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("steps,a,b\n1,2,3\n")
+    table = CsvTable(path, 1)
+    path.unlink()
+    table.write({"steps": 2, "a": 3})
+    assert path.read_text() == "steps,a,b\n2,3,nan\n"
+
+
+def test_run_whose_metrics_are_deleted_goes_on_and_can_be_plotted_and_resumed(tmp_path) -> None:
+    run_dir, options = tmp_path / "run", ["serial=true", "num_envs=2", "log_interval=400"]
+    rows: list[float] = []
+
+    def on_row(row) -> None:
+        if len(rows) == 1:
+            (run_dir / "metrics.csv").unlink()
+        rows.append(row["steps"])
+
+    arguments = ["env=catch", "algo=a2c", "total_steps=2000", f"run_dir={run_dir}", *options]
+    train(parse_arguments(arguments), quiet(), on_row=on_row)
+    assert len(rows) == 5
+    assert [row["steps"] for row in read_rows(run_dir / "metrics.csv")] == rows[2:]
+    out = tmp_path / "curve.png"
+    assert main(["plot", str(run_dir), f"out={out}"]) == 0
+    assert main([f"resume={run_dir}", "total_steps=2400"]) == 0
+    assert len(read_rows(run_dir / "metrics.csv")) == 4
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_text(f"steps,a\n1,{'1' * 140_000}\n"), "field larger than"),
+        (lambda path: path.write_text("1,2\n3,4\n"), "no column steps"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+    ],
+    ids=["large cell", "no header", "fifo", "folder"],
+)
+def test_table_that_cannot_be_read_is_one_message_for_each_reader(
+    spoil, message: str, tmp_path
+) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("steps,a\n1,2\n")
+    spoil(path)
+    with pytest.raises(ValueError, match=rf"metrics\.csv cannot be read: .*{message}"):
+        read_rows(path, "steps")
+    with pytest.raises(ValueError, match=r"metrics\.csv (is no table of|cannot be read).*move it"):
+        CsvTable(path, 0)
+    assert read_standing(tmp_path) == Standing()
+
+
+def test_table_that_this_user_may_not_read_is_named(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "metrics.csv").write_text("steps,a\n1,2\n")
+    monkeypatch.setattr("accel_rl.training.files.read_text", refuse)  # root reads anything
+    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):
+        CsvTable(tmp_path / "metrics.csv", 0)
+    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):
+        read_rows(tmp_path / "metrics.csv")

@@ -43,7 +43,7 @@ def damage(run_dir: Path, what: str) -> None:
 @pytest.mark.parametrize(
     "what, options, message",
     [
-        ("cut off", (), "or is damaged.*delete it, and the run goes on from the one before"),
+        ("cut off", (), "or is damaged.*delete it, and the run goes on from steps_000000002000.pt"),
         ("the only one cut off", (), "is damaged.*; there is no other, so begin a new run"),
         ("another format", (), r"of another version of accel_rl \(format 1"),
         ("foreign", (), "is not a checkpoint of accel_rl"),

@@ -11,11 +11,12 @@ from typing import Any
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
-from accel_rl.training.checkpoint import check_folder
+from accel_rl.training.archive import DamagedError
+from accel_rl.training.checkpoint import check_folder, taking_from
 from accel_rl.training.files import delete_unfinished
 from accel_rl.training.iterate import is_apart
 from accel_rl.training.parts import Parts
-from accel_rl.training.resume import load_last
+from accel_rl.training.resume import load_last, way_out
 from accel_rl.training.run_directory import hold, make_run_directory
 
 
@@ -59,7 +60,11 @@ def begin(
     if saved is not None:
         if is_first and is_apart(config, team):
             team.add_steps(int(saved["counts"]["steps"]))
-        parts.set_state(saved, team)
+        try:
+            with taking_from(saved["path"]):
+                parts.set_state(saved, team)
+        except DamagedError as error:
+            raise DamagedError(f"{error}; {way_out(saved['path'])}") from error
         return Path(str(config.resume))
     made = str(make_run_directory(config, datetime.now())) if is_first else None
     run_dir = Path(team.share("run_dir", made))

@@ -5,7 +5,7 @@ loading one never executes a pickle: ``torch.load(path, weights_only=True)``. A 
 shows damage (`accel_rl.training.archive`). It is a dict:
 
 - ``format``: `FORMAT`.
-- ``counts``: steps, frames, updates, episodes, training_seconds.
+- ``counts``: `COUNTS`.
 - ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
 - ``algorithm``: what it has besides, such as PPO's shuffling.
 - ``num_learners``: of the run; ``parts``: by rank, after how many steps the others saved what is
@@ -22,19 +22,32 @@ shows damage (`accel_rl.training.archive`). It is a dict:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from contextlib import suppress
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from accel_rl.parallel import FlatParameters
-from accel_rl.training.archive import DamagedError, archive_digest, read_archive, write_archive
+import torch
+from torch import Tensor
+
+from accel_rl.parallel import FlatParameters, TeamError
+from accel_rl.training.archive import (
+    DamagedError,
+    archive_digest,
+    leaves,
+    read_archive,
+    write_archive,
+)
 from accel_rl.training.files import write_whole
 
 FORMAT = 4
 """raised when what a checkpoint holds changes"""
 LAST_READERS = {3: "a32f15f"}
 """by format, the last commit that reads checkpoints of it"""
+COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
+_NAME = re.compile(r"steps_[0-9]{12,}\.pt")
 PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 """what each learner has of its own"""
 
@@ -42,6 +55,11 @@ PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
     """Where the checkpoint after ``steps`` steps lies; names sort by steps."""
     return run_dir / "checkpoints" / f"steps_{steps:012d}.pt"
+
+
+def checkpoint_steps(path: Path) -> int:
+    """After how many steps a checkpoint was saved, by its name."""
+    return int(path.stem.removeprefix("steps_"))
 
 
 def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
@@ -76,8 +94,8 @@ def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParame
         OSError: it could not be written; what was there before is untouched.
     """
     path, before = best_path(run_dir), -math.inf
-    with suppress(OSError, ValueError):
-        before = load_checkpoint(path, ["score"]).get("score", before)
+    with suppress(OSError, TypeError, ValueError):
+        before = float(load_checkpoint(path, ["score"]).get("score", before))
     if score > before and bool(parameters.parameter.isfinite().all()):
         policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
         _write(path, {"counts": {"steps": steps}, "score": score, **policy})
@@ -112,8 +130,8 @@ def _delete_old_parts(run_dir: Path) -> None:
     named = _named_parts(run_dir) if parts else None
     if named is None:
         return
-    steps = list_checkpoints(run_dir)[0].stem.removeprefix("steps_")
-    oldest = min((part.name for part in named), default=f"part_{steps}")
+    steps = checkpoint_steps(list_checkpoints(run_dir)[0])
+    oldest = min((part.name for part in named), default=f"part_{steps:012d}")
     for part in parts:
         if part.name < oldest:
             part.unlink(missing_ok=True)
@@ -166,8 +184,19 @@ def checkpoint_digest(path: Path) -> bytes:
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("steps_*.pt"))
+    """The checkpoints of a run, oldest first.
+
+    Raises:
+        ValueError: their folder cannot be read.
+    """
+    folder = run_dir / "checkpoints"
+    try:
+        names = os.listdir(folder)  # Path.glob takes a folder that it may not read for an empty one
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder):
+            return []
+        raise ValueError(f"{folder} cannot be read: {error.strerror}") from error
+    return sorted(folder / name for name in names if _NAME.fullmatch(name))
 
 
 def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -193,18 +222,60 @@ def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[st
     if type(found) is not int:
         raise DamagedError(f"{path} is not a checkpoint of accel_rl")
     if found != FORMAT:
+        reader = LAST_READERS.get(found)
+        last = f", or commit {reader}, the last that reads it" if reader else ""
         raise ValueError(
             f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
-            f"reads {FORMAT}); use the version that the run's train.log names{_last_reader(found)}"
+            f"reads {FORMAT}); use the version that the run's train.log names{last}"
         )
     if digest is None:
         raise DamagedError(f"{path} is damaged: its end is missing")
     return {**state, "digest": digest}
 
 
-def _last_reader(found: int) -> str:
-    return (
-        f", or commit {LAST_READERS[found]}, the last that reads it"
-        if found in LAST_READERS
-        else ""
-    )
+def check_learned(path: Path, state: Mapping[str, Any]) -> None:
+    """Check the entries ``counts`` and ``learner`` of what `load_checkpoint` returned.
+
+    Raises:
+        DamagedError: the number of steps or the parameters are missing, or a number is NaN.
+    """
+    counts, learner = state.get("counts"), state.get("learner")
+    steps = counts.get("steps") if isinstance(counts, dict) else None
+    if type(steps) is not int or steps < 0:
+        raise DamagedError(f"{path} is damaged: it does not say after how many steps it was saved")
+    parameters = learner.get("parameters") if isinstance(learner, dict) else None
+    values = parameters.values() if isinstance(parameters, dict) else ()
+    if not values or not all(map(_is_parameter, values)):
+        raise DamagedError(f"{path} is damaged: it holds no parameters of a network")
+    if any(_has_nan(value) for value in leaves(learner)):
+        raise DamagedError(f"{path} is damaged: a number of the learner is NaN")
+
+
+def _is_parameter(value: object) -> bool:
+    """Whether it is a tensor as `FlatParameters.to_named` makes them."""
+    return isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+
+
+def _has_nan(value: object) -> bool:
+    return bool(torch.isnan(value).any()) if isinstance(value, Tensor) else value != value
+
+
+@contextmanager
+def taking_from(path: Path) -> Iterator[None]:
+    """An error within is one of what the checkpoint at ``path`` holds.
+
+    Raises:
+        DamagedError: there was an error that no message was written for.
+        ValueError: there was another error; the message names ``path``.
+    """
+    try:
+        yield
+    except (DamagedError, OSError, TeamError, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:  # a value of any type may stand in the place of any other
+        reason = str(error).partition("\n")[0]
+        raise DamagedError(
+            f"{path} is damaged: what it holds cannot be used ({type(error).__name__}: {reason})"
+        ) from error

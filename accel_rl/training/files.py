@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from accel_rl.training.reading import read_text
+
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
 
 
@@ -127,5 +129,5 @@ def whole_lines(path: Path) -> list[str]:
 
     A disk that was full, or a writer that is just at work, leaves a last one without.
     """
-    text = path.read_text()
+    text = read_text(path)
     return text[: text.rfind("\n") + 1].splitlines()

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import itertools
+import logging
 import math
 import time
 from collections import deque
@@ -29,6 +30,8 @@ MOST_CURVE_ROWS = 2_000
 """rows that a learning curve is drawn through, which is about one for each column of pixels"""
 
 Row = Mapping[str, float]
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class LearnerMetrics:
@@ -177,8 +180,10 @@ class CsvTable:
             columns = tuple(dict.fromkeys((*row, *self._earlier)))
             if self._earlier:
                 self._rewrite(columns)
-            else:
-                writer.writerow(columns)
+        if not _has_text(self._path):
+            if self._columns or self._earlier:
+                _LOGGER.warning("%s was deleted; it goes on with a header", self._path)
+            writer.writerow(columns)
         assert set(row) <= set(columns), "each row has the columns of the first"
         writer.writerow(_texts(row, columns))
         append_whole(self._path, text.getvalue().encode())
@@ -188,9 +193,8 @@ class CsvTable:
         """Keep the rows up to ``steps``, with ``columns``, or their own if there are none given."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        self._earlier = ()
         for row in _read_rows(self._path, steps):
-            if not self._earlier:
+            if not text.tell():
                 self._earlier = columns or tuple(row)
                 writer.writerow(self._earlier)
             writer.writerow(_texts(row, self._earlier))
@@ -201,20 +205,26 @@ def _texts(row: Row, columns: Sequence[str]) -> list[str]:
     return [f"{row.get(name, np.nan):.10g}" for name in columns]
 
 
+def _has_text(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _read_rows(path: Path, steps: float) -> Iterator[dict[str, float]]:
     """Rows of a `CsvTable` up to ``steps``; none where there is no file."""
-    if not path.exists():
-        return
-    with naming(path):
-        lines = whole_lines(path)
-    for texts in csv.DictReader(lines):
-        try:
+    try:
+        for texts in csv.DictReader(whole_lines(path)):
             row = {name: float(text) for name, text in texts.items()}
-            is_kept = row["steps"] <= steps
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
-        if is_kept:
-            yield row
+            if row["steps"] <= steps:
+                yield row
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; move it away") from error
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
 
 
 class CurveRows:
@@ -351,10 +361,13 @@ def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
     """
     try:
         rows = list(csv.DictReader(whole_lines(path)))
-        for name in needed if rows else ():
-            rows[0][name]
+        lacking = [name for name in needed if rows and name not in rows[0]]
+        if lacking:
+            raise ValueError(f"there is no column {lacking[0]} in its first line")
         return [{name: float(text) for name, text in row.items()} for row in rows]
     except FileNotFoundError:
         return []
-    except (KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ALONE, Ranks
+from accel_rl.samplers import SamplerState
 from accel_rl.samplers.states import decode_state
-from accel_rl.training.checkpoint import PART, list_checkpoints, load_checkpoint, part_path
+from accel_rl.training.archive import DamagedError
+from accel_rl.training.checkpoint import (
+    COUNTS,
+    PART,
+    check_learned,
+    list_checkpoints,
+    load_checkpoint,
+    part_path,
+    taking_from,
+)
 from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.metrics import LearnerMetrics, Scores
 from accel_rl.training.option_kinds import options_of
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.saved_run import find_checkpoint, read_config
@@ -37,13 +51,10 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     run_dir = Path(config.resume)
     _refuse_changes(read_config(run_dir), config)
     path = find_checkpoint(run_dir)
-    has_others = len(list_checkpoints(run_dir)) > 1
-    saved = _load(
-        path,
-        "delete it, and the run goes on from the one before"
-        if has_others
-        else "there is no other, so begin a new run",
-    )
+    try:
+        saved = _load_whole(path)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; {way_out(path)}") from error
     steps = int(saved["counts"]["steps"])
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
@@ -63,19 +74,85 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
-    part = _load(own_part, "delete it, and environments start new episodes")
-    return {**saved, **{name: part.get(name) for name in PART}}
-
-
-def _load(path: Path, if_broken: str) -> dict[str, Any]:
     try:
-        return load_checkpoint(path)
+        part = load_checkpoint(own_part)
+        with taking_from(own_part):
+            _decode_sampler(part)
+    except OSError as error:
+        raise ValueError(f"{own_part} cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        text = f"{error}; delete it, and environments start new episodes"
+        raise DamagedError(text) from error
+    # With the digest that vouches for the simulators' state, see `checkpoint_digest`.
+    return {**saved, **{name: part.get(name) for name in (*PART, "digest")}}
+
+
+def way_out(damaged: Path) -> str:
+    """What to do about a damaged checkpoint, so that its run can go on."""
+    more = []
+    for path in reversed(list_checkpoints(damaged.parent.parent)):
+        if path == damaged:
+            continue
+        try:
+            _load_whole(path)
+        except ValueError:
+            more.append(str(path))
+            continue
+        also = f" and {', '.join(more)}, which cannot be read either" if more else ""
+        return f"delete it{also}, and the run goes on from {path.name}"
+    return f"there is no other{' that can be read' if more else ''}, so begin a new run"
+
+
+def _load_whole(path: Path) -> dict[str, Any]:
+    """A checkpoint that a run can go on from, and its ``path``.
+
+    Raises:
+        DamagedError: it is damaged, or an entry is missing or of another kind.
+        ValueError: it cannot be read.
+    """
+    try:
+        saved = load_checkpoint(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        if "damaged" not in str(error):
-            raise
-        raise ValueError(f"{error}; {if_broken}") from error
+    check_learned(path, saved)
+    with taking_from(path):
+        _try_out(saved)
+    return {**saved, "path": path}
+
+
+def _try_out(saved: Mapping[str, Any]) -> None:
+    """Raises one of many errors if an entry that is used later is missing or of another kind."""
+    counts = saved["counts"]
+    if not math.isfinite(sum(float(counts[name]) for name in COUNTS)):
+        raise TypeError("counts are not finite")
+    scores, metrics = Scores(), LearnerMetrics()
+    scores.set_state(saved["recorder"]["scores"])
+    scores.summary()
+    metrics.set_state(saved["recorder"]["learner_metrics"], torch.device("cpu"))
+    metrics.take()
+    torch.Generator().set_state(saved["torch_rng"])
+    evaluator = saved["evaluator"] or {"steps": 0, "number": 0}
+    parts = saved["parts"] or {}
+    numbers = [
+        saved["num_learners"],
+        evaluator["steps"],
+        evaluator["number"],
+        *parts,
+        *parts.values(),
+    ]
+    if not all(type(number) is int for number in numbers):
+        raise TypeError("num_learners, evaluator or parts are no integers")
+    dict(saved["algorithm"])
+    _decode_sampler(saved)
+
+
+def _decode_sampler(saved: Mapping[str, Any]) -> None:
+    if saved["sampler"] is None:
+        return
+    try:
+        SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
+    except ValueError as error:  # its advice is for programmers
+        raise TypeError("the state of the simulators") from error
 
 
 def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:

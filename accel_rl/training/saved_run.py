@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +23,18 @@ from accel_rl.presets import PRESETS
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
 from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.archive import DamagedError
 from accel_rl.training.checkpoint import (
     best_path,
+    check_learned,
     checkpoint_path,
+    checkpoint_steps,
     list_checkpoints,
     load_checkpoint,
+    taking_from,
 )
 from accel_rl.training.devices import pick_device
+from accel_rl.training.reading import read_text
 from accel_rl.training.torch_state import own_torch_state
 
 
@@ -180,7 +188,7 @@ def read_config(run_dir: str | Path) -> TrainConfig:
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
     try:
-        tree = OmegaConf.load(path)
+        tree = OmegaConf.load(io.StringIO(read_text(path)))
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
@@ -208,11 +216,12 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
     """A checkpoint of the run in ``run_dir``: after how many steps, the ``"best"`` or the last.
 
     Raises:
-        ValueError: there is none; the message lists those that there are.
+        ValueError: there is none, and the message lists those that there are; or their folder
+            cannot be read.
     """
     if which == "best":
         best = best_path(run_dir)
-        if not best.exists():
+        if not os.path.lexists(best):
             raise ValueError(
                 f"checkpoint=best: {run_dir} keeps none; a run keeps that of its best evaluation "
                 "where evaluation_interval asks for evaluations and one has finished a game"
@@ -230,7 +239,7 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
         return there[-1]
     path = checkpoint_path(run_dir, which)
     if path not in there:
-        known = ", ".join(each.stem.removeprefix("steps_").lstrip("0") or "0" for each in there)
+        known = ", ".join(str(checkpoint_steps(each)) for each in there)
         raise ValueError(f"{run_dir} has no checkpoint of step {which}; there are {known}")
     return path
 
@@ -252,17 +261,36 @@ def load_agent(
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     try:
-        state = load_checkpoint(checkpoint, ["counts", "learner"])
+        state = _load_learned(checkpoint)
     except OSError as error:
         raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        raise DamagedError(f"{error}; {_name_another(checkpoint)}") from error
     with own_torch_state():
         agent = agent_of(config, spec, device, evaluates=True)
     flat = FlatParameters(agent.model)
-    try:
+    with taking_from(checkpoint):
         flat.from_named_(flat.parameter, state["learner"]["parameters"])
-    except ValueError as error:
-        raise ValueError(f"{checkpoint}: {error}") from error
     return agent.greedy() if greedy else agent, state["counts"]["steps"]
+
+
+def _load_learned(checkpoint: Path) -> dict[str, Any]:
+    """What a policy needs of a checkpoint. A replay in it is not read."""
+    state = load_checkpoint(checkpoint, ["counts", "learner"])
+    check_learned(checkpoint, state)
+    return state
+
+
+def _name_another(damaged: Path) -> str:
+    """What to do about a damaged checkpoint: which other one of the run can be loaded."""
+    run_dir = damaged.parent.parent
+    for path in [*reversed(list_checkpoints(run_dir)), best_path(run_dir)]:
+        if path != damaged:
+            with suppress(OSError, ValueError):
+                _load_learned(path)
+                which = "best" if path == best_path(run_dir) else checkpoint_steps(path)
+                return f"give checkpoint={which}, which is whole"
+    return "the run has no other checkpoint that can be read, so train it again"
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from accel_rl.training.progress import LINE_SECONDS, PANEL_SECONDS, clock, count
+from accel_rl.training.reading import open_regular
 from accel_rl.training.sweep.queue import Job
 from accel_rl.training.tables import make_table
 
@@ -35,19 +36,19 @@ class Standing:
 def read_standing(run_dir: Path) -> Standing:
     """How the run in ``run_dir`` stands, from the end of its metrics: they may be long."""
     try:
-        with (run_dir / "metrics.csv").open("rb") as file:
+        with open_regular(run_dir / "metrics.csv") as file:
             header = file.readline().decode()
             start = file.tell()
             file.seek(max(start, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().decode().splitlines(keepends=True)
-    except OSError:
+        whole = [line for line in lines if line.endswith("\n")]
+        read = list(csv.reader(io.StringIO("".join([header, *whole[-1:]]))))
+        if len(read) != 2 or len(read[0]) != len(read[1]):  # it is just being written
+            return Standing()
+        row = dict(zip(read[0], map(float, read[1]), strict=True))
+        return Standing(row["steps"], row["steps_per_second"], row["episode_return_raw_mean"])
+    except (OSError, KeyError, ValueError, csv.Error):  # the run itself or the report says so
         return Standing()
-    whole = [line for line in lines if line.endswith("\n")]
-    read = list(csv.reader(io.StringIO("".join([header, *whole[-1:]]))))
-    if len(read) != 2 or len(read[0]) != len(read[1]):  # it is just being written
-        return Standing()
-    row = dict(zip(read[0], map(float, read[1]), strict=True))
-    return Standing(row["steps"], row["steps_per_second"], row["episode_return_raw_mean"])
 
 
 class SweepDisplay:

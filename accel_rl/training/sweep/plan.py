@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -334,17 +333,12 @@ def find_checkpoints(run_dir: Path) -> list[Path]:
     Raises:
         ValueError: nobody can tell, because their directory cannot be read.
     """
-    folder = run_dir / "checkpoints"
     try:
-        os.listdir(folder)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder):
-            return []
+        return list_checkpoints(run_dir)
+    except ValueError as error:
         raise ValueError(
-            f"{folder} cannot be read: {error.strerror}; mend that, or move {run_dir} away, and "
-            "the run begins again"
+            f"{error}; mend that, or move {run_dir} away, and the run begins again"
         ) from error
-    return list_checkpoints(run_dir)
 
 
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:

@@ -1,0 +1,282 @@
+"""Damaged and wrong checkpoints: each is one message with the next good checkpoint in it."""
+
+import os
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from saved_runs import rewrite, trained
+
+from accel_rl.__main__ import main
+from accel_rl.training.checkpoint import best_path, list_checkpoints, load_checkpoint
+from accel_rl.training.saved_run import find_checkpoint, load_policy, read_config
+
+NAN = float("nan")
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = ("checkpoint_interval=20", "evaluation_interval=20", "evaluation_steps=20")
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    return trained(run_dir, "env=catch", "algo=a2c", "horizon=5", "evaluation_envs=2", *options)
+
+
+@pytest.fixture
+def run_dir(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def cut(size: float) -> Damage:
+    """To a number of bytes, or to a share of them, or, negative, by a number."""
+
+    def damage(path: Path) -> None:
+        data = path.read_bytes()
+        path.write_bytes(data[: int(size * len(data)) if 0 < size < 1 else int(size)])
+
+    return damage
+
+
+def invert(seed: int) -> Damage:
+    """200 bytes anywhere: more than there are between the data of two tensors."""
+
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        start = random.Random(seed).randrange(len(data) - 200)
+        data[start : start + 200] = bytes(255 - each for each in data[start : start + 200])
+        path.write_bytes(data)
+
+    return damage
+
+
+def put(*keys: Any, value: Any = None) -> Damage:
+    """``value``, or what it makes of what there is, in the place of ``state[key][key]...``."""
+
+    def damage(path: Path) -> None:
+        state = load_checkpoint(path)
+        table = state
+        for key in keys[:-1]:
+            table = table[first(table) if key is FIRST else key]
+        key = first(table) if keys[-1] is FIRST else keys[-1]
+        table[key] = value(table[key]) if callable(value) else value
+        rewrite(path, state)
+
+    return damage
+
+
+def drop(*keys: str) -> Damage:
+    def damage(path: Path) -> None:
+        state = load_checkpoint(path)
+        table = state
+        for key in keys[:-1]:
+            table = table[key]
+        del table[keys[-1]]
+        rewrite(path, state)
+
+    return damage
+
+
+class FIRST:
+    """The first key of a table."""
+
+
+def first(table: dict[str, Any]) -> str:
+    return next(iter(table))
+
+
+def quantized(tensor: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # deprecated
+        return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+
+
+PARAMETER = ("learner", "parameters", FIRST)
+FILES: dict[str, Damage] = {
+    **{f"cut to {size}": cut(size) for size in (0, 1, 4, 21, 22, 79, 80, 81, 500, 4_000, 20_000)},
+    **{f"cut to {size:%}": cut(size) for size in (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 0.999)},
+    **{f"cut by {-size}": cut(size) for size in (-1, -8, -16, -79, -80, -81, -90, -500)},
+    **{f"inverted {seed}": invert(seed) for seed in range(25)},
+    "no archive": lambda path: path.write_bytes(b"not a checkpoint" * 100) and None,
+    "a folder": lambda path: (path.unlink(), path.mkdir())[1],
+    "a FIFO": lambda path: (path.unlink(), os.mkfifo(path))[1],
+    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero"))[1],
+    "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere"))[1],
+    "a list": lambda path: torch.save([1, 2], path),
+    "a tensor": lambda path: torch.save(torch.ones(3), path),
+    "code": lambda path: torch.save({"format": 4, "run": os.system}, path),
+}
+ALL: dict[str, Damage] = {  # wrong for all tools
+    "sparse": put(*PARAMETER, value=lambda x: x.to_sparse()),
+    "meta": put(*PARAMETER, value=lambda x: x.to("meta")),
+    "quantized": put(*PARAMETER, value=quantized),
+    "complex": put(*PARAMETER, value=lambda x: x.to(torch.complex64)),
+    "bool": put(*PARAMETER, value=lambda x: x > 0),
+    "integers": put(*PARAMETER, value=lambda x: x.to(torch.int64)),
+    "nan": put(*PARAMETER, value=lambda x: x * NAN),
+    "parameter is None": put(*PARAMETER),
+    "parameter is a list": put(*PARAMETER, value=lambda x: x.tolist()),
+    "subclass": put(*PARAMETER, value=torch.nn.Parameter),
+    "no learner": drop("learner"),
+    "learner is a list": put("learner", value=lambda x: [x]),
+    "learner is None": put("learner"),
+    "no parameters": drop("learner", "parameters"),
+    "parameters are a list": put("learner", "parameters", value=lambda x: list(x.values())),
+    "parameters are empty": put("learner", "parameters", value={}),
+    "no counts": drop("counts"),
+    "counts are a number": put("counts", value=3),
+    "counts are a list": put("counts", value=[1, 2]),
+    "no steps": drop("counts", "steps"),
+    "steps are text": put("counts", "steps", value="many"),
+    "steps are a tensor": put("counts", "steps", value=torch.tensor(40)),
+    "steps are NaN": put("counts", "steps", value=NAN),
+    "no format": drop("format"),
+    "format is text": put("format", value="4"),
+    "format is a tensor": put("format", value=torch.tensor([4, 4])),
+    "format is None": put("format"),
+}
+RESUMED: dict[str, Damage] = {  # wrong for a run that goes on
+    **{f"no {name}": drop(name) for name in ("recorder", "algorithm", "torch_rng", "sampler")},
+    **{f"{name} is 3": put(name, value=3) for name in ("recorder", "algorithm", "torch_rng")},
+    **{f"no {name}": drop(name) for name in ("num_learners", "parts", "evaluator")},
+    "sampler is text": put("sampler", value="running"),
+    "sampler is no state": put("sampler", value=torch.arange(100, dtype=torch.uint8)),
+    "sampler is of objects": put("sampler", value=torch.zeros(0, dtype=torch.uint8)),
+    "short torch_rng": put("torch_rng", value=lambda x: x[:10].clone()),
+    "torch_rng of floats": put("torch_rng", value=lambda x: x.float()),
+    "no scores": drop("recorder", "scores"),
+    "scores are a list": put("recorder", "scores", value=[]),
+    "episodes are numbers": put("recorder", "scores", "last", value=[1, 2]),
+    "metrics are None": put("recorder", "learner_metrics"),
+    "seconds are NaN": put("counts", "training_seconds", value=NAN),
+    "updates are None": put("counts", "updates"),
+    "evaluator is a list": put("evaluator", value=[1]),
+    "evaluator of text": put("evaluator", value={"steps": "1", "number": 2}),
+    "parts of text": put("parts", value={"a": "b"}),
+    "optimizer is 3": put("learner", "mean_square", value=3),
+    "optimizer is a list": put("learner", "mean_square", value=lambda x: list(x.values())),
+    "optimizer is NaN": put("learner", "mean_square", FIRST, value=lambda x: x * NAN),
+    "optimizer counts text": put("learner", "counts", value="many"),
+}
+TOOLS = ("evaluate", "play", "load_policy", "resume")
+
+
+def tell(tool: str, run_dir: Path, capsys: Any) -> str:
+    """The message with which ``tool`` refuses the run."""
+    if tool == "load_policy":
+        with pytest.raises(ValueError, match="checkpoints") as caught:
+            load_policy(run_dir)
+        text = str(caught.value)
+    else:
+        arguments = {
+            "evaluate": ["evaluate", str(run_dir), "serial=true", "num_envs=2", "num_steps=20"],
+            "play": ["play", str(run_dir), "max_steps=20", "out=" + str(run_dir / "game.gif")],
+            "resume": [f"resume={run_dir}", "total_steps=80"],
+        }
+        capsys.readouterr()
+        assert main(arguments[tool]) == 1
+        text = capsys.readouterr().err
+        assert text.startswith("error: ")
+    assert text.count("\n") <= 1
+    assert "Traceback" not in text and "pickle" not in text
+    return text
+
+
+def assert_told(what: str, tool: str, run_dir: Path, capsys: Any) -> None:
+    before, last = list_checkpoints(run_dir)
+    (FILES | ALL | RESUMED)[what](last)
+    text = tell(tool, run_dir, capsys)
+    assert str(last) in text
+    if "cannot be read" not in text:
+        assert "damaged" in text or "not a checkpoint" in text
+        assert ("delete it" if tool == "resume" else "checkpoint=20") in text
+        if tool == "resume":
+            assert before.name in text
+
+
+CASES = [(what, tool) for what in FILES | ALL for tool in TOOLS]
+CASES += [(what, "resume") for what in RESUMED]
+
+
+def test_table_has_100_damages() -> None:
+    assert len(FILES | ALL | RESUMED) >= 100
+
+
+@pytest.mark.parametrize(("what", "tool"), CASES[::9])
+def test_some_damages_are_told(what: str, tool: str, run_dir, capsys) -> None:
+    assert_told(what, tool, run_dir, capsys)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(("what", "tool"), CASES)
+def test_each_damage_is_told(what: str, tool: str, run_dir, capsys) -> None:
+    assert_told(what, tool, run_dir, capsys)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_next_good_checkpoint_is_named_and_of_use(tool: str, run_dir, capsys) -> None:
+    """Behind others that are damaged, too."""
+    first, last = list_checkpoints(run_dir)
+    middle = last.with_name("steps_000000000030.pt")
+    shutil.copy(last, middle)
+    for path in (middle, last):
+        cut(0.5)(path)
+    text = tell(tool, run_dir, capsys)
+    if tool == "resume":
+        assert f"delete it and {middle}" in text and first.name in text
+        middle.unlink()
+        last.unlink()
+        assert main([f"resume={run_dir}", "total_steps=60"]) == 0
+    else:
+        assert "give checkpoint=20" in text
+        load_policy(run_dir, 20)
+
+
+def test_best_is_named_if_it_is_the_only_good_one_and_damage_of_it_is_told(run_dir) -> None:
+    first, last = list_checkpoints(run_dir)
+    cut(0.5)(last)
+    first.unlink()
+    with pytest.raises(ValueError, match="give checkpoint=best"):
+        load_policy(run_dir)
+    invert(3)(best_path(run_dir))
+    with pytest.raises(ValueError, match=r"best\.pt .*no other checkpoint that can be read"):
+        load_policy(run_dir, "best")
+
+
+def test_run_without_a_good_checkpoint_says_so(run_dir, capsys) -> None:
+    for path in list_checkpoints(run_dir):
+        cut(100)(path)
+    assert "no other that can be read, so begin a new run" in tell("resume", run_dir, capsys)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_folder_of_checkpoints_that_cannot_be_read_is_an_error_by_name(
+    tool: str, run_dir, capsys, monkeypatch
+) -> None:
+    folder = run_dir / "checkpoints"
+    listdir = os.listdir
+
+    def refuse(path: Any = ".") -> list[str]:
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr("os.listdir", refuse)  # the tests may run as root, who reads anything
+    assert f"{folder} cannot be read: Permission denied" in tell(tool, run_dir, capsys)
+
+
+def test_folder_of_checkpoints_that_is_a_file_is_an_error_by_name(run_dir) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").write_text("")
+    with pytest.raises(ValueError, match=r"checkpoints cannot be read: Not a directory"):
+        find_checkpoint(run_dir)
+
+
+def test_config_that_is_a_fifo_is_refused_at_once(run_dir) -> None:
+    (run_dir / "config.yaml").unlink()
+    os.mkfifo(run_dir / "config.yaml")
+    with pytest.raises(ValueError, match=r"config\.yaml cannot be read: .*not a regular file"):
+        read_config(run_dir)

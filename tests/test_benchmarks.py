@@ -274,3 +274,25 @@ def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
     (row,) = json.loads(Path(f"{out}.json").read_text())["rows"]
     assert row["updates_per_second"] > 0 and 0 < row["shares"]["learning"] < 1
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.learning
+def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
+    done = run("vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "rules.md").read_text()
+    assert "accel_rl VectorEnv, SAME_STEP" in text and "| final observations |" in text
+    assert "accel_rl VectorEnv" not in text.split("- ", 1)[-1]
+
+
+@pytest.mark.learning
+def test_worker_parts_tiny_adds_up(tmp_path: Path) -> None:
+    sizes = ("starts=1", "seconds=0.1", "pages=[normal]", "affinity=[auto]")
+    done = run("worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "parts.json").read_text())["rows"]
+    assert [row["process"] for row in rows] == ["worker", "loop"]
+    for row in rows:
+        us = {part: spread["median"] for part, spread in row["us"].items()}
+        assert all(value > 0 for value in us.values())
+        assert sum(us.values()) - us["step"] < 1.1 * us["step"]

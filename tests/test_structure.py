@@ -20,7 +20,7 @@ LINKS = ("algos", "samplers")
 LAYERS = (
     ("launch", "benchmarks", "examples"),
     ("__main__", "config", "preset_notes", "presets", "training"),
-    ("algos", "parallel", "samplers"),
+    ("algos", "parallel", "samplers", "vector"),
     ("agents", "envs", "models"),
     (
         "capture",

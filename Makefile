@@ -2,6 +2,7 @@
 #   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
 #   make test             passes the tests
 #   make test-learning    learning on three seeds and other slow tests, minutes long
+#   make test-processors  the tests that compare computed numbers, as other processors would compute them
 #   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
@@ -32,7 +33,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning test-gpu check docs pins format clean
+.PHONY: help train test test-learning test-processors test-gpu check docs pins format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
@@ -43,6 +44,17 @@ test: .venv/.ready-to-test
 
 test-learning: .venv/.ready-to-test
 	$(PYTEST) -m learning
+
+# Vector instructions and threads decide how products and sums are rounded.
+test-processors: .venv/.ready-to-test
+	@for setting in \
+	    "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE" \
+	    "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2" \
+	    "ONEDNN_MAX_CPU_ISA=SSE41" \
+	    "OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"; do \
+	    echo "with $$setting"; \
+	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -l mark.numeric tests/*.py) || exit 1; \
+	done
 
 # What is captured, which CUDA alone can do, needs a real one.
 test-gpu: .venv/.ready-to-test

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accel_rl.agents import RecurrentAgent, RolloutTensors
+from accel_rl.agents import EpsilonGreedyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
@@ -61,25 +61,33 @@ def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
 
 
 class Run:
-    """A learner with its agent, on ``device``; ``model``: the network's name."""
+    """A learner with its agent, on ``device``; ``model``: the network's name, in ``dtype``."""
 
     def __init__(
-        self, name: str, capture: Capture, device: torch.device, model: str = "a3c"
+        self,
+        name: str,
+        capture: Capture,
+        device: torch.device,
+        model: str = "a3c",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         config = CONFIGS[name]()
         torch.manual_seed(0)
         lstm = name.endswith("lstm")
         self.agent = make_agent(config, model, IMAGES, device, lstm=lstm, capture=capture)
-        flat = FlatParameters(self.agent.model)
+        flat = FlatParameters(self.agent.model.to(dtype))
         self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
         self.learner = make_learner(config, self.agent, self.exchange, IMAGES, B, T, seed=0)
-        self.device = device
+        self.device, self.dtype = device, dtype
+        if isinstance(self.agent, EpsilonGreedyAgent) and self.agent.support is not None:
+            self.agent.support = self.agent.support.to(dtype)
         if isinstance(self.agent, RecurrentAgent):
             shape = T + 1, B, self.agent.model.state_size
             states = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-            self.states = states.to(device)
+            self.states = states.to(device, dtype)
 
     def update(self, batch: RolloutTensors, progress: float) -> dict[str, Tensor]:
+        batch = batch._replace(reward=batch.reward.to(self.dtype))
         return self.learner.update(self._with_state(batch), progress)
 
     def act(self, batch: RolloutTensors, seed: int) -> Tensor:

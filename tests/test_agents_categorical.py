@@ -7,6 +7,8 @@ import torch
 from accel_rl.agents import CategoricalAgent, sample_categorical
 from accel_rl.models import make_model
 
+pytestmark = pytest.mark.numeric
+
 
 def test_sample_on_known_distribution_gives_known_actions() -> None:
     # p = (0.25, 0.5, 0.25), cumulative 0.25, 0.75, 1

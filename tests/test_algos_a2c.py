@@ -13,6 +13,8 @@ from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 
+pytestmark = pytest.mark.numeric
+
 T, B, NUM_ACTIONS = 5, 4, 3
 
 

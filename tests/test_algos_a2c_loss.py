@@ -9,6 +9,8 @@ import torch
 from accel_rl.algos.a2c import a2c_loss
 from accel_rl.models import PolicyValue
 
+pytestmark = pytest.mark.numeric
+
 
 def random_case(num_actions: int = 4, num_samples: int = 30) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(0)

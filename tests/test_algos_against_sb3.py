@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.logger import Logger
@@ -21,6 +22,8 @@ from accel_rl.models import make_model
 from accel_rl.models.image import ImageNetwork
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.presets import a2c_baselines, ppo_baselines
+
+pytestmark = pytest.mark.numeric
 
 T, B, NUM_ACTIONS = 5, 4, 4
 SHAPE = (4, 84, 84)

@@ -291,6 +291,7 @@ def dueling_model() -> Any:
     return make_q_model("dqn", shape, np.dtype(np.uint8), 3, num_atoms=5, is_dueling=True)
 
 
+@pytest.mark.numeric
 def test_dueling_output_is_value_plus_advantage_less_its_mean_over_actions() -> None:
     model = dueling_model()
     image = torch.randint(0, 256, (2, 4, 104, 80), dtype=torch.uint8)
@@ -307,6 +308,7 @@ def test_dueling_output_is_value_plus_advantage_less_its_mean_over_actions() -> 
                 assert found[n, a, k].item() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.numeric
 def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) -> None:
     image = torch.randint(0, 256, (2, 4, 104, 80), dtype=torch.uint8)
     gradients = []

@@ -12,6 +12,8 @@ from accel_rl.algos.ga3c import ga3c_loss, importance_ratios
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
 @pytest.mark.parametrize("scale", [1.0, 1 / 30], ids=["sum", "mean"])

@@ -16,6 +16,8 @@ from accel_rl.algos.measurements import Half, Measurements
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 
+pytestmark = pytest.mark.numeric
+
 T, B = 4, 6
 ONE = torch.ones(())
 ENV = EnvSpec(

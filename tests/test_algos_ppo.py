@@ -14,6 +14,8 @@ from accel_rl.algos.ppo import Minibatch, PPOLoss, ppo_loss
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.parallel import FlatParameters, Local
 
+pytestmark = pytest.mark.numeric
+
 T, B, NUM_ACTIONS = 6, 4, 3
 
 

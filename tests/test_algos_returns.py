@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from accel_rl.algos import discounted_returns, fold_truncation, generalized_advantages
 
+pytestmark = pytest.mark.numeric
+
 GAMMA = 0.9
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

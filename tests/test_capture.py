@@ -38,12 +38,27 @@ def assert_compiled_once(num_regions: int) -> None:
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.numeric] * name.startswith(("ppo", "a2c-bfloat16")))
+        for name in CONFIGS
+    ],
+)
 def test_captured_learner_equals_the_eager_one_in_one_graph_for_each_region(name: str) -> None:
-    """The loss, the rule and acting; while learning rate, clip range and bias correction change."""
-    captured, eager = Run(name, Capture(CPU, "eager"), CPU), Run(name, EAGER, CPU)
+    """The loss, the rule and acting; while learning rate, clip range and bias correction change.
+
+    In float64, since rounding decides what PPO clips and so grows with each update.
+    """
+    is_short = name == "a2c-bfloat16"
+    dtype = torch.float32 if is_short else torch.float64
+    captured = Run(name, Capture(CPU, "eager"), CPU, dtype=dtype)
+    eager = Run(name, EAGER, CPU, dtype=dtype)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        assert_equal(captured, eager, tolerance=1e-5)
+        if is_short:
+            assert_equal(captured, eager, tolerance=1e-5, num_updates=1)
+        else:
+            assert_equal(captured, eager, tolerance=1e-10)
     assert_compiled_once(num_regions=3)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import PolicyValue, make_model, make_q_model
 from accel_rl.models.image import (
     A3C_NET,
     DQN_NET,
@@ -18,6 +19,8 @@ from accel_rl.models.image import (
     MapLinear,
 )
 from accel_rl.models.initialization import normc_
+
+pytestmark = pytest.mark.numeric
 
 UINT8 = np.dtype(np.uint8)
 SPECS = pytest.mark.parametrize("spec", [A3C_NET, DQN_NET, NATURE_NET], ids=lambda s: s.name)
@@ -87,18 +90,28 @@ def test_images_with_channels_last_in_memory_give_the_same_numbers(spec: ImageSp
 
 @SPECS
 def test_gradients_in_bfloat16_are_those_in_float32_but_for_rounding(spec: ImageSpec) -> None:
+    """The network written out, in bfloat16, is as far from them on the same processor."""
     torch.manual_seed(0)
     model = ImageNetwork(spec, (4, 84, 84), num_actions=3)
     image = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
+
+    def written_out(image: torch.Tensor) -> PolicyValue:
+        x = image / 255
+        for conv in model.convs:
+            x = F.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding).relu()  # type: ignore[arg-type]
+        hidden = model.hidden
+        x = F.linear(x.permute(0, 2, 3, 1).flatten(1), hidden.weight, hidden.bias).relu()
+        return PolicyValue(model.policy(x), model.value(x).squeeze(1))
+
     gradients = []
-    for is_short in (False, True):
+    for network, is_short in ((model, False), (model, True), (written_out, True)):
         with torch.autocast("cpu", torch.bfloat16, enabled=is_short):
-            output = model(image)
+            output = network(image)
         loss = output.value.float().sum() + output.logits.float()[:, 0].sum()
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
-    for full, short in zip(*gradients, strict=True):
+    for full, short, other in zip(*gradients, strict=True):
         assert short.dtype == torch.float32
-        assert (short - full).norm() < 0.03 * full.norm()
+        assert (short - full).norm() <= 2 * (other - full).norm() <= 0.1 * full.norm()
 
 
 @pytest.mark.parametrize(
@@ -149,8 +162,8 @@ def test_initial_parameters_of_nature_are_orthogonal() -> None:
     assert isinstance(model, ImageNetwork)
     layers = [(layer, 2.0) for layer in (*model.convs, model.hidden)]
     for layer, square in (*layers, (model.policy, 1e-4), (model.value, 1.0)):
-        rows = layer.weight.detach().flatten(1)
-        expected = square * torch.eye(len(rows))
+        rows = layer.weight.detach().flatten(1).double()
+        expected = square * torch.eye(len(rows), dtype=torch.float64)
         torch.testing.assert_close(rows @ rows.T, expected, rtol=0, atol=1e-5)
 
 

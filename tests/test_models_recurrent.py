@@ -9,6 +9,8 @@ from torch import Tensor
 from accel_rl.models import Sequences, make_model, make_recurrent_model
 from accel_rl.models.lstm import LSTM
 
+pytestmark = pytest.mark.numeric
+
 T, B, F = 7, 3, 5
 RNG = np.random.default_rng(0)
 SHAPES = ((6,), np.dtype(np.float32), 4)

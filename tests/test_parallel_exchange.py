@@ -8,6 +8,8 @@ from torch import nn
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 from accel_rl.parallel.exchange import clip_gradient_
 
+pytestmark = pytest.mark.numeric
+
 RULE = RMSProp(decay=0.9, eps=1e-6, initial=0.0)
 
 

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
 
+pytestmark = pytest.mark.numeric
+
 
 def make_image_model() -> nn.Module:
     torch.manual_seed(0)

@@ -13,6 +13,8 @@ from torch import nn
 
 from accel_rl.parallel import Adam, FlatParameters, Local, MultiStepAdam, ParameterStore
 
+pytestmark = pytest.mark.numeric
+
 SIZE = 20  # of parameters; in two chunks, of 16 and of 4 and a gap
 LR, BETA1, BETA2, EPS = 0.01, 0.9, 0.99, 1e-5
 RULE = Adam(beta1=BETA1, beta2=BETA2, eps=EPS)

@@ -6,6 +6,8 @@ import torch
 
 from accel_rl.parallel import Adam, RMSProp, adam_, adam_rate, rmsprop_
 
+pytestmark = pytest.mark.numeric
+
 
 def test_rmsprop_first_step_equals_hand_computed() -> None:
     # mean_square = 0.9 * 0 + 0.1 * 0.2^2 = 0.004; root = sqrt(0.004 + 0.005) = 0.0948683

@@ -15,7 +15,6 @@ from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET,
 from accel_rl.models.recall import recall
 from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ActionServer, SerialSampler
-from accel_rl.training import parts
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.parts import Parts, build
 
@@ -31,24 +30,30 @@ def some_loss(output: PolicyValue) -> Tensor:
     return loss
 
 
-def plain(network: ImageNetwork, observation: Tensor) -> tuple[PolicyValue, dict[str, Tensor]]:
-    """The network written out, in float64; its output and its parameters."""
+def plain(
+    network: ImageNetwork, observation: Tensor, acted: list[Tensor]
+) -> tuple[PolicyValue, dict[str, Tensor]]:
+    """The network written out, in float64; its output and its parameters.
+
+    A unit counts where it did in ``acted``: rounding may let it count or not.
+    """
     p = {name: each.detach().double().requires_grad_() for name, each in network.named_parameters()}
     x = observation.double() / 255
     for number, conv in enumerate(network.convs):
         weight, bias = p[f"convs.{number}.weight"], p[f"convs.{number}.bias"]
-        x = F.conv2d(x, weight, bias, conv.stride, conv.padding).clamp(min=0)  # type: ignore[arg-type]
+        x = F.conv2d(x, weight, bias, conv.stride, conv.padding) * (acted[number] > 0)  # type: ignore[arg-type]
     x = x.permute(0, 2, 3, 1).flatten(1)
-    x = (x @ p["hidden.weight"].t() + p["hidden.bias"]).clamp(min=0)
+    x = (x @ p["hidden.weight"].t() + p["hidden.bias"]) * (acted[-1] > 0)
     logits = x @ p["policy.weight"].t() + p["policy.bias"]
     return PolicyValue(logits, (x @ p["value.weight"].t() + p["value.bias"]).squeeze(1)), p
 
 
+@pytest.mark.numeric
 @SPECS
 @pytest.mark.parametrize("convolves_maps", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [(torch.float32, 1e-4), (torch.bfloat16, 0.2)],  # autocast's own are up to 0.13 away
+    [(torch.float32, 1e-5), (torch.bfloat16, 0.05)],
     ids=["float32", "bfloat16"],
 )
 def test_gradient_is_that_of_the_network_written_out(
@@ -69,7 +74,7 @@ def test_gradient_is_that_of_the_network_written_out(
     output = recall(network, observation, [each.clone() for each in acted])
     some_loss(output).backward()  # type: ignore[no-untyped-call]
 
-    expected, parameters = plain(network, observation)
+    expected, parameters = plain(network, observation, acted)
     some_loss(expected).backward()  # type: ignore[no-untyped-call]
     for given, wanted in zip(output, expected, strict=True):
         assert given.dtype == torch.float32
@@ -85,19 +90,7 @@ def build_run(options: list[str]) -> Parts:
     return build(parse_arguments([f"{key}={value}" for key, value in given.items()]))
 
 
-def updates(options: list[str]) -> list[Tensor]:
-    """The flat gradients of four iterations of a run."""
-    built = build_run(options)
-    sampler, server, learner = built.in_turns
-    gradients = []
-    with sampler:
-        for _ in range(4):
-            sampler.collect(server)
-            learner.update(server.finish(), 0.0)
-            gradients.append(built.exchange.parameters.gradient.clone())
-    return gradients
-
-
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     "more",
     [
@@ -108,15 +101,23 @@ def updates(options: list[str]) -> list[Tensor]:
     ],
     ids=" ".join,
 )
-def test_runs_make_the_updates_that_they_make_without(
-    more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = updates(more)
-    monkeypatch.setattr(parts, "_kept_layers", lambda *_: 0)
-    computed = updates(more)
-    for a, b in zip(known, computed, strict=True):
-        assert b.norm() > 0
-        assert (a - b).norm() < 1e-4 * b.norm()
+def test_runs_make_the_updates_that_they_make_without(more: list[str]) -> None:
+    """Each from the same parameters, lest rounding grows; it may still let a unit count or not."""
+    built = build_run(more)
+    sampler, server, learner = built.in_turns
+    flat = built.exchange.parameters
+    with sampler:
+        for _ in range(4):
+            sampler.collect(server)
+            batch = server.finish()
+            assert batch.activations is not None
+            state = copy.deepcopy(built.exchange.state_dict())
+            learner.update(batch, 0.0)
+            known = flat.gradient.clone()
+            built.exchange.load_state_dict(state)
+            learner.update(batch._replace(activations=None), 0.0)
+            assert flat.gradient.norm() > 0
+            assert (known - flat.gradient).norm() < 1e-3 * flat.gradient.norm()
 
 
 def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
@@ -158,6 +159,7 @@ def test_in_bfloat16_acting_is_in_it_with_the_parameters_of_the_last_update(
             learner.update(batch, 0.0)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12", "epochs=1"]])
 def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding(
     algo: list[str],

@@ -70,6 +70,7 @@ def collect(
     return batches
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_state_of_each_step_is_that_of_one_environment_alone(reset_policy: Policy) -> None:
     """From the first step of its episode (or life) on, whatever the rollouts' borders."""
@@ -101,6 +102,7 @@ def test_state_of_each_step_is_that_of_one_environment_alone(reset_policy: Polic
     assert num_begun > 6 * B
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_learner_computes_the_logits_that_acted(reset_policy: Policy) -> None:
     """Whole rollouts at once, or in parts of some rows, also of some columns."""
@@ -183,6 +185,7 @@ def test_server_goes_on_from_a_state_and_keeps_a_rollout_if_asked(keeps: bool) -
                 break
 
 
+@pytest.mark.numeric
 def test_greedy_agent_takes_the_most_probable_action_and_remembers_likewise() -> None:
     agent, generator = make_agent(), torch.Generator().manual_seed(0)
     observation = torch.randint(9, (64, 3), generator=generator)

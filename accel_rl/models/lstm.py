@@ -29,15 +29,16 @@ class LSTM(nn.Module):
         """Outputs ``[T * B, F]`` for ``x`` ``[T * B, F]``, and the state ``[B, 2 F]`` after them.
 
         ``state``: before them, outputs and cells side by side; a constant. ``begins``: ``[T, B]``
-        bool, where it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in
-        float32.
+        bool, where it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in the
+        dtype of the weights, float32.
         """
         pushes = self.input(x).view(*begins.shape, -1)  # of all rows in one product
-        keeps = (~begins).unsqueeze(2).float()
-        is_autocast = pushes.dtype != torch.float32
+        dtype = self.recurrent.weight.dtype
+        keeps = (~begins).unsqueeze(2).to(dtype)
+        is_autocast = pushes.dtype != dtype
         go_through = _Recurrence.apply if torch.is_grad_enabled() else _go_through
         with torch.autocast(x.device.type, enabled=False) if is_autocast else nullcontext():
-            outputs, cell = go_through(pushes.float(), self.recurrent.weight, state, keeps)
+            outputs, cell = go_through(pushes.to(dtype), self.recurrent.weight, state, keeps)
         return outputs.flatten(0, 1), torch.cat((outputs[-1], cell), 1)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from accel_rl import __version__
+from accel_rl.descriptors import open_standard_descriptors
 
 TOOLS = ("evaluate", "play", "plot")
 COMMANDS = (*TOOLS, "sweep")
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: finished. 1: refused or failed, with one message on standard error. 130, 143, 129: stopped by
     Ctrl-C, SIGTERM or SIGHUP, results saved.
     """
+    open_standard_descriptors()  # before anything that stays open
     # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
     # that the simulators need: on a busy machine that made training ten times slower. A spin of a
     # few microseconds still bridges the gaps between one operation and the next.
@@ -34,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
         given = sys.argv[1:] if arguments is None else arguments
         if list(given) == ["--version"]:
-            print(__version__)
-            return 0
+            from accel_rl.training.console import print_text
+
+            return print_text(__version__)
         if given and given[0] in TOOLS:
             from accel_rl.training.tools import run_tool
 

@@ -6,18 +6,25 @@ import importlib
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 FAILURES = (Exception, SystemExit)
 """of code that is not ours: where that calls sys.exit(), a run is to say so, not to end quietly"""
+
+
+class ExitError(RuntimeError):
+    """Code of the user's called ``sys.exit()`` in the middle of a run."""
+
+
 _FOLDERS = frozenset("/\\")
 _OURS = f"{Path(__file__).parent}{os.sep}"
-_LIBRARIES = tuple(
-    {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")}
-)
+_STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""folders of what is installed, also in another environment that this one takes packages from"""
 
 
 def find_function(option: str, path: str) -> Callable[..., Any]:
@@ -70,14 +77,33 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
         ) from error
 
 
-def place_of(error: BaseException) -> str:
+@contextmanager
+def refusing_exit() -> Iterator[None]:
+    """Within, ``sys.exit()`` of the user's code is an `ExitError`, not a quiet end of the program.
+
+    Raises:
+        ExitError: such code called it. The message has its file and line.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        place = place_of(error)
+        raise ExitError(f"sys.exit({error.code!r}) was called during the run{place}") from error
+
+
+def place_of(error: BaseException, *, libraries: bool = True) -> str:
     """The last line of the user's own code that ``error`` came through, in brackets.
 
-    Of a library where there is none of theirs; empty where it came through our code alone.
+    Of a library where there is none of theirs, if ``libraries``; empty where it came through our
+    code alone.
     """
     frames = traceback.extract_tb(error.__traceback__)
     foreign = [each for each in frames if not each.filename.startswith((_OURS, "<"))]
-    theirs = [each for each in foreign if not each.filename.startswith(_LIBRARIES)]
-    for frame in (theirs or foreign)[-1:]:
+    theirs = [each for each in foreign if not _is_library(each.filename)]
+    for frame in (theirs or (foreign if libraries else []))[-1:]:
         return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
     return ""
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(_STANDARD) or any(folder in path for folder in _LIBRARIES)

@@ -31,6 +31,11 @@ def check_settings(config: Any) -> None:
             raise ValueError(
                 f"{name} is {value:g}; it must be at most {_LARGEST:.2g}, as in float32"
             )
+        if isinstance(value, str) and not _is_utf8(value):
+            raise ValueError(
+                f"{name} is {value!r}; it must be text in UTF-8, in which files of options are "
+                "written; use another name"
+            )
         if isinstance(value, np.generic):
             object.__setattr__(config, name, value.item())  # it may be frozen
         elif isinstance(value, list):
@@ -95,6 +100,11 @@ def _is_one(value: object, types: tuple[type, ...]) -> bool:
     if isinstance(value, bool) and bool not in types:  # which is an int, too
         return False
     return isinstance(value, types)
+
+
+def _is_utf8(text: str) -> bool:
+    """False for names of files that Python could not decode."""
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _are_all(value: object, types: tuple[type, ...]) -> bool:

@@ -4,11 +4,12 @@ import json
 import os
 import re
 import runpy
+import sys
 
 import pytest
 
 from accel_rl import functions
-from accel_rl.functions import find_function, place_of
+from accel_rl.functions import ExitError, find_function, place_of, refusing_exit
 
 
 @pytest.mark.parametrize(("path", "file"), [("json:Net", json.__file__), ("sys:Net", "built in")])
@@ -45,6 +46,29 @@ def test_place_of_an_error_is_the_last_line_of_the_user_s_own() -> None:
         broken()
     line = broken.__code__.co_firstlineno + 1
     assert place_of(info.value) == f" ({__file__}, line {line}, in broken)"
+
+
+def test_place_of_an_error_can_leave_out_libraries() -> None:
+    def broken() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError) as info:
+        broken()
+    assert "in broken" in place_of(info.value, libraries=False)
+    with pytest.raises(ValueError) as info:
+        find_function("env", "json:loads")("{")
+    assert "in raw_decode" in place_of(info.value.with_traceback(info.tb.tb_next))
+    assert place_of(info.value.with_traceback(info.tb.tb_next), libraries=False) == ""
+
+
+def test_exit_of_the_user_s_code_is_an_error_with_its_place() -> None:
+    def leave() -> None:
+        sys.exit(0)
+
+    line = leave.__code__.co_firstlineno + 1
+    with pytest.raises(ExitError, match=rf"sys\.exit\(0\) .*line {line}, in leave\)"):
+        with refusing_exit():
+            leave()
 
 
 def test_place_beside_our_package_is_not_within_it(tmp_path, monkeypatch) -> None:

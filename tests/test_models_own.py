@@ -256,6 +256,18 @@ class DropoutFunction(Net):
         return self.policy(x), self.value(x).squeeze(1)
 
 
+class Sparse(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gapped = nn.Parameter(torch.eye(8).to_sparse())
+
+
+class SparseBuffer(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.eye(8).to_sparse())
+
+
 def broken() -> None:
     raise RuntimeError("no such weights")
 
@@ -286,6 +298,9 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
     ("half", lambda: Net(nn.Linear(4, 8).bfloat16()), r"failed: RuntimeError: mat1 and mat2 must"),
     ("overlap", Overlapping, r"\w+ and .* are two parameters in the same memory; to tie them"),
     ("gaps", Gapped, r"gapped has gaps or overlaps in memory; make it with .contiguous\(\)"),
+    ("sparse", Sparse, r"gapped is sparse_coo; .* convert it with .to_dense"),
+    ("sparse buffer", SparseBuffer, r"mask is sparse_coo; .* convert it with .to_dense"),
+    ("meta", lambda: Net().to("meta"), r"trunk.weight is on the meta device.*on the CPU"),
     ("random", RandomConstant, r"the buffer constant is another one each time"),
     ("buffer", Counting, r"forward changes the buffer seen, which neither"),
     ("lazy", SpareLazy, r"spare.weight has no shape yet, since forward does not use"),

@@ -52,6 +52,7 @@ def test_ranks_are_read_from_torchruns_variables() -> None:
     told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert read_ranks(told) == Ranks(3, 4, 1, 2)
     assert read_ranks({}) == read_ranks({"WORLD_SIZE": "1", "RANK": "0"}) == Ranks()
+    assert read_ranks(dict.fromkeys(told, "")) == Ranks()  # as scripts leave what they do not set
     with pytest.raises(ValueError, match="ranks must be below sizes"):
         read_ranks(told | {"RANK": "4"})
 

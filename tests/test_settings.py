@@ -16,6 +16,7 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.training.evaluate_run import EvaluateOptions
 from accel_rl.training.play import PlayOptions
 from accel_rl.training.plot import PlotOptions
+from accel_rl.training.sweep.plan import SweepOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,8 @@ def test_learner_of_a_config_that_the_library_does_not_know_is_refused() -> None
             "decorrelation_steps is 10+; it must be a",
         ),
         (TrainConfig, {"run_dir": ""}, "run_dir= names no directory; name one, or leave it out$"),
+        (TrainConfig, {"run_dir": "\udcff"}, r"run_dir is '\\udcff'.*UTF-8.*another name$"),
+        (SweepOptions, {"sweep_dir": "\udcff"}, r"sweep_dir is '\\udcff'.*UTF-8.*another name$"),
         (TrainConfig, {"schedule_steps": -1}, "schedule_steps is -1; it must be at least 1$"),
         (PlotOptions, {"x": "step"}, "x is 'step'; it must be steps or frames or minutes$"),
     ],

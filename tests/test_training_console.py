@@ -92,6 +92,15 @@ def test_output_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch) -> Non
     assert done.returncode == 0 and "? learning" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["sweep", "--help"]])
+def test_help_that_cannot_be_written_is_one_message(arguments: list[str], tmp_path) -> None:
+    command = [sys.executable, "-m", "accel_rl", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
 def test_runs_that_lead_nowhere_are_one_message(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"

@@ -135,6 +135,7 @@ def _make(path: str, arguments: Mapping[str, Any], which: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
     _check_layers(path, model)
+    _check_memory(path, model)
     return model
 
 
@@ -227,6 +228,22 @@ def _check_layers(path: str, model: nn.Module) -> None:
             raise ValueError(
                 f"model={path}: with {kind} ({name}) the network that acts would be another one "
                 "than the network that learns; leave it out, or give it probability 0"
+            )
+
+
+def _check_memory(path: str, model: nn.Module) -> None:
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(each):
+            continue
+        if each.is_meta:
+            raise ValueError(
+                f"model={path}: {name} is on the meta device, where tensors have no values; make "
+                "the network on the CPU"
+            )
+        if each.layout != torch.strided:
+            raise ValueError(
+                f"model={path}: {name} is {_name(each.layout)}; parameters and buffers must be "
+                "dense: convert it with .to_dense()"
             )
 
 
@@ -324,5 +341,5 @@ def _describe(result: object) -> str:
     return "None" if result is None else type(result).__name__
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name(kind: torch.dtype | torch.layout) -> str:
+    return str(kind).removeprefix("torch.")

@@ -39,7 +39,7 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
     Raises:
         ValueError: the variables are incomplete, or contradict each other.
     """
-    if "WORLD_SIZE" not in environment:
+    if not environment.get("WORLD_SIZE"):  # empty, as scripts may leave it, is unset
         return Ranks()
     texts = {field: environment.get(name, "") for field, name in _VARIABLES.items()}
     if texts["size"] == "1":

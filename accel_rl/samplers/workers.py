@@ -16,6 +16,7 @@ from threading import RLock
 from time import monotonic
 from typing import Any
 
+from accel_rl.descriptors import open_standard_descriptors
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, check_memory
@@ -62,6 +63,7 @@ class Workers:
         niceness: int,
         make_block: Callable[..., Any],
     ) -> None:
+        open_standard_descriptors()  # of a host's process, which its workers inherit
         allow_open_files(len(columns), len(columns[0]))
         check_memory(rollout_spec)
         self._factory = factory

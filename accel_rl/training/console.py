@@ -50,3 +50,16 @@ def discard(file: IO[str]) -> None:
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def print_text(text: str) -> int:
+    """Prints ``text``, all or as much as is wanted; returns the exit code."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # as in `--help | head`
+        discard(sys.stdout)
+    except OSError as error:
+        discard(sys.stdout)
+        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0

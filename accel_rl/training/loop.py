@@ -17,6 +17,8 @@ import torch
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.functions import ExitError, place_of, refusing_exit
+from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import ParallelSampler, QueuedSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs
@@ -123,7 +125,7 @@ def train(
         log = run_dir / ("train.log" if is_first else f"train_learner_{team.ranks.rank}.log")
         who = ""
         try:
-            with log_to(log, ProgressHandler(progress)):
+            with log_to(log, ProgressHandler(progress)), refusing_exit():
                 try:
                     if config.tune:
                         config, parts = tune_engine(config, parts, team, cpus, progress.say)
@@ -133,7 +135,10 @@ def train(
                     _LOGGER.info("%s%s", error, who)
                     raise
         except Exception as error:
-            raise RunError(f"{_explain(error, config)}{who}\n(details: {log})") from error
+            # Of a log that cannot be written there are no details.
+            is_log = isinstance(error, WriteError) and error.filename == str(log)
+            details = "" if is_log else f"\n(details: {log})"
+            raise RunError(f"{_explain(error, config)}{who}{details}") from error
 
 
 def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Parts:
@@ -178,8 +183,9 @@ def _run(
         stop.hold()
         recorder.begin(parts.sampler.times)
         try:
-            _go_through(config, parts, recorder, stop, team, run_dir)
-            finish(config, parts.exchange, recorder, team)
+            with refusing_exit():
+                _go_through(config, parts, recorder, stop, team, run_dir)
+                finish(config, parts.exchange, recorder, team)
         except Exception as error:
             # Whoever stops a whole group of processes at once has stopped the workers too.
             if stop.received is None or not isinstance(error, SamplerError):
@@ -397,6 +403,9 @@ def _explain(error: Exception, config: TrainConfig) -> str:
     if isinstance(error, WriteError):
         is_new = config.resume is None
         return explain(error, "choose another run_dir" if is_new else "resume a copy elsewhere")
-    if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+    place = place_of(error, libraries=False)  # of the user's own network, say
+    if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError | ExitError):
+        return f"{error}{place}"
+    if lacks_processes(error):
+        return NO_MORE_PROCESSES
+    return f"{type(error).__name__}: {error}{place}"

@@ -103,11 +103,11 @@ class QueueThreads:
             stops.pop().set()
         while len(stops) < number:
             stop = threading.Event()
-            stops.append(stop)
             name = f"{kind} {len(self._threads)}"
             thread = threading.Thread(target=self._run, args=(loop, stop), name=name, daemon=True)
+            thread.start()  # the system may refuse, and `close` waits for those that it has started
+            stops.append(stop)
             self._threads.append(thread)
-            thread.start()
 
     def check(self) -> None:
         """Raises what a thread has failed with."""

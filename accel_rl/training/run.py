@@ -13,6 +13,8 @@ from rich.console import Console
 
 from accel_rl.config import TrainConfig
 from accel_rl.envs.make import probe_spec
+from accel_rl.functions import ExitError, refusing_exit
+from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.parallel import (
     ParallelConfig,
     Ranks,
@@ -26,7 +28,7 @@ from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
-from accel_rl.training.console import LastingConsole, discard
+from accel_rl.training.console import LastingConsole, print_text
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
@@ -48,12 +50,13 @@ def run(arguments: Sequence[str]) -> int:
     console = LastingConsole()
     try:
         if wants_help(arguments):
-            return print_help(help_text(arguments, console.width))
+            return print_text(help_text(arguments, console.width))
         # For module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         ranks = read_ranks(os.environ)
         if PLAN in arguments:
-            return _plan([each for each in arguments if each != PLAN], console, ranks)
+            with refusing_exit():
+                return _plan([each for each in arguments if each != PLAN], console, ranks)
         if ranks.size > 1:
             return _run_in_team(arguments, console, ranks)
         config = parse_arguments(arguments)
@@ -63,8 +66,13 @@ def run(arguments: Sequence[str]) -> int:
             goes_on = config.parallel.on_learner_failure == "continue"
             return launch(arguments, config.num_learners, goes_on=goes_on)
         return _train(config, console, Team(ranks))
-    except (ValueError, SamplerError, RunError, TeamError) as error:
+    except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (OSError, RuntimeError) as error:
+        if not lacks_processes(error):
+            raise
+        print(f"error: {NO_MORE_PROCESSES}", file=sys.stderr)
         return 1
 
 
@@ -190,12 +198,3 @@ def _train(config: TrainConfig, console: Console, team: Team) -> int:
     if result.status is not None:
         console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
     return 0 if result.stopped_by is None else 128 + result.stopped_by
-
-
-def print_help(text: str) -> int:
-    """Prints ``text``, all or as much as is wanted; returns the exit code."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # `--help | head`
-        discard(sys.stdout)
-    return 0

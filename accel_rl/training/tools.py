@@ -9,10 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_entry, override, split, wants_help
 from accel_rl.training.compare import name_value
-from accel_rl.training.console import LastingConsole
+from accel_rl.training.console import LastingConsole, print_text
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
 from accel_rl.training.files import WriteError, explain
 from accel_rl.training.malloc import tune_malloc
@@ -20,7 +21,6 @@ from accel_rl.training.options import format_value, list_options
 from accel_rl.training.play import PlayOptions, play
 from accel_rl.training.plot import PlotOptions, plot, scores_table
 from accel_rl.training.plot_measurements import NEEDED, plot_measurements
-from accel_rl.training.run import print_help
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 _USAGE = {
@@ -38,20 +38,26 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
     console = LastingConsole()
     try:
         if wants_help(arguments):
-            return print_help(_help(name, console.width))
+            return print_text(_help(name, console.width))
         # For module:function. Python itself looks here for `-m` alone, not for scripts.
         sys.path.append(os.getcwd())
         tune_malloc()
-        with StopRequest():
+        with StopRequest(), refusing_exit():
             _run(name, arguments, console)
-    except (ValueError, SamplerError, OSError) as error:
+    except (ValueError, SamplerError, OSError, ExitError) as error:
         choice = "choose another place by out=PATH"
         text = explain(error, choice) if isinstance(error, WriteError) else error
-        print(f"error: {text}", file=sys.stderr)
+        print(f"error: {text}{place_of(error, libraries=False)}", file=sys.stderr)
         return 1
     except Interrupted as interrupted:
         print(f"stopped by {interrupted.signal.name}; nothing was written", file=sys.stderr)
         return 128 + interrupted.signal
+    except Exception as error:
+        place = place_of(error, libraries=False)
+        if not place:
+            raise
+        print(f"error: {type(error).__name__}: {error}{place}", file=sys.stderr)
+        return 1
     return 0
 
 

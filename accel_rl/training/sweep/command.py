@@ -14,10 +14,9 @@ from rich.text import Text
 
 from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.training.command_line import help_entry, wants_help
-from accel_rl.training.console import LastingConsole
+from accel_rl.training.console import LastingConsole, print_text
 from accel_rl.training.files import WriteError, explain, write_whole
 from accel_rl.training.options import format_value, list_options
-from accel_rl.training.run import print_help
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.sweep.display import SweepDisplay
@@ -57,7 +56,7 @@ def sweep(arguments: Sequence[str]) -> int:
     console = LastingConsole()
     try:
         if wants_help(arguments):
-            return print_help(_help(console.width))
+            return print_text(_help(console.width))
         if sys.platform != "linux":
             raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
         # For module:function. Python itself looks here for `-m` alone, not for scripts.

@@ -179,6 +179,14 @@ def test_check_names_what_hangs_and_goes_on() -> None:
             thread.join(60)
 
 
+def test_check_leaves_out_a_rule_by_name() -> None:
+    rule = "wrong number of actions is refused"
+    report = check(cartpoles, num_steps=5, leave_out=[rule])
+    assert Finding(rule, "not tested", "left out") in report.findings
+    with pytest.raises(ValueError, match="leave_out"):
+        check(cartpoles, leave_out=["another rule"])
+
+
 def test_report_is_a_table() -> None:
     report = Report((Finding("a rule", "holds"), Finding("another", "broken", "step 3")))
     assert str(report).splitlines() == ["a rule   holds", "another  broken      step 3"]

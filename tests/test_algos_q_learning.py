@@ -120,8 +120,11 @@ def test_projection_in_float32_keeps_the_mass() -> None:
     reward, logits = tensors((N,), (N, 51))
     probability = logits.float().softmax(1)
     found = project(reward.float(), torch.full((N,), 0.99), probability, support)
-    mass, expected = (each.double().sum(1) for each in (found, probability))
-    torch.testing.assert_close(mass, expected, atol=5e-7, rtol=0)
+    error = (found.double() - probability.double()).sum(1)
+    # Rounded, the distances of neighbours differ from their mean by up to 2e-6 of it, up and down.
+    # With that of the first two for all, every mass would be wrong by 1e-6.
+    assert error.abs().max() < 2e-6
+    assert error.mean().abs() < 3e-7
 
 
 def test_categorical_loss_and_priority_equal_slow_version() -> None:

@@ -6,7 +6,7 @@
 #   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
-#   make pins             writes constraints.txt anew: the versions of all packages that are installed
+#   make pins             renews constraints.txt, the versions of all packages that are installed
 #   make format           formats and mends what can be mended
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
@@ -76,7 +76,7 @@ check: .venv/.ready-to-test
 docs: .venv/.ready-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Resolved by uv, which does so for several versions of Python at once; pip can for its own alone.
+# uv finds the versions for several versions of Python at once; pip finds them for its own Python alone.
 pins:
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install --quiet uv==0.13.9

@@ -39,7 +39,7 @@ __all__ = ["Axes", "EngFormatter", "Figure", "MaxNLocator", "new_figure", "plain
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure; ``width`` and ``height`` are in inches."""
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

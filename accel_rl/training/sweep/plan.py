@@ -344,7 +344,7 @@ def find_checkpoints(run_dir: Path) -> list[Path]:
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:
     """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
 
-    The last checkpoint says so, or ``metrics.csv`` where the checkpoints were removed.
+    The last checkpoint says so; ``metrics.csv`` does if the checkpoints were removed.
 
     Raises:
         ValueError: a file of the run cannot be read.

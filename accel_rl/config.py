@@ -78,6 +78,9 @@ class TrainConfig:
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
     resume: str | None = None
     """directory of a run to go on with, from its last checkpoint, in its own config"""
+    trust: bool = False
+    """with resume or config: run code that the options there name as module:function, and restore
+    simulators from the checkpoint, although they may be somebody else's; your own need no trust"""
     log_interval: int = 10_000
     """steps between rows of metrics"""
     checkpoint_interval: int = 500_000

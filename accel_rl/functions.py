@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -53,6 +55,9 @@ def find_function(option: str, path: str) -> Callable[..., Any]:
 def import_module(name: str, option: str, value: str) -> ModuleType:
     """The module ``name``, for what ``option=value`` needs of it.
 
+    The current directory is searched, too, after all that is installed. Python itself looks there
+    for ``python -m`` alone, not for scripts.
+
     Raises:
         ValueError: it cannot be imported.
     """
@@ -61,6 +66,9 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
             f"{option}={value}: {name!r} is no name of a module; give it as in an import, without "
             f"folders, and put its folder on PYTHONPATH"
         )
+    with contextlib.suppress(FileNotFoundError):  # the directory was deleted
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
     try:
         return importlib.import_module(name)
     except ImportError as error:

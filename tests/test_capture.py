@@ -63,7 +63,6 @@ def test_captured_learner_equals_the_eager_one_in_one_graph_for_each_region(name
 
 
 @pytest.mark.learning  # a minute each
-@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6, of itself
 @pytest.mark.parametrize("name", ["a2c-bfloat16", "ppo", "double-dueling-prioritized"])
 def test_compiled_learner_equals_the_eager_one(name: str) -> None:
     """Compiled, bfloat16 rounds fewer intermediate results; eager, it is 0.25 from float32 here.

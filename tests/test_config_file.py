@@ -135,7 +135,11 @@ def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
             [],
             "with config=FILE: sampler.num_envs=many is not valid; it must be: integer",
         ),
-        ("env: ${HOME}", [], "with config=FILE: env=${HOME} is not valid; write the value itself"),
+        (
+            "env: ${HOME}",
+            [],
+            "config=FILE cannot be read: env is ${HOME}, which stands",
+        ),
         ("env: ???", [], "with config=FILE: env=??? is not valid; write the value itself"),
         (
             "atari: {frame_skip: 2}",

@@ -293,14 +293,7 @@ class PPO:
         def loss_of(valid: Tensor) -> PPOLoss:
             return ppo_loss(
                 output,
-                Minibatch(  # torch 2.6 cannot compile _replace
-                    batch.action,
-                    batch.return_,
-                    batch.advantage,
-                    batch.behaviour_log_prob,
-                    batch.behaviour_value,
-                    valid,
-                ),
+                batch._replace(valid=valid),
                 clip_range,
                 config.clip_value,
                 config.value_coefficient,

@@ -13,7 +13,8 @@ shows damage (`accel_rl.training.archive`). It is a dict:
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
-  policy remembers of their environments, or None.
+  policy remembers of their environments, or None. ``signature``: of ``sampler``, and of the name
+  of the environment, with the key of the user whose run it was; None without a key.
 
 ``checkpoints/best.pt``, where a run evaluates, is the policy of its best evaluation: ``format``,
 ``counts`` (steps), ``score``, and of ``learner`` the ``parameters``. No run goes on from it.
@@ -21,6 +22,7 @@ shows damage (`accel_rl.training.archive`). It is a dict:
 
 from __future__ import annotations
 
+import hmac
 import math
 import os
 import re
@@ -33,6 +35,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel import FlatParameters, TeamError
+from accel_rl.signing import sign, user_key
 from accel_rl.training.archive import (
     DamagedError,
     archive_digest,
@@ -48,7 +51,7 @@ LAST_READERS = {3: "a32f15f"}
 """by format, the last commit that reads checkpoints of it"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
-PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
+PART = ("algorithm", "sampler", "recurrent_state", "signature", "torch_rng")
 """what each learner has of its own"""
 
 
@@ -181,6 +184,27 @@ def checkpoint_digest(path: Path) -> bytes:
         OSError: the file cannot be read.
     """
     return archive_digest(path)
+
+
+def sign_simulators(env: str, state: Mapping[str, Any]) -> str | None:
+    """Return the ``signature`` of a checkpoint's ``state`` of a run in ``env``.
+
+    Emulators take such states as they are: a made-up one makes them read and write where they must
+    not. So the signature is of the states and of what they belong to; it costs nothing where a
+    replay of gigabytes is saved beside them.
+    """
+    key, sampler = user_key(), state.get("sampler")
+    if key is None or not isinstance(sampler, Tensor):
+        return None
+    return sign(key, env.encode(), sampler.numpy().tobytes())
+
+
+def has_own_simulators(env: str, state: Mapping[str, Any]) -> bool:
+    """Whether a run of this user in ``env`` has signed the simulators of a checkpoint."""
+    own, found = sign_simulators(env, state), state.get("signature")
+    if own is None or not isinstance(found, str):
+        return False
+    return hmac.compare_digest(own.encode(), found.encode(errors="replace"))
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:

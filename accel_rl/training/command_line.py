@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
@@ -26,8 +26,9 @@ from accel_rl.presets import PRESETS, ppo
 from accel_rl.training.ineffective import refuse_ineffective
 from accel_rl.training.option_file import exact_text, read_option_file
 from accel_rl.training.options import Option, field_docs, format_value, list_options
-from accel_rl.training.saved_run import read_config
+from accel_rl.training.saved_run import SavedConfig, read_saved
 from accel_rl.training.suggestions import suggest, suggest_option
+from accel_rl.training.yaml_file import code_in, refuse_code
 
 Config = TypeVar("Config")
 
@@ -45,7 +46,8 @@ python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
 config=FILE takes options from a YAML file, as the config.yaml of a run, but no run_dir; what the
-command line says comes before what the file says.
+command line says comes before what the file says. Code (module:function) that a file or run of
+somebody else names runs only with trust=true, or if the command line names it, too.
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows that preset's values, where it leaves its paper, and the
@@ -59,28 +61,50 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     and are not what the file's preset has by itself: what a preset scales by num_envs or batch_size
     is scaled as if the file had not said it.
 
+    Code that a file or a run names (``module:function``) must be this user's own, repeated among
+    the ``arguments``, or allowed by ``trust=true``. Nothing is imported here.
+
     Raises:
+        UntrustedError: it is none of these.
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
             or without effect; the message names it and what is allowed.
     """
     given = split(arguments)
+    if "resume" in given and "config" not in given:
+        saved = _resumed(given)
+        path = Path(str(saved.config.resume), "config.yaml")
+        return _vouched(_parse(given, saved.config), given, path, saved.is_own)
     if "config" not in given:
-        return _parse(given)
+        config = _parse(given, _preset(given.pop("algo", "a2c"), given))
+        if config.trust:
+            raise ValueError("trust=true has no effect without resume or config; leave it out")
+        return config
     path = Path(given.pop("config"))
     if "resume" in given:
         raise ValueError(
             f"config={path} cannot be given with resume={given['resume']}, which has its own "
             "options; leave it out"
         )
-    given = _over_file(path, given)
+    options, is_own = read_option_file(path)
+    whole = _over_file(path, options, given)
     try:
-        return _parse(given)
+        config = _parse(whole, _preset(whole.pop("algo"), whole))
     except ValueError as error:
         raise ValueError(f"with config={path}: {error}") from error
+    return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
 
 
-def _parse(given: dict[str, str]) -> TrainConfig:
-    base = _resumed(given) if "resume" in given else _preset(given.pop("algo", "a2c"), given)
+def _vouched(
+    config: TrainConfig, given: Mapping[str, str], path: Path, is_own: bool
+) -> TrainConfig:
+    """``config``, if the code that it names may run: the file at ``path`` says what is not
+    ``given``."""
+    if not (is_own or config.trust):
+        refuse_code(path, {key: code for key, code in code_in(config).items() if key not in given})
+    return config
+
+
+def _parse(given: dict[str, str], base: TrainConfig) -> TrainConfig:
     _refuse_foreign(base, given)
     config, texts = override(base, given)
     refuse_ineffective(config, texts)
@@ -230,9 +254,8 @@ def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     return preset()
 
 
-def _over_file(path: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """``given``, and of the options in ``path`` those that count as given beside them."""
-    found = read_option_file(path)
+def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """``given``, and of the options ``found`` in ``path`` those that count as given beside them."""
     algo = str(found.pop("algo", given.get("algo", "a2c")))
     try:
         base = _preset(algo, {})
@@ -276,7 +299,7 @@ def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:
     return scaled | {key: plain[key] for key in scales}
 
 
-def _resumed(given: dict[str, str]) -> TrainConfig:
+def _resumed(given: dict[str, str]) -> SavedConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
     if not run_dir:
@@ -287,7 +310,8 @@ def _resumed(given: dict[str, str]) -> TrainConfig:
                 f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
                 "leave it out"
             )
-    return dataclasses.replace(read_config(run_dir), resume=run_dir)
+    saved = read_saved(run_dir)
+    return saved._replace(config=dataclasses.replace(saved.config, resume=run_dir))
 
 
 def _is_list(option: Option, text: str) -> bool:

@@ -32,7 +32,7 @@ from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import human_normalized
 from accel_rl.training.metrics import info_means
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.saved_run import find_checkpoint, load_agent, read_config
+from accel_rl.training.saved_run import find_checkpoint, load_agent, read_trusted_config
 from accel_rl.training.torch_threads import sampling_threads
 
 
@@ -68,6 +68,8 @@ class EvaluateOptions:
     """JSON file to write; none: evaluation.json in the run directory"""
     overwrite: bool = False
     """replace the file if it exists"""
+    trust: bool = False
+    """run code that the run names as module:function although it may be somebody else's"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -128,7 +130,7 @@ def evaluate_run(
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)
-    config = read_config(run_dir)
+    config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)

@@ -29,6 +29,7 @@ from accel_rl.parallel.meeting import (
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
 from accel_rl.samplers.package_path import add_package_path
+from accel_rl.training.console import tell_error
 from accel_rl.training.stopping import (
     HANGUP,
     LAUNCHER_VARIABLE,
@@ -175,17 +176,19 @@ class _Watch:
             return
         if self._deadline is not None:
             if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):
-                _say(f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping")
+                tell_error(
+                    f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping"
+                )
             return
         what = f"learner {rank} (pid {learner.pid}) {_how(learner)}"
         if self._goes_on and rank != 0:
             self._done_without.append(learner)
-            _say(f"{what}; the others go on without it")
+            tell_error(f"{what}; the others go on without it")
             return
         self._has_failed = True
         self._stop(signal.SIGTERM, FAILURE_SECONDS)
         if learner.returncode != 1:  # then it has said why itself
-            _say(f"{what}; the others are stopped")
+            tell_error(f"{what}; the others are stopped")
 
     def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
         """Asks all to end; asked again, kills them."""
@@ -208,7 +211,7 @@ class _Watch:
     def _kill(self, learners: Mapping[int, subprocess.Popen[bytes]]) -> None:
         self._has_killed = True
         for rank, learner in learners.items():
-            _say(f"learner {rank} (pid {learner.pid}) had to be killed")
+            tell_error(f"learner {rank} (pid {learner.pid}) had to be killed")
             learner.kill()
             learner.wait()
 
@@ -218,8 +221,3 @@ def _how(learner: subprocess.Popen[bytes]) -> str:
     if learner.returncode < 0:
         return f"was killed by {signal.Signals(-learner.returncode).name}"
     return f"ended with exit code {learner.returncode}"
-
-
-def _say(message: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may be there to read it
-        print(f"error: {message}", file=sys.stderr, flush=True)

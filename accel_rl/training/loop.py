@@ -22,8 +22,10 @@ from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
 from accel_rl.samplers import ParallelSampler, QueuedSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs
+from accel_rl.signing import user_key
 from accel_rl.topology import available_cpus
 from accel_rl.training.beginning import begin, load_saved
+from accel_rl.training.checkpoint import sign_simulators
 from accel_rl.training.console import LastingConsole
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
@@ -54,6 +56,7 @@ from accel_rl.training.run_directory import (
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.torch_state import own_torch_state
 from accel_rl.training.torch_threads import is_forked, sampling_threads
+from accel_rl.training.yaml_file import UNSIGNED
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -251,13 +254,17 @@ def _make_recorder(
     team: Team,
     on_row: OnRow,
 ) -> Recorder | Follower:
+    def make_state() -> dict[str, Any]:
+        state = parts.get_state()
+        return {**state, "signature": sign_simulators(config.env, state)}
+
     if not team.ranks.is_first:
-        return Follower(config, run_dir, parts.get_state, saved, team, parts.exchange)
+        return Follower(config, run_dir, make_state, saved, team, parts.exchange)
     return Recorder(
         config,
         run_dir,
         progress,
-        parts.get_state,
+        make_state,
         saved,
         metric_names=parts.learner.metric_names + ((LAG,) if config.overlap else ()),
         frame_skip=parts.sampler.env_spec.frame_skip,
@@ -306,6 +313,8 @@ def _notices(
             "learners do not sign what they say to each other, so whoever reaches their store can "
             "change the run; give all of them the same ACCEL_RL_SECRET_FILE (docs/safety.md)"
         )
+    if user_key() is None:
+        notices.append(f"the run is {UNSIGNED}")
     if saved is not None:
         notices.append(describe_resumed(saved, team.ranks.size))
         if idleness := describe_idleness(saved, config):

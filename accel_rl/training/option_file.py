@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from accel_rl.training.options import format_value
+from accel_rl.training.yaml_file import read_yaml
 
 
-def read_option_file(path: Path) -> dict[str, Any]:
-    """The options in the YAML file ``path``, of all groups, by dotted key.
+class OptionFile(NamedTuple):
+    """What a file says: ``options`` of all groups, by dotted key. ``is_own``: it is the file that a
+    run of this user wrote.
+    """
+
+    options: dict[str, Any]
+    is_own: bool
+
+
+def read_option_file(path: Path) -> OptionFile:
+    """The options in the YAML file ``path``.
 
     ``run_dir`` is left out: it is one run's alone, and a run's own ``config.yaml`` names it.
 
     Raises:
-        ValueError: it cannot be read, holds no options, or says ``resume``.
+        ValueError: it cannot be read, holds no options, or says ``resume`` or ``trust``.
     """
     if path.is_dir():
         raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
     try:
-        tree = OmegaConf.load(path)
+        tree, is_own = read_yaml(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         message = getattr(error, "strerror", None) or str(error).splitlines()[0]
         if mark := getattr(error, "problem_mark", None):
@@ -45,8 +55,12 @@ def read_option_file(path: Path) -> dict[str, Any]:
             f"config={path} says resume, which goes on with a run in its own options; "
             "use resume=RUN_DIR on the command line, without config"
         )
+    if options.pop("trust", False) is not False:
+        raise ValueError(
+            f"config={path} says trust, which is for the command line alone; leave it out there"
+        )
     options.pop("run_dir", None)
-    return options
+    return OptionFile(options, is_own)
 
 
 def exact_text(value: Any) -> str:

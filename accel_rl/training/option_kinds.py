@@ -21,7 +21,7 @@ from typing import Literal
 Kind = Literal["identity", "course", "engine", "watching"]
 
 _KINDS: dict[Kind, tuple[str, ...]] = {
-    "identity": ("seed", "run_dir", "resume"),
+    "identity": ("seed", "run_dir", "resume", "trust"),
     "course": ("total_steps", "schedule_steps", "learners"),
     "engine": (
         "device",

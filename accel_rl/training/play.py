@@ -21,7 +21,12 @@ from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.movie import SUFFIXES, film
 from accel_rl.training.output import check_output, show_progress
-from accel_rl.training.saved_run import SavedPolicy, find_checkpoint, load_agent, read_config
+from accel_rl.training.saved_run import (
+    SavedPolicy,
+    find_checkpoint,
+    load_agent,
+    read_trusted_config,
+)
 from accel_rl.training.torch_threads import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
@@ -52,6 +57,8 @@ class PlayOptions:
     """file to write, .mp4 or .gif (its first minute); none: game.mp4 in the run directory"""
     overwrite: bool = False
     """replace the file if it exists"""
+    trust: bool = False
+    """run code that the run names as module:function although it may be somebody else's"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -86,7 +93,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)
-    config = read_config(run_dir)
+    config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)

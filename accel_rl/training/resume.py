@@ -20,6 +20,7 @@ from accel_rl.training.checkpoint import (
     COUNTS,
     PART,
     check_learned,
+    has_own_simulators,
     list_checkpoints,
     load_checkpoint,
     part_path,
@@ -52,7 +53,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     _refuse_changes(read_config(run_dir), config)
     path = find_checkpoint(run_dir)
     try:
-        saved = _load_whole(path)
+        saved = _without_foreign(config, _load_whole(path))
     except DamagedError as error:
         raise DamagedError(f"{error}; {way_out(path)}") from error
     steps = int(saved["counts"]["steps"])
@@ -83,8 +84,16 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     except DamagedError as error:
         text = f"{error}; delete it, and environments start new episodes"
         raise DamagedError(text) from error
+    part = _without_foreign(config, part)
     # With the digest that vouches for the simulators' state, see `checkpoint_digest`.
     return {**saved, **{name: part.get(name) for name in (*PART, "digest")}}
+
+
+def _without_foreign(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint, or part of one, without the simulators if those may be somebody else's."""
+    if saved["sampler"] is None or config.trust or has_own_simulators(config.env, saved):
+        return saved
+    return {**saved, "sampler": None, "recurrent_state": None, "is_unsigned": True}
 
 
 def way_out(damaged: Path) -> str:
@@ -204,6 +213,12 @@ def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
         if saved["sampler"] is None:
             return f"{line}, so all environments start new episodes"
         line += ", whose environments start new episodes"
+    if saved.get("is_unsigned"):
+        return (
+            f"{line}; all environments start new episodes, because their state is not signed with "
+            f"your key (it may be somebody else's, or the run comes from another machine or user); "
+            f"if you trust it, trust=true restores it"
+        )
     if saved["sampler"] is None:
         return f"{line}; all environments start new episodes, their state was not saved"
     environments = decode_state(saved["sampler"].numpy().tobytes())["environments"]
@@ -240,7 +255,7 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
     values = {option.key: option.default for option in list_options(before)}
     for option in list_options(config):
         value = values[option.key]
-        if option.default == value or option.key in CHANGEABLE | {"resume", "run_dir"}:
+        if option.default == value or option.key in CHANGEABLE | {"resume", "run_dir", "trust"}:
             continue
         raise ValueError(
             f"{option.key}={format_value(option.default)} cannot be given with "

@@ -28,7 +28,7 @@ from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help
-from accel_rl.training.console import LastingConsole, print_text
+from accel_rl.training.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.launcher import launch
@@ -39,6 +39,7 @@ from accel_rl.training.plain_config import from_plain, to_plain
 from accel_rl.training.plan import PLAN, describe_plan
 from accel_rl.training.progress import summary
 from accel_rl.training.stopping import Interrupted
+from accel_rl.training.yaml_file import code_in
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,8 +52,6 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if wants_help(arguments):
             return print_text(help_text(arguments, console.width))
-        # For module:function. Python itself looks here for `-m` alone, not for scripts.
-        sys.path.append(os.getcwd())
         ranks = read_ranks(os.environ)
         if PLAN in arguments:
             with refusing_exit():
@@ -67,12 +66,12 @@ def run(arguments: Sequence[str]) -> int:
             return launch(arguments, config.num_learners, goes_on=goes_on)
         return _train(config, console, Team(ranks))
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell_error(error, arguments)
         return 1
     except (OSError, RuntimeError) as error:
         if not lacks_processes(error):
             raise
-        print(f"error: {NO_MORE_PROCESSES}", file=sys.stderr)
+        tell_error(NO_MORE_PROCESSES)
         return 1
 
 
@@ -117,7 +116,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         console = LastingConsole(stderr=True, force_terminal=False)
         config = from_plain(team.share("config"))
         if not team.is_signed:
-            _refuse_foreign_code(config, arguments)
+            config = _without_foreign_code(config, arguments)
     code = None
     try:
         team.timeout_seconds = config.parallel.learner_timeout_seconds
@@ -128,26 +127,29 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
             team.watch()
         code = _train(config, console, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
-        _tell(error, team)
+        _tell(error, team, arguments)
     finally:
         _leave(team, has_failed=code is None)
     return 1 if code is None else code
 
 
-def _refuse_foreign_code(config: TrainConfig, arguments: Sequence[str]) -> None:
-    """Raises ValueError where an unsigned config names code that the command line does not."""
-    given = {argument.partition("=")[2] for argument in arguments}
-    for option in ("env", "model"):
-        value = getattr(config, option)
-        if ":" in value and value not in given:
+def _without_foreign_code(config: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
+    """An unsigned ``config``, which trusts other files only if this command line says so.
+
+    Raises:
+        ValueError: it names code that the command line does not name.
+    """
+    for option, value in code_in(config).items():
+        if f"{option}={value}" not in arguments:
             raise ValueError(
                 f"{option}={value} has come from the first learner without a signature; repeat it "
                 "on the command line of all learners, or give all of them the same "
                 "ACCEL_RL_SECRET_FILE"
             )
+    return dataclasses.replace(config, trust=config.trust and "trust=true" in arguments)
 
 
-def _tell(error: Exception, team: Team) -> None:
+def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:
     """Prints what ended this learner, unless another one has said it, or will."""
     is_first = team.ranks.is_first
     if not isinstance(error, RunError) and not is_first and 0 in team.find_failed()[0]:
@@ -158,7 +160,7 @@ def _tell(error: Exception, team: Team) -> None:
     is_touched &= not any(isinstance(each, RecordError) for each in causes)
     if not is_touched or (is_first and not team.find_failed(0.0)[0]):
         name = "" if is_first else f"learner {team.ranks.rank}: "
-        print(f"error: {name}{error}", file=sys.stderr)
+        tell_error(f"{name}{error}" if name else error, arguments)
 
 
 def _leave(team: Team, *, has_failed: bool) -> None:
@@ -193,7 +195,7 @@ def _train(config: TrainConfig, console: Console, team: Team) -> int:
     except Interrupted as interrupted:
         if team.ranks.is_first:
             name = interrupted.signal.name
-            print(f"stopped by {name} before training began", file=sys.stderr)
+            complain(f"stopped by {name} before training began")
         return 128 + interrupted.signal
     if result.status is not None:
         console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))

@@ -21,7 +21,9 @@ from omegaconf import OmegaConf
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.topology import available_cpus
-from accel_rl.training.files import naming, no_link, write_whole
+from accel_rl.training.console import printable
+from accel_rl.training.files import naming, no_link
+from accel_rl.training.yaml_file import write_yaml
 
 LOGGER = logging.getLogger("accel_rl")
 
@@ -79,9 +81,9 @@ def describe_machine(device: torch.device) -> str:
 
 
 def write_config(config: TrainConfig, path: Path) -> None:
-    """The resolved config as YAML, every option in it but ``resume``."""
-    config = dataclasses.replace(config, resume=None)
-    write_whole(path, OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
+    """Write the resolved config as signed YAML, every option in it but ``resume``, ``trust``."""
+    config = dataclasses.replace(config, resume=None, trust=False)
+    write_yaml(path, OmegaConf.structured(config))
 
 
 @contextmanager
@@ -127,6 +129,9 @@ class _LogFile(logging.FileHandler):
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding=self.encoding, opener=no_link)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import dataclasses
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,8 @@ from accel_rl.training.checkpoint import (
     taking_from,
 )
 from accel_rl.training.devices import pick_device
-from accel_rl.training.reading import read_text
 from accel_rl.training.torch_state import own_torch_state
+from accel_rl.training.yaml_file import code_in, read_yaml, refuse_code
 
 
 class SavedPolicy:
@@ -143,22 +143,31 @@ def load_policy(
     greedy: bool = False,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "cpu",
+    trust: bool = False,
 ) -> SavedPolicy:
-    """What the run in ``run_dir`` has learned, for use in one's own programs.
+    """Return what the run in ``run_dir`` has learned, for use in your own programs.
 
-    ``checkpoint``: steps after which it was saved; "best": that of the run's best evaluation; None:
-    the last one. ``greedy``: it takes the most probable action, in Q-learning that of the largest
-    value; otherwise it acts as in evaluations. ``seed``: of the actions for arrays of observations.
+    Args:
+        run_dir: the run's directory.
+        checkpoint: steps after which it was saved; "best": that of the run's best evaluation; None:
+            the last one.
+        greedy: it takes the most probable action, in Q-learning that of the largest value;
+            otherwise it acts as in evaluations.
+        seed: of the actions for arrays of observations.
+        device: where the network runs.
+        trust: run code that the run's options name (``module:function``) although the run may be
+            somebody else's. Your own runs need no trust.
 
     Raises:
-        ValueError: there is no such run or checkpoint, it cannot be read, its environment cannot be
-            made here, there is no such device, another argument is of the wrong type, or torch's
-            default dtype or device is not its own.
+        ValueError: there is no such run or checkpoint, it cannot be read, it names code and is not
+            signed with this user's key, its environment cannot be made here, there is no such
+            device, another argument is of the wrong type, or torch's default dtype or device is
+            not its own.
     """
     check_kind("int | str | None", checkpoint=checkpoint)
-    check_kind("bool", greedy=greedy)
+    check_kind("bool", greedy=greedy, trust=trust)
     check_seed(seed)
-    config = read_config(run_dir)
+    config = read_trusted_config(run_dir, trust=trust)
     path = find_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
     spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
@@ -169,12 +178,38 @@ def load_policy(
 def read_config(run_dir: str | Path) -> TrainConfig:
     """The resolved config of the run in ``run_dir``, every option as it was.
 
-    Options that are newer than the run have the values of its preset.
+    Options that are newer than the run have the values of its preset. Nothing that the options name
+    is imported.
 
     Raises:
         ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
             read or is not one that this version of accel_rl understands.
     """
+    return read_saved(run_dir).config
+
+
+def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
+    """Return the config of the run in ``run_dir`` if code that it names may run.
+
+    Raises:
+        UntrustedError: it names code, is not signed with this user's key, and ``trust`` is false.
+        ValueError: as in `read_config`.
+    """
+    config, is_own = read_saved(run_dir)
+    if not (is_own or trust):
+        refuse_code(Path(run_dir) / "config.yaml", code_in(config))
+    return config
+
+
+class SavedConfig(NamedTuple):
+    """The config of a saved run; ``is_own``: a run of this user wrote it."""
+
+    config: TrainConfig
+    is_own: bool
+
+
+def read_saved(run_dir: str | Path) -> SavedConfig:
+    """As `read_config`, with the answer to whether this user's run wrote it."""
     run_dir = Path(run_dir)
     path = run_dir / "config.yaml"
     try:
@@ -188,9 +223,10 @@ def read_config(run_dir: str | Path) -> TrainConfig:
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
     try:
-        tree = OmegaConf.load(io.StringIO(read_text(path)))
+        tree, is_own = read_yaml(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
-        raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
+        reason = getattr(error, "strerror", None) or _first_line(error)
+        raise ValueError(f"{path} cannot be read: {reason}") from error
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
         raise ValueError(f"{path} is not the config of a training run of accel_rl")
     algo = str(tree["algo"])
@@ -209,7 +245,8 @@ def read_config(run_dir: str | Path) -> TrainConfig:
     except (OmegaConfBaseException, ValueError) as error:
         raise ValueError(f"{path} is not valid: {_first_line(error)}") from error
     assert isinstance(config, TrainConfig)
-    return config
+    # A file cannot vouch for itself.
+    return SavedConfig(dataclasses.replace(config, resume=None, trust=False), is_own)
 
 
 def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:

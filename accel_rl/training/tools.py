@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.samplers import SamplerError
 from accel_rl.training.command_line import help_entry, override, split, wants_help
 from accel_rl.training.compare import name_value
-from accel_rl.training.console import LastingConsole, print_text
+from accel_rl.training.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run, report_table
 from accel_rl.training.files import WriteError, explain
 from accel_rl.training.malloc import tune_malloc
@@ -39,24 +38,23 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
     try:
         if wants_help(arguments):
             return print_text(_help(name, console.width))
-        # For module:function. Python itself looks here for `-m` alone, not for scripts.
-        sys.path.append(os.getcwd())
         tune_malloc()
         with StopRequest(), refusing_exit():
             _run(name, arguments, console)
     except (ValueError, SamplerError, OSError, ExitError) as error:
         choice = "choose another place by out=PATH"
         text = explain(error, choice) if isinstance(error, WriteError) else error
-        print(f"error: {text}{place_of(error, libraries=False)}", file=sys.stderr)
+        place = place_of(error, libraries=False)
+        tell_error(f"{text}{place}" if place else text, [name, *arguments])
         return 1
     except Interrupted as interrupted:
-        print(f"stopped by {interrupted.signal.name}; nothing was written", file=sys.stderr)
+        complain(f"stopped by {interrupted.signal.name}; nothing was written")
         return 128 + interrupted.signal
     except Exception as error:
         place = place_of(error, libraries=False)
         if not place:
             raise
-        print(f"error: {type(error).__name__}: {error}{place}", file=sys.stderr)
+        tell_error(f"{type(error).__name__}: {error}{place}")
         return 1
     return 0
 
@@ -103,7 +101,7 @@ def _tell(console: Console, words: str) -> None:
 def _tell_left_out(why: str, runs: Sequence[Path]) -> None:
     if runs:
         names = ", ".join(run.name for run in runs)
-        print(f"left out, since {why}: {names}", file=sys.stderr)
+        complain(f"left out, since {why}: {names}")
 
 
 def _names_run(argument: str) -> bool:

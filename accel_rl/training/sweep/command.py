@@ -7,14 +7,16 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.signing import user_key
 from accel_rl.training.command_line import help_entry, wants_help
-from accel_rl.training.console import LastingConsole, print_text
+from accel_rl.training.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.training.files import WriteError, explain, write_whole
 from accel_rl.training.options import format_value, list_options
 from accel_rl.training.run_directory import hold
@@ -24,6 +26,7 @@ from accel_rl.training.sweep.grow import grow
 from accel_rl.training.sweep.plan import (
     PlannedRun,
     SweepOptions,
+    check_code,
     check_runs,
     plan_again,
     plan_runs,
@@ -35,6 +38,7 @@ from accel_rl.training.sweep.queue import Job, make_jobs, note_if_finished, work
 from accel_rl.training.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.training.sweep.slots import slots_here
 from accel_rl.training.tables import make_table
+from accel_rl.training.yaml_file import UNSIGNED
 
 USAGE = """\
 python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
@@ -59,25 +63,27 @@ def sweep(arguments: Sequence[str]) -> int:
             return print_text(_help(console.width))
         if sys.platform != "linux":
             raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
-        # For module:function. Python itself looks here for `-m` alone, not for scripts.
-        sys.path.append(os.getcwd())
         with StopRequest():
             options, axes = read_options(arguments)
             if options.resume is None:
-                runs = plan_runs(axes, options.config)
+                runs = plan_runs(axes, options.config, trust=options.trust)
             else:
                 runs = read_plan(Path(options.resume))
                 if axes:
                     runs = grow(Path(options.resume), runs, axes)
+                if not options.trust:
+                    check_code(Path(options.resume), runs, axes)
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
-        choice = "choose another sweep_dir"
-        text = explain(error, choice) if isinstance(error, WriteError) else str(error)
-        text = NO_MORE_PROCESSES if lacks_processes(error) else text
-        print(f"error: {text}", file=sys.stderr)
+        told: Exception | str = error
+        if isinstance(error, WriteError):
+            told = explain(error, "choose another sweep_dir")
+        elif lacks_processes(error):
+            told = NO_MORE_PROCESSES
+        tell_error(told, ["sweep", *arguments])
         return 1
     except Interrupted as interrupted:
-        print(f"stopped by {interrupted.signal.name} before a run began", file=sys.stderr)
+        complain(f"stopped by {interrupted.signal.name} before a run began")
         return 128 + interrupted.signal
 
 
@@ -96,7 +102,7 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
     with hold(output_dir):
         if options.resume is not None:  # it may have grown
             write_plan(sweep_dir, runs)
-        jobs = make_jobs(runs, sweep_dir, output_dir)
+        jobs = make_jobs(runs, sweep_dir, output_dir, trust=options.trust)
         here = [job for job in jobs if job.run in mine]
         display = SweepDisplay(console, here)
         with closing(display), StopRequest(display.close) as stop:
@@ -107,6 +113,8 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
             for job in here:
                 if job.state == "failed":
                     display.say(f"{job.run.name}: {job.error}")
+            if user_key() is None:
+                display.say(f"the sweep is {UNSIGNED}")
             stop.hold()
             work_off(here, slots, stop, display.tell, display.look)
             for job in jobs:  # of the other parts, too, as far as they have come by now
@@ -169,14 +177,15 @@ def _conclude(
 ) -> int:
     for panel in panels:
         console.print(results_table(panel, console.width))
-    print(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:
-        print(f"failed: {job.run.name}: {job.error}\n(details: {job.output})", file=sys.stderr)
+        complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
     if failed or stop.received is not None:
-        print(f"go on with resume={sweep_dir}")
+        say(f"go on with resume={sweep_dir}")
     if stop.received is not None:
-        print(f"stopped by {stop.received.name}", file=sys.stderr)
+        complain(f"stopped by {stop.received.name}")
         return 128 + stop.received
     return 1 if failed else 0
 

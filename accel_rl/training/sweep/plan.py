@@ -25,11 +25,17 @@ from accel_rl.training.command_line import override, parse_arguments, split
 from accel_rl.training.devices import pick_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.evaluation import lacks_last_evaluation
-from accel_rl.training.files import write_whole
 from accel_rl.training.human_scores import ATARI_49
 from accel_rl.training.metrics import read_rows
 from accel_rl.training.options import Option, list_options
 from accel_rl.training.parts import build
+from accel_rl.training.yaml_file import (
+    UntrustedError,
+    code_in,
+    read_yaml,
+    refuse_code,
+    write_yaml,
+)
 
 GROWING = ("env", "algo", "seed", "total_steps")
 """options of runs that may be given with ``resume``"""
@@ -58,9 +64,14 @@ class SweepOptions:
     config: str | None = None
     """YAML file of options that all runs have but where the lists say otherwise, as in training;
     the sweep goes by a copy of it, sweep_dir/config.yaml"""
+    trust: bool = False
+    """with resume or config: run code that the options there name as module:function, and restore
+    simulators from checkpoints, although they may be somebody else's; your own need no trust"""
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.trust and self.resume is None and self.config is None:
+            raise ValueError("trust=true has no effect without resume or config; leave it out")
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"slots is {self.slots}; it must be at least 1")
         number, total = self.part_of
@@ -115,14 +126,18 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     return options, axes
 
 
-def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[PlannedRun]:
+def plan_runs(
+    axes: Mapping[str, str], file: str | Path | None = None, *, trust: bool = False
+) -> list[PlannedRun]:
     """A run for each combination of the values that ``axes`` lists with commas between them, over
     the options in ``file``.
 
     Of options that are integers ``0..4`` is 0, 1, 2, 3 and 4. ``env=atari49`` is the 49 games of
-    Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811).
+    Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811). ``trust``: ``file`` may name code even if
+    it is not this user's.
 
     Raises:
+        UntrustedError: it may not, and does.
         ValueError: an option is not valid in one of them; the message names the run.
     """
     lists = {key: _values(key, text) for key, text in axes.items()}
@@ -143,13 +158,15 @@ def plan_runs(axes: Mapping[str, str], file: str | Path | None = None) -> list[P
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
         try:
-            of_file = [] if file is None else [f"config={file}"]
+            of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
             config = parse_arguments((*arguments, *of_file))
             if config.cpus:  # a list of the sweep's own on the command line
                 raise ValueError(
                     f"config={file} says cpus, and each run has a share of those of the sweep; "
                     "leave it out of the file"
                 )
+        except UntrustedError:
+            raise
         except ValueError as error:
             raise ValueError(f"run {' '.join(arguments)}: {error}") from error
         varied = {
@@ -264,7 +281,7 @@ def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
     tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
     if digest := _digest(sweep_dir):
         tree["config"] = digest
-    write_whole(sweep_dir / "sweep.yaml", OmegaConf.to_yaml(tree).encode())
+    write_yaml(sweep_dir / "sweep.yaml", tree)
 
 
 def plan_again(
@@ -272,10 +289,10 @@ def plan_again(
 ) -> list[PlannedRun]:
     """The same runs, by the options of all that lie in ``sweep_dir``.
 
-    Or those of the lists ``given`` in place of theirs.
+    Or those of the lists ``given`` in place of theirs. See `check_code`.
     """
     axes = {key: ",".join(values) for key, values in _axes(runs).items()}
-    return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir))
+    return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir), trust=True)
 
 
 def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
@@ -299,8 +316,29 @@ def _digest(sweep_dir: Path) -> str | None:
     return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def check_code(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) -> None:
+    """Raise unless code that ``runs`` of the sweep in ``sweep_dir`` name may run.
+
+    Code that the lists ``given`` on the command line name may, and all if ``sweep.yaml``, which
+    vouches for the options of all runs, too, was written by a sweep of this user.
+
+    Raises:
+        UntrustedError: it may not.
+    """
+    path = sweep_dir / "sweep.yaml"
+    typed = {key: _values(key, text) for key, text in given.items()}
+    code = {
+        option: value
+        for run in runs
+        for option, value in code_in(run.config).items()
+        if value not in typed.get(option, ())
+    }
+    if not read_yaml(path).is_own:
+        refuse_code(path, code)
+
+
 def read_plan(sweep_dir: Path) -> list[PlannedRun]:
-    """The runs of the sweep in ``sweep_dir``.
+    """The runs of the sweep in ``sweep_dir``. See `check_code`.
 
     Raises:
         ValueError: it holds no sweep of this version, or has lost the options of all runs.
@@ -309,7 +347,7 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
     try:
-        tree = OmegaConf.load(path)
+        tree = read_yaml(path).tree
         assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
@@ -321,7 +359,7 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
             f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
             "sweep began; put it back, or begin another sweep"
         )
-    runs = plan_runs(axes, options_of_all(sweep_dir))
+    runs = plan_runs(axes, options_of_all(sweep_dir), trust=True)
     if [run.name for run in runs] != names:
         raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
     return runs

@@ -24,6 +24,7 @@ from accel_rl.training.sweep.plan import (
     options_of_all,
 )
 from accel_rl.training.sweep.slots import Slot
+from accel_rl.training.yaml_file import code_in
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
@@ -33,25 +34,34 @@ _LOOK_SECONDS = 0.25
 @dataclass
 class Job:
     """A run of the sweep and how it stands. ``output``: all it prints. ``config``: a file with the
-    options of all runs. ``error``: its failure. ``left``: the directory of an attempt before this
-    one, which gives nothing to go on from.
+    options of all runs. ``trust``: that of a sweep that is resumed. ``error``: its failure.
+    ``left``: the directory of an attempt before this one, which gives nothing to go on from.
     """
 
     run: PlannedRun
     run_dir: Path
     output: Path
     config: Path | None = None
+    trust: bool = False
     state: State = "waiting"
     error: str = ""
     left: Path | None = None
 
+    @property
+    def code(self) -> list[str]:
+        """Arguments with the code that the run may import: the sweep has made sure of that."""
+        return [f"{option}={value}" for option, value in code_in(self.run.config).items()]
 
-def make_jobs(runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path) -> list[Job]:
+
+def make_jobs(
+    runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path, *, trust: bool = False
+) -> list[Job]:
     """Jobs of ``runs``; those that an earlier sweep has finished are."""
     jobs = []
     for run in runs:
         run_dir = sweep_dir / "runs" / run.name
-        job = Job(run, run_dir, output_dir / f"{run.name}.txt", options_of_all(sweep_dir))
+        output = output_dir / f"{run.name}.txt"
+        job = Job(run, run_dir, output, options_of_all(sweep_dir), trust)
         note_if_finished(job)
         jobs.append(job)
     return jobs
@@ -90,8 +100,10 @@ def arguments_of(job: Job) -> list[str]:
     Raises:
         ValueError: its files cannot be read, or another process trains in its directory.
     """
+    code = [each for each in job.code if each not in job.run.arguments]
     if find_checkpoints(job.run_dir):
-        return [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
+        again = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}", *job.code]
+        return [*again, *["trust=true"] * job.trust]
     if job.run_dir.exists():
         with hold(job.run_dir):
             is_used = any(job.run_dir.iterdir())
@@ -99,7 +111,7 @@ def arguments_of(job: Job) -> list[str]:
             job.left = job.run_dir
             job.run_dir = job.run_dir.with_name(f"{job.run.name}+{len(_attempts(job)) + 1}")
     of_all = [] if job.config is None else [f"config={job.config}"]
-    return [*job.run.arguments, f"run_dir={job.run_dir}", *of_all]
+    return [*job.run.arguments, *code, f"run_dir={job.run_dir}", *of_all]
 
 
 def work_off(

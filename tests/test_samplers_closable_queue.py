@@ -1,5 +1,6 @@
 """The queue between predictors and trainers: nothing lost, bounded, closed for both sides."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -224,3 +225,33 @@ def test_what_cannot_be_waited_for_cannot_be_in_putting_either(wait: Any) -> Non
     with pytest.raises(ValueError, match=f"timeout_seconds is {wait}; it must be"):
         queue.put([(0, 0)], wait)
     assert len(queue) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_queue_is_closed_in_a_fork_whoever_had_its_lock() -> None:
+    queue: ClosableQueue[str] = ClosableQueue(2)
+    queue.put(["item"], 1)
+    held, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with queue._changed:
+            held.set()
+            may_go_on.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        code = 1
+        try:
+            with pytest.raises(QueueClosed, match=rf"of process {os.getppid()}, .* is a fork"):
+                queue.take(1, 1)
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitpid(pid, 0)[1]
+    may_go_on.set()
+    thread.join()
+    assert code == 0 and queue.take(1, 1) == ["item"]

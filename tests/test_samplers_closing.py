@@ -1,17 +1,23 @@
 """Samplers that are closed twice, dropped, or never came to run leave nothing behind."""
 
+import errno
 import gc
+import importlib
 import os
+import signal
 import subprocess
+import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from toy_envs import FaultyEnv, ToyEnv
+from toy_envs import FaultyEnv, ToyEnv, is_running
 
 from accel_rl.samplers import (
     ParallelSampler,
@@ -21,6 +27,7 @@ from accel_rl.samplers import (
     SamplerError,
     SerialSampler,
     VectorEnv,
+    process,
 )
 
 CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
@@ -70,6 +77,9 @@ def predict(observation, uniform) -> Prediction:
 
 USES = {
     "collect": (lambda: ParallelSampler(ToyEnv, CONFIG), lambda it: it.collect(zeros).observation),
+    "get_state": (lambda: ParallelSampler(ToyEnv, CONFIG), lambda it: it.get_state().observation),
+    "serial": (lambda: SerialSampler(ToyEnv, CONFIG), lambda it: it.collect(zeros).observation),
+    "serial state": (lambda: SerialSampler(ToyEnv, CONFIG), lambda it: it.get_state().observation),
     "step": (lambda: VectorEnv(ToyEnv, 8, seed=0), lambda it: it.step(np.zeros(8, int))[0]),
     "serve": (queued, lambda it: it.serve(predict)),
 }
@@ -155,7 +165,7 @@ def test_serial_sampler_that_cannot_start_closes_its_environments():
     with pytest.raises(SamplerError, match=r"environment 2 .*cannot reset"):
         sampler.start()
     assert ClosingEnv.closed == ClosingEnv.made == 9
-    with pytest.raises(SamplerError, match="not running"):
+    with pytest.raises(SamplerError, match="was closed; make another one"):
         sampler.collect(zeros)
 
 
@@ -200,6 +210,7 @@ def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_writ
 def test_close_from_another_thread_ends_a_rollout():
     config = replace(CONFIG, on_worker_failure="restart")
     sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config)
+    before = num_descriptors()
     sampler.start()
     timer = threading.Timer(0.5, sampler.close)
 
@@ -211,7 +222,139 @@ def test_close_from_another_thread_ends_a_rollout():
     with pytest.raises(SamplerError, match="this sampler was closed"):
         sampler.collect(beginning)
     timer.join()
+    assert not worker_pids() and num_descriptors() < before
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("place", ["workers.monotonic", "pool.take"], ids=["in send", "in recv"])
+def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
+    """Whatever number they have, nothing is written to them or read from them."""
+    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler.start()
+    sampler.collect(zeros)
+    module = importlib.import_module(f"accel_rl.samplers.{place.partition('.')[0]}")
+    name = place.partition(".")[2]
+    function, pipes = getattr(module, name), []
+    signals = iter([signal.SIGUSR1])
+
+    def handled(*arguments):
+        for _ in signals:
+            sampler.close()
+            pipes.extend(os.pipe2(os.O_NONBLOCK) for _ in range(30))
+            for _, write in pipes:
+                os.write(write, b"eight ch")
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, handled)
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(zeros)
+    assert len(pipes) == 30
+    for read, write in pipes:
+        assert os.read(read, 100) == b"eight ch"
+        os.close(read)
+        os.close(write)
+
+
+FORKED = """
+import os, signal, time
+from toy_envs import ToyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+sampler = ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, num_workers=2))
+sampler.start()
+fork = os.fork()
+if fork == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+workers = [process.pid for process in sampler._pool._workers.processes.values()]
+print(fork, *workers, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_their_process_though_a_fork_of_it_lives():
+    command = [sys.executable, "-c", FORKED]
+    folder = Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=60)
+    fork, *pids = map(int, done.stdout.split())
+    deadline = time.monotonic() + 2
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == 2 and not any(map(is_running, pids))
+    assert is_running(fork)
+    os.kill(fork, signal.SIGKILL)
+
+
+def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
+    eventfd, before = os.eventfd, num_descriptors()
+    for num_made in range(6):
+        left = iter(range(num_made))
+
+        def limited(*arguments, left=left):
+            if next(left, None) is None:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return eventfd(*arguments)
+
+        monkeypatch.setattr(os, "eventfd", limited)
+        with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*serial=true"):
+            ParallelSampler(ToyEnv, CONFIG)
+        assert num_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "number, message",
+    [
+        (errno.EAGAIN, r"no more processes .*2 workers.*`ulimit -u`.*num_workers.*serial=true"),
+        (errno.EMFILE, r"no more files .*2 workers.*`ulimit -n`.*num_workers.*serial=true"),
+    ],
+    ids=["processes", "files"],
+)
+def test_worker_that_the_limits_do_not_allow_is_one_error(number, message, monkeypatch):
+    popen, started = subprocess.Popen, []
+
+    def limited(*arguments, **options):
+        if started:
+            raise OSError(number, os.strerror(number))
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    before = num_descriptors()
+    monkeypatch.setattr(subprocess, "Popen", limited)
+    sampler = ParallelSampler(ToyEnv, CONFIG)
+    with pytest.raises(SamplerError, match=message):
+        sampler.start()
     assert not worker_pids()
+    del sampler
+    assert num_descriptors() == before
+
+
+class CloseHangs(ToyEnv):
+    """In other processes than ``own``."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.own = own
+
+    def close(self) -> None:
+        if os.getpid() != self.own:
+            time.sleep(600)
+
+
+def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):
+    """As one that waits for a device or a file system does."""
+    sampler = ParallelSampler(partial(CloseHangs, os.getpid()), CONFIG)
+    sampler.start()
+    processes = list(sampler._pool._workers.processes.values())
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "KILL_SECONDS", 0.1)
+        patch.setattr(process.WorkerProcess, "kill", lambda self: None)
+        began = time.monotonic()
+        sampler._pool.close(0.1)
+        assert time.monotonic() - began < 2
+    for each in processes:
+        assert each.describe() in caplog.text
+        each._process.wait(5)  # its life pipe is closed
 
 
 def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):

@@ -55,6 +55,8 @@ def test_a_sampler_collects_one_rollout_at_a_time(kind):
             assert begun.wait(60)
             with pytest.raises(SamplerError, match=message):
                 sampler.collect(zeros)
+            with pytest.raises(SamplerError, match=f"get_state{message[7:]}"):
+                sampler.get_state()
             may_go_on.set()
             assert first.result(60) is sampler.rollout
         sampler.collect(zeros)  # nothing has happened to it

@@ -1,5 +1,6 @@
 """The pool alone: who steps what, groups served as they come."""
 
+import resource
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from toy_envs import ToyEnv
 
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.layout import assign_columns, even_num_envs, plan_workers
+from accel_rl.samplers.limits import allow_open_files
 from accel_rl.samplers.restart import truncate_running
 
 
@@ -156,3 +158,12 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     command = [sys.executable, "-c", script]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert int(printed.stdout) > 80 * 5 + 2 * 2 + 64
+
+
+def test_limit_too_low_for_one_worker_asks_for_no_fewer(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    with pytest.raises(
+        ValueError, match=r"raise `ulimit -n` to \d+, or use .*serial=true"
+    ) as error:
+        allow_open_files(1, 1)
+    assert "fewer" not in str(error.value)

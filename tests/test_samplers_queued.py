@@ -18,7 +18,7 @@ from queued_play import (
     take_all,
     value_of,
 )
-from toy_envs import ScriptedEnv
+from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.samplers.base import SamplerConfig
@@ -338,7 +338,7 @@ def test_sampler_used_out_of_turn_is_an_error():
     sampler.set_num_agents(1)
     with pytest.raises(QueueClosed):
         sampler.serve(policy)
-    with pytest.raises(SamplerError, match="started before"):
+    with pytest.raises(SamplerError, match="was closed; make another one"):
         sampler.start()
 
 
@@ -398,3 +398,8 @@ def test_sizes_of_nothing_are_refused(name, value):
 
 def test_usual_options_are_taken():
     check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)
+
+
+def test_state_to_go_on_from_is_refused() -> None:
+    with pytest.raises(ValueError, match="state was given"):
+        make_sampler(ToyEnv, 1).start(object())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,144 @@ def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, cap
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
     assert "a last word" in capfd.readouterr().out
+
+
+def start_session() -> Any:
+    program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return program, lambda: (program.terminate(), program.wait())
+
+
+class LostHelpedEnv(HelpedEnv):
+    """Its worker hangs or is killed in the third step."""
+
+    num_steps = 0
+
+    def __init__(self, is_killed: bool, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.is_killed = is_killed
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 3 and self.is_killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.num_steps == 3:
+            time.sleep(600)
+        return super().step(action, out)
+
+
+def assert_none_runs(folder: Path, number: int) -> None:
+    pids = [int(path.name) for path in folder.iterdir()]
+    deadline = time.monotonic() + 2
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == number and not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize(
+    "is_killed, start",
+    [
+        (False, start_program),
+        (False, start_session),
+        (False, start_fork),
+        (True, start_program),
+        (True, start_fork),
+    ],
+)
+def test_programs_of_a_lost_worker_end_with_it(is_killed, start, tmp_path) -> None:
+    factory = partial(LostHelpedEnv, is_killed, start, str(tmp_path), os.getpid())
+    with ParallelSampler(factory, replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
+        with pytest.raises(WorkerError):
+            sampler.collect(zeros)
+    assert_none_runs(tmp_path, 2)
+
+
+KILLED = """
+import os, signal, sys
+from functools import partial
+from test_samplers_worker import CONFIG, HelpedEnv, start_program
+from accel_rl.samplers import ParallelSampler
+sampler = ParallelSampler(partial(HelpedEnv, start_program, sys.argv[1], os.getpid()), CONFIG)
+sampler.start()
+(process,) = sampler._pool._workers.processes.values()
+if sys.argv[2] == "stopped":
+    os.kill(process.pid, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("worker", ["waiting", "stopped"])
+def test_programs_of_environments_end_with_the_process_of_the_sampler(worker, tmp_path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), worker]
+    subprocess.run(command, cwd=Path(__file__).parent, timeout=60)
+    assert_none_runs(tmp_path, 2)
+
+
+class SlowEnv(ToyEnv):
+    """Its steps take longer than a failure leaves; environment 0 fails in the second."""
+
+    num_steps = 0
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 2 and action == 1:
+            raise RuntimeError("the simulator broke")
+        time.sleep(1.0)
+        return super().step(action, out)
+
+    def close(self) -> None:
+        if self.num_steps:
+            Path(self.folder, str(os.getpid())).touch()
+
+
+def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path) -> None:
+    config = SamplerConfig(num_envs=3, num_groups=1, num_workers=3)
+    with ParallelSampler(partial(SlowEnv, str(tmp_path)), config) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke"):
+            sampler.collect(lambda step: np.array([1, 0, 0]))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_worker_takes_orders_only_when_it_has_read_their_signals() -> None:
+    """Without them, a processor may show it the orders and not yet their rows and actions."""
+    with ParallelSampler(ToyEnv, CONFIG) as sampler:
+        sampler.collect(zeros)
+        workers = sampler._pool._workers
+        arrays = workers.arrays
+        arrays.row[:] = 0
+        arrays.sequence[:] += 1  # of both groups
+        os.eventfd_write(workers._wake[0], 1)
+        time.sleep(0.2)
+        assert (arrays.done != arrays.sequence).all()
+        os.eventfd_write(workers._wake[0], 1)
+        deadline = time.monotonic() + 5
+        while (arrays.done != arrays.sequence).any() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (arrays.done == arrays.sequence).all()
+
+
+class CountedFactory:
+    num_pickles = 0
+
+    def __call__(self) -> ToyEnv:
+        return ToyEnv()
+
+    def __reduce__(self) -> Any:
+        type(self).num_pickles += 1
+        return CountedFactory, ()
+
+
+def test_factory_is_pickled_once_for_all_workers_and_their_replacements() -> None:
+    config = SamplerConfig(num_envs=6, num_workers=3, on_worker_failure="restart")
+    with ParallelSampler(CountedFactory(), config) as sampler:
+        sampler.collect(zeros)
+        os.kill(sampler._pool._workers.processes[1].pid, signal.SIGKILL)
+        sampler.collect(zeros)
+        assert sampler.generation == 1
+    assert CountedFactory.num_pickles == 1
 
 
 class PathEnv(ToyEnv):

@@ -18,10 +18,11 @@ from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.errors import WorkerError
+from accel_rl.samplers.limits import allow_open_files
 from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import CLOSE, GRACE_SECONDS
 from accel_rl.samplers.stepping import Block
-from accel_rl.samplers.workers import NICENESS, Workers, allow_open_files
+from accel_rl.samplers.workers import NICENESS, Workers
 from accel_rl.topology import CorePlan
 
 _CHECK_SECONDS = 0.25  # between two looks for agents that hang
@@ -146,19 +147,21 @@ class AgentPool:
             WorkerError: one failed, or took longer than ``reset_timeout_seconds``.
             SamplerError: this was closed meanwhile.
         """
-        while self._starting:
-            self._poll(_CHECK_SECONDS)
-            self._workers.check_open()
-            self._check()
+        with self._workers:
+            while self._starting:
+                self._poll(_CHECK_SECONDS)
+                self._workers.check_open()
+                self._check()
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that started agents, and may not use them."""
-        return self._workers.is_inherited
+        """Whether this process is a fork of the one that made this, and may not use it."""
+        return self._workers.inherited_from != 0
 
     def check_own(self) -> None:
         """Raises SamplerError if `is_inherited`."""
-        self._workers.check_own()
+        if self.is_inherited:
+            self._workers.check_open()
 
     def retire(self, agents: list[int]) -> None:
         """Let agents that were taken go at their next `send`."""
@@ -173,12 +176,13 @@ class AgentPool:
         with self.sending:
             if self.is_closed:
                 return
-            for agent, row in zip(agents, rows, strict=True):
-                if agent in self._leaving:
-                    workers.release(agent, row, CLOSE)
-                    self._leaving[agent] = monotonic() + self._config.step_timeout_seconds
-                else:
-                    workers.release(agent, row)
+            with workers:
+                for agent, row in zip(agents, rows, strict=True):
+                    if agent in self._leaving:
+                        workers.release(agent, row, CLOSE)
+                        self._leaving[agent] = monotonic() + self._config.step_timeout_seconds
+                    else:
+                        workers.release(agent, row)
 
     def take(self, limit: int, timeout_seconds: float) -> list[int]:
         """Up to ``limit`` agents that are ready: those first that were so first.
@@ -187,11 +191,13 @@ class AgentPool:
 
         Raises:
             WorkerError: an agent died or hung and is not to be replaced; the pool is closed then.
+            SamplerError: this was closed.
         """
-        self._settle_dead()
-        self._poll(0.0 if self._ready else timeout_seconds)
-        if monotonic() - self._checked > _CHECK_SECONDS:
-            self._check()
+        with self._workers:
+            self._settle_dead()
+            self._poll(0.0 if self._ready else timeout_seconds)
+            if monotonic() - self._checked > _CHECK_SECONDS:
+                self._check()
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def close(self, grace_seconds: float = 5.0) -> None:
@@ -215,7 +221,7 @@ class AgentPool:
             elif descriptor == workers.started:
                 self._note_started()
             else:
-                agent = next(a for a, p in workers.processes.items() if p.pidfd == descriptor)
+                agent = workers.worker_of[descriptor]
                 workers.unwatch(agent)
                 self._dead[agent] = workers.processes[agent].failure()
         self._settle_dead()
@@ -227,15 +233,17 @@ class AgentPool:
             self._ready.append(agent)
 
     def _note_done(self, agent: int) -> None:
-        """Note that an agent is ready, if it has an order and has carried it out."""
+        """Note that an agent is ready, if it has an order and has carried it out.
+
+        Only after its eventfd was seen to be written, see `SharedArrays`.
+        """
         order = int(self.arrays.sequence[agent])
         if order != self._noted[agent] and order == self._done[agent]:
             self._noted[agent] = order
             self._ready.append(agent)
 
     def _owes(self, agent: int) -> bool:
-        """Whether it was sent and has not come back, also not just now."""
-        self._note_done(agent)
+        """Whether it was sent and is not known to have come back."""
         return bool(self.arrays.sequence[agent] != self._noted[agent])
 
     def _settle_dead(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from threading import Condition
 from typing import Generic, TypeVar
 
+from accel_rl.samplers.errors import name_error, of_another_process
+from accel_rl.samplers.forks import disown_in_forks
 from accel_rl.settings import check_kind
 
 Item = TypeVar("Item", bound=Sized)
@@ -26,7 +29,7 @@ class ClosableQueue(Generic[Item]):
 
     Items have a length: `take` gives whole ones until it has enough of that. Nothing that was put
     is lost or given twice. Closed, the queue takes nothing more and gives what it still holds;
-    whoever waits then wakes.
+    whoever waits then wakes. In a fork of the process that made it, it is closed and empty.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -37,6 +40,7 @@ class ClosableQueue(Generic[Item]):
         self._changed = Condition()
         self._is_closed = False
         self._closed_by = ""
+        disown_in_forks(self)
 
     def __len__(self) -> int:
         """Items in it."""
@@ -110,6 +114,13 @@ class ClosableQueue(Generic[Item]):
                 self._closed_by = error
             self._is_closed = True
             self._changed.notify_all()
+
+    def disown(self) -> None:
+        """Close and empty this in a fork, where other threads may have had the lock."""
+        self._changed = Condition()
+        self._items.clear()
+        self._total, self._is_closed = 0, True
+        self._closed_by = name_error(of_another_process(os.getppid()))
 
     def _closed(self, state: str) -> QueueClosed:
         why = f", after an error ({self._closed_by})," if self._closed_by else ""

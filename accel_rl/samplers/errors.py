@@ -1,5 +1,6 @@
 """What goes wrong while sampling."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -23,24 +24,46 @@ class WorkerError(SamplerError):
             self.add_note(f"In the worker:\n{worker_traceback.rstrip()}")
 
 
-def not_running(ended_by: str) -> SamplerError:
-    """That of a sampler asked to collect; ``ended_by``: the error that ended an earlier one."""
-    if not ended_by:
-        return SamplerError("this sampler is not running; call start() or use it in `with`")
+def was_closed() -> SamplerError:
+    """The error of a sampler that is used after `close`."""
+    return SamplerError("this sampler was closed; make another one")
+
+
+def of_another_process(pid: int) -> SamplerError:
+    """The error of what process ``pid`` made, of which this process is a fork."""
     return SamplerError(
-        f"this sampler was closed by an error in an earlier collect ({ended_by}); make another one"
+        f"this sampler is that of process {pid}, of which this one, {os.getpid()}, is a fork; make "
+        f"another one here"
     )
 
 
+def not_running(ended_by: str, is_closed: bool) -> SamplerError:
+    """The error of a sampler that is to collect and does not run.
+
+    ``ended_by``: the error in an earlier `collect` that closed it, if one did.
+    """
+    if ended_by:
+        return SamplerError(
+            f"this sampler was closed by an error in an earlier collect ({ended_by}); make another "
+            f"one"
+        )
+    if is_closed:
+        return was_closed()
+    return SamplerError("this sampler is not running; call start() or use it in `with`")
+
+
 @contextmanager
-def one_at_a_time(collecting: Lock) -> Iterator[None]:
-    """Raises SamplerError where a sampler is collecting already."""
+def one_at_a_time(collecting: Lock, called: str) -> Iterator[None]:
+    """Raises SamplerError if a sampler is in a ``collect`` or ``get_state`` already.
+
+    ``called``: what is to run within.
+    """
     is_first = collecting.acquire(blocking=False)
     try:
         if not is_first:
             raise SamplerError(
-                "collect was called while this sampler is in another collect, whose policy or "
-                "another thread has called it; use another sampler there"
+                f"{called} was called while this sampler is in another collect or get_state, by "
+                f"its policy or in another thread; use another sampler there"
             )
         yield
     finally:

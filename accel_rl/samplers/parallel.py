@@ -84,7 +84,7 @@ class ParallelSampler:
         """Start the workers and wait for their first observations, or go on from ``state``.
 
         Raises:
-            SamplerError: started before.
+            SamplerError: started before, or closed.
             ValueError: ``state`` is of other environments.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
@@ -105,18 +105,19 @@ class ParallelSampler:
             ValueError: the policy is no function, or returned something else than valid actions.
             WorkerError: a worker died or hung and is not to be replaced.
         """
-        self._pool.check_own()
         if not self.is_running:
-            raise not_running(self._ended_by)
+            raise not_running(self._ended_by, self._pool.is_closed)
+        self._pool.check_open()
         check_policy(policy)
-        with one_at_a_time(self._collecting):
+        with one_at_a_time(self._collecting, "collect"):
             try:
                 with self._cores.collecting():
                     cores = self._cores.worker_cpus if self._rotates else ()
                     with rotation(cores) as move_on:
                         self._collect(policy, move_on)
             except BaseException as error:
-                self._ended_by = name_error(error)
+                if self.is_running:  # not closed, by its policy or in another thread
+                    self._ended_by = name_error(error)
                 self.close()
                 raise
             return self.rollout
@@ -175,26 +176,28 @@ class ParallelSampler:
         With any number of workers, or a `SerialSampler`. An error closes the sampler.
 
         Raises:
-            SamplerError: not running.
+            SamplerError: not running, or in a ``collect``.
             WorkerError: a worker died or hung, or an environment fails to tell its state.
         """
         if not self.is_running:
             raise SamplerError("this sampler is not running; it has no state")
-        try:
-            states = self._pool.get_states()
-        except BaseException:
-            self.close()
-            raise
-        self._end_abandoned()
-        return take_state(
-            states,
-            self.rollout,
-            self._pool.carry,
-            self._noise,
-            self._begins,
-            self._tracker,
-            self._pool.generation,
-        )
+        self._pool.check_open()
+        with one_at_a_time(self._collecting, "get_state"):
+            try:
+                states = self._pool.get_states()
+            except BaseException:
+                self.close()
+                raise
+            self._end_abandoned()
+            return take_state(
+                states,
+                self.rollout,
+                self._pool.carry,
+                self._noise,
+                self._begins,
+                self._tracker,
+                self._pool.generation,
+            )
 
     @property
     def generation(self) -> int:

@@ -93,30 +93,35 @@ class WorkerPool:
         ``generation``: others of the same seed are new ones, with other random numbers.
 
         Raises:
-            SamplerError: started before.
+            SamplerError: started before, or closed.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         workers = self._workers
-        if workers.processes or workers.is_closed:
-            raise SamplerError("this sampler was started before; make another one")
-        workers.generation = generation
-        rows = [workers.spec.rollout.T] * len(self.columns)
-        try:
-            for worker in range(workers.spec.num_workers):
-                workers.start(worker, rows, states or {})
-            self._await_start()
-        except BaseException:
-            self.close(GRACE_SECONDS)
-            raise
+        with workers:
+            if workers.processes:
+                raise SamplerError("this sampler was started before; make another one")
+            workers.generation = generation
+            rows = [workers.spec.rollout.T] * len(self.columns)
+            try:
+                for worker in range(workers.spec.num_workers):
+                    workers.start(worker, rows, states or {})
+                self._await_start()
+            except BaseException:
+                self.close(GRACE_SECONDS)
+                raise
 
     @property
     def generation(self) -> int:
         """How often environments have started anew."""
         return self._workers.generation
 
-    def check_own(self) -> None:
-        """Raises SamplerError where this process is a fork of the one that started workers."""
-        self._workers.check_own()
+    @property
+    def is_closed(self) -> bool:
+        return self._workers.is_closed
+
+    def check_open(self) -> None:
+        """Raises SamplerError if this was closed, or is that of another process."""
+        self._workers.check_open()
 
     def send(self, group: int, row: int, command: int = STEP) -> None:
         """Release a group: its workers take step ``row``, or reset what waits.
@@ -124,8 +129,8 @@ class WorkerPool:
         Raises:
             SamplerError: this was closed.
         """
-        self._workers.check_open()
-        self._workers.release(group, row, command)
+        with self._workers:
+            self._workers.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
         """Whether ``group`` has an order that `recv` has not returned yet."""
@@ -138,12 +143,15 @@ class WorkerPool:
             WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
             SamplerError: this was closed, perhaps meanwhile.
         """
-        self._workers.check_open()
         if group is None:
             wanted = [g for g in range(len(self.columns)) if self.is_released(g)]
         else:
             wanted = [group]
         assert wanted and all(self.is_released(g) for g in wanted), "recv of a group not released"
+        with self._workers:
+            return self._recv(wanted)
+
+    def _recv(self, wanted: list[int]) -> int:
         workers = self._workers
         num_quiet = 0
         while True:
@@ -171,17 +179,18 @@ class WorkerPool:
             WorkerError: as `recv`, or an environment fails to tell its state.
         """
         groups = range(len(self.columns))
-        for group in groups:
-            if self.is_released(group):
+        with self._workers:
+            for group in groups:
+                if self.is_released(group):
+                    self.recv(group)
+            for group in groups:
+                self.send(group, row=self._workers.spec.rollout.T, command=GET_STATE)
+            for group in groups:
                 self.recv(group)
-        for group in groups:
-            self.send(group, row=self._workers.spec.rollout.T, command=GET_STATE)
-        for group in groups:
-            self.recv(group)
-        states: EnvStates = dict.fromkeys(range(self._config.num_envs))
-        for process in self._workers.processes.values():
-            states |= process.take_states()
-        return states
+            states: EnvStates = dict.fromkeys(range(self._config.num_envs))
+            for process in self._workers.processes.values():
+                states |= process.take_states()
+            return states
 
     def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
         """Move the workers to other CPUs."""
@@ -216,8 +225,10 @@ class WorkerPool:
         happened = self._workers.poll(_CHECK_SECONDS)
         self._workers.check_open()
         was_stopped = monotonic() - began > _CHECK_SECONDS + 1
-        for worker, process in self._workers.processes.items():
-            if process.pidfd in happened:
+        for descriptor in happened:
+            worker = self._workers.worker_of.get(descriptor)
+            if worker is not None:
+                process = self._workers.processes[worker]
                 error = process.failure()
                 if self._arrays.has_started[worker]:
                     self._replace(worker, error)

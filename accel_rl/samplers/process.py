@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pickle
+import select
 import signal
 import struct
 import subprocess
@@ -13,36 +15,38 @@ import sys
 from contextlib import suppress
 
 import cloudpickle
+import psutil
 
+from accel_rl.envs.base import EnvFactory
 from accel_rl.samplers.errors import WorkerError
+from accel_rl.samplers.forks import disown_in_forks
 from accel_rl.samplers.package_path import add_package_path
 from accel_rl.samplers.shared import Descriptors, Setup
 from accel_rl.samplers.stepping import EnvStates
 from accel_rl.topology import format_cpus
 
+KILL_SECONDS = 10.0
+"""for a killed process to end, which the kernel does at once unless a device or file hangs"""
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class WorkerProcess:
     """A running worker. ``pidfd`` becomes readable when it has ended.
 
     A direct child started from a fresh interpreter: the caller's main module is not imported in it,
-    and its exit status is the real one.
+    and its exit status is the real one. It leads a process group, to which the programs that its
+    environments start belong: they are killed with it.
     """
 
-    def __init__(self, setup: Setup, memory: int, wake: int, started: int) -> None:
-        try:
-            pickled = cloudpickle.dumps(setup)
-        except Exception as error:
-            raise ValueError(
-                f"the environment factory cannot be sent to worker processes: {error}; make it of "
-                f"functions and plain values, and open files and devices inside it"
-            ) from error
+    def __init__(self, setup: Setup, memory: int, factory: int, wake: int, started: int) -> None:
         self.setup = setup
         self._descriptors: list[int] = []  # those of this process
+        disown_in_forks(self)
         theirs = [os.memfd_create("accel_rl_setup", os.MFD_CLOEXEC)]
         try:
-            _write_setup(theirs[0], pickled)
+            _write_setup(theirs[0], cloudpickle.dumps(setup))
             report, report_write = os.pipe()
             theirs.append(report_write)
             self._descriptors.append(report)
@@ -54,7 +58,7 @@ class WorkerProcess:
             self._descriptors.append(self._states)
             self._report = report
             inherited = Descriptors(
-                theirs[0], report_write, life_read, memory, wake, started, self._states
+                theirs[0], report_write, life_read, memory, factory, wake, started, self._states
             )
             countdown = [each for each in setup.countdown.values() if each is not None]
             self._process = subprocess.Popen(
@@ -63,6 +67,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
                 pass_fds=[*inherited, *countdown, *setup.ready.values()],
+                process_group=0,
             )
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
@@ -71,8 +76,9 @@ class WorkerProcess:
             # Ctrl-C, too, most of which come while the process is started: then there is only its
             # life pipe to end it.
             if hasattr(self, "_process"):
-                self.close(0.0)
-            self._close_descriptors()
+                self._process.kill()
+                self._process.wait(KILL_SECONDS)
+            self.free()
             raise
         finally:
             for descriptor in theirs:
@@ -98,13 +104,57 @@ class WorkerProcess:
         os.ftruncate(self._states, 0)
         return states
 
+    def has_ended(self, timeout_seconds: float) -> bool:
+        """Whether it ends within this time.
+
+        Programs that its environments have started are then killed, unless the worker has ended
+        without an error and could close its environments.
+        """
+        if self._process.returncode is None:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            if not poll.poll(1_000 * timeout_seconds):
+                return False
+            # Before the next call gives its pid, which is also that of its group, back to the
+            # kernel. Somebody else may have waited for all children of this process.
+            with suppress(ChildProcessError):
+                how = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+                if how is not None and (how.si_code, how.si_status) != (os.CLD_EXITED, 0):
+                    self._kill_group()
+            self._process.wait(KILL_SECONDS)
+        return True
+
     def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        """Kill it, and the programs that its environments have started."""
+        if self._process.returncode is not None:
+            return
+        programs = []
+        with suppress(ProcessLookupError, psutil.Error):
+            os.kill(self.pid, signal.SIGSTOP)  # so that it starts none meanwhile
+            # Those with a process group of their own, too.
+            programs = psutil.Process(self.pid).children(recursive=True)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._kill_group()
+        for program in programs:
+            with suppress(psutil.Error):
+                program.kill()
+
+    def end(self) -> None:
+        """Kill it, if it has not ended, and wait until it is gone; for `KILL_SECONDS` at most."""
+        self.kill()
+        if not self.has_ended(KILL_SECONDS):
+            _LOGGER.warning(
+                "%s was killed and has not ended within %g s: a device or file system that its "
+                "environments use hangs; it is left behind",
+                self.describe(),
+                KILL_SECONDS,
+            )
 
     def failure(self) -> WorkerError:
-        """Why this worker, which has ended, did so. Waits for its exit status."""
-        status = self._process.wait()
+        """Why this worker, which has ended, did so."""
+        self.has_ended(KILL_SECONDS)
+        status = self._process.wait(KILL_SECONDS)
         os.set_blocking(self._report, False)
         try:
             report = os.read(self._report, 1 << 16)
@@ -128,22 +178,47 @@ class WorkerProcess:
             f"somebody ended it"
         )
 
-    def close(self, timeout_seconds: float) -> None:
-        """Wait for its end, kill it if that takes too long, and let its descriptors go.
+    def free(self) -> None:
+        """Close the descriptors. Calling it again, from another thread, too, does nothing."""
+        close_descriptors(self._descriptors)
 
-        Calling it again does nothing.
-        """
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_seconds)
-        finally:  # also where Ctrl-C cuts the wait short
-            self.kill()
-            self._process.wait()
-            self._close_descriptors()
+    def disown(self) -> None:
+        """In a fork: the worker ends when the process that started it does, whatever forks do."""
+        self.free()
+        if hasattr(self, "_process"):
+            self._process.returncode = 0  # no child of this process: nothing to wait for
 
-    def _close_descriptors(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def close_descriptors(descriptors: list[int]) -> None:
+    """Close all and empty the list; each is closed once, whichever threads call this."""
+    with suppress(IndexError):
+        while True:
+            os.close(descriptors.pop())
+
+
+def store_factory(factory: EnvFactory) -> int:
+    """A file descriptor of memory with the pickled ``factory``, which all workers read.
+
+    Raises:
+        ValueError: it cannot be pickled.
+    """
+    descriptor = os.memfd_create("accel_rl_factory", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            cloudpickle.dump(factory, file)
+    except BaseException as error:
+        os.close(descriptor)
+        if not isinstance(error, Exception):
+            raise
+        raise ValueError(
+            f"the environment factory cannot be sent to worker processes: {error}; make it of "
+            f"functions and plain values, and open files and devices inside it"
+        ) from error
+    return descriptor
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:

@@ -27,7 +27,7 @@ from accel_rl.samplers.agent_pool import AgentPool
 from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes, check_arguments
 from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error
+from accel_rl.samplers.errors import SamplerError, name_error, was_closed
 from accel_rl.samplers.noise import EnvNoise
 from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.priority_lock import PriorityLock
@@ -164,11 +164,16 @@ class QueuedSampler:
         """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
 
         Raises:
-            SamplerError: started before.
+            ValueError: ``state`` is not None.
+            SamplerError: started before, or closed.
             WorkerError: an agent failed, or took longer than ``reset_timeout_seconds``.
         """
-        assert state is None
-        if self.is_running or self._pool.is_closed:
+        if state is not None:
+            raise ValueError("state was given; a QueuedSampler takes none: leave it out")
+        self._pool.check_own()
+        if self._pool.is_closed:
+            raise was_closed()
+        if self.is_running:
             raise SamplerError("this sampler was started before; make another one")
         try:
             for _ in range(self.config.num_groups):

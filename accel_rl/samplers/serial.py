@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from time import perf_counter
 from typing import Self
@@ -23,7 +24,14 @@ from accel_rl.samplers.base import (
 )
 from accel_rl.samplers.begins import Begins
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
+from accel_rl.samplers.errors import (
+    SamplerError,
+    name_error,
+    not_running,
+    of_another_process,
+    one_at_a_time,
+    was_closed,
+)
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.saving import SamplerState, restore_state, take_state
 from accel_rl.samplers.stepping import Block, Carry, EnvStates, action_noise, check_distinct
@@ -67,16 +75,19 @@ class SerialSampler:
         """Make the environments, and reset them or go on from ``state``.
 
         Raises:
-            SamplerError: started before.
+            SamplerError: started before, or closed.
             ValueError: ``state`` is of other environments.
         """
-        if self._block is not None or self._is_closed:
+        if self._is_closed:
+            raise was_closed()
+        if self._block is not None:
             raise SamplerError("this sampler was started before; make another one")
         states: EnvStates = {}
         if state is not None:
             states = restore_state(state, self.rollout, self._noise, self._begins, self._tracker)
             self._generation = state.generation + 1
         self._collecting = Lock()
+        self._pid = os.getpid()
         self._block = Block(
             self._factory,
             self._columns,
@@ -103,13 +114,15 @@ class SerialSampler:
             ValueError: the policy is no function, or returned something else than valid actions.
         """
         if self._block is None:
-            raise not_running(self._ended_by)
+            raise not_running(self._ended_by, self._is_closed)
+        self._check_own()
         check_policy(policy)
-        with one_at_a_time(self._collecting):
+        with one_at_a_time(self._collecting, "collect"):
             try:
                 return self._collect(policy, self._block)
             except BaseException as error:
-                self._ended_by = name_error(error)
+                if not self._is_closed:  # by its policy or in another thread
+                    self._ended_by = name_error(error)
                 self.close()
                 raise
 
@@ -124,6 +137,8 @@ class SerialSampler:
             started = perf_counter()
             step = PolicyInput(rollout.observation[t], uniform[t], t, self._columns, begins)
             actions = policy(step)
+            if self._is_closed:
+                raise was_closed()
             write_actions(rollout.action[t], actions, self.env_spec.num_actions)
             answered = perf_counter()
             block.step(t)
@@ -145,20 +160,23 @@ class SerialSampler:
         """The state after a `collect`, for the `start` of another sampler.
 
         Raises:
-            SamplerError: not running, or an environment fails to tell its state.
+            SamplerError: not running, or in a ``collect``, or an environment fails to tell its
+                state.
         """
         if self._block is None:
             raise SamplerError("this sampler is not running; it has no state")
-        self._block.reset_waiting()
-        return take_state(
-            self._block.get_states(),
-            self.rollout,
-            self._carry,
-            self._noise,
-            self._begins,
-            self._tracker,
-            self._generation,
-        )
+        self._check_own()
+        with one_at_a_time(self._collecting, "get_state"):
+            self._block.reset_waiting()
+            return take_state(
+                self._block.get_states(),
+                self.rollout,
+                self._carry,
+                self._noise,
+                self._begins,
+                self._tracker,
+                self._generation,
+            )
 
     @property
     def generation(self) -> int:
@@ -173,7 +191,9 @@ class SerialSampler:
         return SamplerTimes(self._simulating, self._in_policy, self._simulating)
 
     def close(self) -> None:
-        """Close the environments. Calling it again does nothing."""
+        """Close the environments. Calling it again does nothing, nor does it in a fork."""
+        if self._block is not None and self._pid != os.getpid():
+            return
         block, self._block, self._is_closed = self._block, None, True
         if block is not None:
             block.close()
@@ -184,3 +204,8 @@ class SerialSampler:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _check_own(self) -> None:
+        """Refuse forks: programs and connections of the environments are those of the parent."""
+        if self._pid != os.getpid():
+            raise of_another_process(self._pid)

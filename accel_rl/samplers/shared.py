@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.stepping import Carry, EnvStates
@@ -27,7 +26,8 @@ GET_STATE = 4
 WAIT_FOR_RESET = -1
 
 GRACE_SECONDS = 0.5
-"""for environments to close after a failure; more may hang"""
+"""for environments to close after a failure, beside the time of a worker's longest order; more may
+hang"""
 
 
 class PoolSpec(NamedTuple):
@@ -55,9 +55,14 @@ class SharedArrays(NamedTuple):
     ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
-    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators. ``done_at``:
-    ``[W]``, when it had carried out its last order, by `time.perf_counter`. All by the worker, but
-    that an agent's pool notes in ``done_at`` when it has begun.
+    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators.
+    ``longest_seconds``: ``[W]``, time of the longest order so far. ``done_at``: ``[W]``, when it
+    had carried out its last order, by `time.perf_counter`. All by the worker, but that an agent's
+    pool notes in ``done_at`` when it has begun.
+
+    Who reads the results of another process has first read an eventfd that this process wrote
+    after them: the kernel's lock orders the two, on processors that reorder stores, too (ARM).
+    A number that is seen in ``sequence`` or ``done`` is not enough.
     """
 
     rollout: Rollout
@@ -68,6 +73,7 @@ class SharedArrays(NamedTuple):
     done: NDArray[np.int64]
     has_started: NDArray[np.bool_]
     busy_seconds: NDArray[np.float64]
+    longest_seconds: NDArray[np.float64]
     done_at: NDArray[np.float64]
 
 
@@ -75,15 +81,17 @@ class Descriptors(NamedTuple):
     """File descriptors that a worker inherits.
 
     ``setup``: memory with the pickled `Setup`. ``report``: pipe, where it says why it failed.
-    ``life``: read end of its own life pipe. ``memory``: the shared memory. ``wake``: eventfd, an
-    order has come. ``started``: eventfd, its environments are reset. ``states``: memory of its own,
-    where it leaves the states of its environments when asked.
+    ``life``: read end of its own life pipe. ``memory``: the shared memory. ``factory``: memory
+    with the pickled factory of the environments, the same for all workers. ``wake``: eventfd, the
+    number of orders that have come. ``started``: eventfd, its environments are reset. ``states``:
+    memory of its own, where it leaves the states of its environments when asked.
     """
 
     setup: int
     report: int
     life: int
     memory: int
+    factory: int
     wake: int
     started: int
     states: int
@@ -103,7 +111,6 @@ class Setup(NamedTuple):
     spec: PoolSpec
     config: SamplerConfig
     make_block: Callable[..., Any]
-    factory: EnvFactory
     seed: int
     restart: int
     cpus: tuple[int, ...]
@@ -162,6 +169,7 @@ def _layout(spec: PoolSpec) -> Layout:
         "done": ((W, G), int64),
         "has_started": ((W,), boolean),
         "busy_seconds": ((W,), np.dtype(np.float64)),
+        "longest_seconds": ((W,), np.dtype(np.float64)),
         "done_at": ((W,), np.dtype(np.float64)),
     }
     return layout

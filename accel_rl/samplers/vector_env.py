@@ -335,9 +335,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 infos[key], infos[f"_{key}"] = np.where(is_told, told, 0.0), is_told
 
     def _check_open(self) -> None:
-        self._pool.check_own()
         if self.closed:
             raise SamplerError("this vector environment is closed; make another one")
+        self._pool.check_open()
 
     def _check_received(self, what: str) -> None:
         if self._to_recv:

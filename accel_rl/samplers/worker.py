@@ -1,15 +1,16 @@
 """A simulator process: ``python -m accel_rl.samplers.worker``, started by `WorkerPool`.
 
 It steps its environments straight into shared memory when its groups are released, and never loads
-torch. Its life hangs on the life pipe: the read end raises SIGIO, whose default action ends the
-process, as soon as the writer is gone. The kernel does that, so it also ends a worker that is stuck
-in C with the interpreter locked.
+torch. Its life hangs on the life pipe: as soon as the writer is gone, the kernel kills the process
+group of the worker, which is the worker and the programs that its environments have started. It
+also kills a worker that is stuck in C with the interpreter locked, and one that was stopped.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import mmap
 import os
 import pickle
 import select
@@ -22,7 +23,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from accel_rl.envs.base import close_all
+from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.samplers.package_path import forget_package_path
 from accel_rl.samplers.shared import (
     CLOSE,
@@ -46,7 +47,7 @@ def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
     leave_signals_to_server()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
-    die_with_server(descriptors.life)
+    die_with_server(descriptors.life, -os.getpgrp())
     blocks: Blocks = []
     try:
         setup = read_setup(descriptors.setup)
@@ -86,16 +87,21 @@ def leave_signals_to_server() -> None:
     stays ignored there, too, as in a shell's background jobs: it is not meant for them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker is in the background of a terminal, which may be set to stop such that write to it.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)  # `os.eventfd_read` would raise InterruptedError
         os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
 
 
-def die_with_server(life: int) -> None:
-    """Let the kernel end this process when the write end of the pipe ``life`` is closed."""
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+def die_with_server(life: int, owner: int) -> None:
+    """Let the kernel kill ``owner`` when the write end of the pipe ``life`` is closed.
+
+    ``owner``: this process, or its process group, as a negative number.
+    """
+    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, owner)
     flags = fcntl.fcntl(life, fcntl.F_GETFL)
     fcntl.fcntl(life, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     poll = select.poll()
@@ -114,6 +120,14 @@ def read_setup(descriptor: int) -> Setup:
     return setup
 
 
+def read_factory(descriptor: int) -> EnvFactory:
+    """The factory left by the server, whose pickle is not copied."""
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as pickled:
+        factory: EnvFactory = pickle.loads(pickled)
+    os.close(descriptor)
+    return factory
+
+
 def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     """Make and reset the environments, ``blocks``, then carry out orders until told to close."""
     if setup.cpus:
@@ -122,7 +136,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     memory, wake = descriptors.memory, descriptors.wake
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
-    _make_blocks(setup, arrays, blocks)
+    _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks)
     # What a worker lost before this one owed, the pool has settled.
     arrays.done[worker] = arrays.sequence
     arrays.has_started[worker] = True
@@ -132,44 +146,55 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     command, row, sequence = arrays.command.data, arrays.row.data, arrays.sequence.data
     done: Any = arrays.done[worker].data
     busy_seconds: Any = arrays.busy_seconds.data
+    longest_seconds: Any = arrays.longest_seconds.data
     done_at: Any = arrays.done_at.data
+    num_woken = 0  # orders whose signals were read and that were not taken yet, or more
     while True:
-        with suppress(InterruptedError):  # by a signal that an environment handles
-            os.eventfd_read(wake)
-        has_order = True
-        while has_order:  # several groups may have been released since, by one signal
-            has_order = False
-            for group, block in blocks:
-                order = sequence[group]
-                if order == done[group]:
-                    continue
-                if command[group] == CLOSE:
-                    last = [each for _, each in blocks]
-                    blocks.clear()
-                    close_all(last)
-                    return
-                began = perf_counter()
-                if command[group] == STEP:
-                    block.step(row[group])
-                elif command[group] == GET_STATE:
-                    with open(descriptors.states, "ab", closefd=False) as file:
-                        pickle.dump(block.get_states(), file)
-                else:
-                    block.reset_waiting()
-                ended = perf_counter()
-                busy_seconds[worker] += ended - began
-                done_at[worker] = ended
-                done[group] = order
-                count_down(setup.countdown[group], setup.ready[group])
-                has_order = True
+        released = [(group, block) for group, block in blocks if sequence[group] != done[group]]
+        if not released or num_woken < len(released):
+            # An order that is seen before its signal is read may be seen without its row and its
+            # actions (see `SharedArrays`). Signals of orders that a lost worker took are forgotten.
+            num_woken = (num_woken if released else 0) + _await_signals(wake)
+            continue
+        num_woken -= len(released)
+        for group, block in released:
+            order = sequence[group]
+            if command[group] == CLOSE:
+                last = [each for _, each in blocks]
+                blocks.clear()
+                close_all(last)
+                return
+            began = perf_counter()
+            if command[group] == STEP:
+                block.step(row[group])
+            elif command[group] == GET_STATE:
+                with open(descriptors.states, "ab", closefd=False) as file:
+                    pickle.dump(block.get_states(), file)
+            else:
+                block.reset_waiting()
+            ended = perf_counter()
+            busy_seconds[worker] += ended - began
+            if ended - began > longest_seconds[worker]:
+                longest_seconds[worker] = ended - began
+            done_at[worker] = ended
+            done[group] = order
+            count_down(setup.countdown[group], setup.ready[group])
 
 
-def _make_blocks(setup: Setup, arrays: SharedArrays, blocks: Blocks) -> None:
+def _await_signals(wake: int) -> int:
+    """How many have come; 0 after a signal that an environment handles."""
+    try:
+        return os.eventfd_read(wake)
+    except InterruptedError:
+        return 0
+
+
+def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks: Blocks) -> None:
     """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
             block = setup.make_block(
-                setup.factory,
+                factory,
                 slice(columns.start, columns.stop),
                 setup.config,
                 arrays.rollout,

@@ -285,16 +285,27 @@ def _is_plain(value: object) -> TypeGuard[Tensor]:
 def _memories(tensors: Iterable[Tensor]) -> set[bytes]:
     """Size and digest of the memory of each of ``tensors``."""
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    memories = [_bytes_of(storage) for storage in storages.values()]
+    if sum(map(len, memories)) < _CHUNK_BYTES:
+        return {_join(memory, map(memory_digest, _chunks(memory))) for memory in memories}
     with ThreadPoolExecutor(min(_MOST_THREADS, len(available_cpus()))) as pool:
-        return {_size_and_digest(storage, pool) for storage in storages.values()}
+        digests = [pool.map(memory_digest, _chunks(memory)) for memory in memories]
+        return set(map(_join, memories, digests))
 
 
-def _size_and_digest(storage: torch.UntypedStorage, pool: ThreadPoolExecutor) -> bytes:
+def _bytes_of(storage: torch.UntypedStorage) -> NDArray[np.uint8]:
     whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    memory = whole.cpu().numpy()
-    chunks = [memory[i : i + _CHUNK_BYTES] for i in range(0, len(memory), _CHUNK_BYTES)]
-    digests = map(memory_digest, chunks) if len(chunks) < 2 else pool.map(memory_digest, chunks)
-    return len(memory).to_bytes(8, "little") + hashlib.blake2b(b"".join(digests)).digest()[:16]
+    memory: NDArray[np.uint8] = whole.cpu().numpy()
+    return memory
+
+
+def _chunks(memory: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+    return [memory[i : i + _CHUNK_BYTES] for i in range(0, len(memory), _CHUNK_BYTES)]
+
+
+def _join(memory: NDArray[np.uint8], digests: Iterable[bytes]) -> bytes:
+    joined = hashlib.blake2b(b"".join(digests), digest_size=16).digest()
+    return len(memory).to_bytes(8, "little") + joined
 
 
 def memory_digest(memory: NDArray[np.uint8]) -> bytes:

@@ -82,7 +82,8 @@ def test_code_in_a_run_of_somebody_else_is_refused_and_not_imported(command, her
     assert main(COMMANDS[command]) == 1
     said = capsys.readouterr().err
     assert "run/config.yaml names code to run, env=mine:Catch" in said
-    assert said.splitlines()[-1] == f"python -m accel_rl {' '.join(COMMANDS[command])} trust=true"
+    command_line = " ".join(["python -P -m accel_rl", *COMMANDS[command], "trust=true"])
+    assert said.splitlines()[-1] == command_line
     assert sorted(here.rglob("*")) == before
 
 
@@ -215,7 +216,7 @@ def test_sweep_of_somebody_else_goes_on_as_the_command_line_says(
     if not options:
         said = capsys.readouterr().err
         assert "swept/sweep.yaml names code to run, env=mine:Catch" in said
-        assert "\npython -m accel_rl sweep resume=swept total_steps=80 trust=true\n" in said
+        assert "\npython -P -m accel_rl sweep resume=swept total_steps=80 trust=true\n" in said
 
 
 def test_runs_of_a_sweep_are_given_the_code_that_its_file_names(here) -> None:

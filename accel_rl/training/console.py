@@ -49,7 +49,8 @@ def tell_error(error: Exception | str, arguments: Sequence[str] = ()) -> None:
     """
     complain(f"error: {error}")
     if isinstance(error, UntrustedError) and arguments:
-        complain(shlex.join(["python", "-m", "accel_rl", *arguments, "trust=true"]))
+        # With -P nothing in the current directory comes before what is installed.
+        complain(shlex.join(["python", "-P", "-m", "accel_rl", *arguments, "trust=true"]))
 
 
 class LastingConsole(Console):

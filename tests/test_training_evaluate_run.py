@@ -250,7 +250,8 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
 
 def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
     config = parse_arguments(["algo=ga3c", "env=counting", "model=mlp", "num_envs=2"])
-    monkeypatch.setattr("accel_rl.training.evaluate_run.read_config", lambda run_dir: config)
+    read = "accel_rl.training.evaluate_run.read_trusted_config"
+    monkeypatch.setattr(read, lambda run_dir, trust: config)
     monkeypatch.setattr(
         "accel_rl.training.evaluate_run.load_agent", lambda *args, **options: (None, 0)
     )

@@ -19,7 +19,7 @@ def test_config_of_each_preset_arrives_as_it_was(algo: str) -> None:
 def test_given_options_arrive_as_they_were() -> None:
     given = ["env=catch", "algo=async_dqn", "optimizer=adam", "lr=3e-4", "cpus=[0,1]", "learners=2"]
     config = dataclasses.replace(
-        parse_arguments(given), run_dir="${oc.env:HOME}/\udcff", info_keys=("a", "b")
+        parse_arguments(given), run_dir="${oc.env:HOME}/ü", info_keys=("a", "b")
     )
     found = from_plain(json.loads(json.dumps(to_plain(config))))
     assert repr(found) == repr(config) and found == config

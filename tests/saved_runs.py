@@ -42,7 +42,7 @@ def prefer_action(run_dir: Path, action: int, logit: float = 1000.0) -> None:
     state["learner"]["parameters"]["policy.4.weight"].zero_()
     bias.zero_()
     bias[action] = logit
-    del state["format"], state["digest"]
+    del state["format"]
     save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
 
 

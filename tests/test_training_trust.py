@@ -299,7 +299,7 @@ def test_simulators_that_were_changed_start_new_episodes(change: str, here) -> N
         state["sampler"][-1] += 1
     else:
         state["signature"] = sign_simulators("pong", state)
-    del state["format"], state["digest"]
+    del state["format"]
     save_checkpoint(run_dir, 40, state, num_kept=3)
     console = Console(file=io.StringIO(), width=1_000)
     train(parse_arguments(["resume=run", "total_steps=80"]), console)

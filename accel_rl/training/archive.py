@@ -9,17 +9,14 @@ tensor's memory or the structure around the tensors, but `torch.load` compares n
   take half the time of a CRC-32, which matters where a replay of gigabytes is read.
 - The archive's directory, with the CRCs, names, sizes and offsets of all records, by the seal.
 
-The seal is the last 80 bytes of the file, little-endian:
+The seal is the last 48 bytes of the file, little-endian:
 
 - uint64: the offset of the directory, which reaches to the seal.
-- 32 bytes: BLAKE2b of the bytes of ``state["sampler"]``, or of nothing if there are none.
-- 32 bytes: the file's digest, BLAKE2b of the directory and of the two fields above.
+- 32 bytes: BLAKE2b of the directory and of the offset.
 - 8 bytes: `MAGIC`.
 
-Somebody who forges a checkpoint can choose bytes that have a given CRC or given sums, but not bytes
-that have a given BLAKE2b. A signature of the file's digest therefore vouches for the sampler's
-state, which emulators are restored from, and for no other tensor: BLAKE2b of a large replay would
-make saving and loading half as fast.
+All this shows damage, not forgery: somebody who changes a checkpoint on purpose can make the sums
+and the seal fit. BLAKE2b of a large replay would make saving and loading half as fast.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeGuard, cast
+from typing import Any, BinaryIO, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -44,7 +41,7 @@ from accel_rl.topology import available_cpus
 from accel_rl.training.reading import open_regular
 
 MAGIC = b"accelrl\n"
-_SEAL = struct.Struct("<Q32s32s8s")
+_SEAL = struct.Struct("<Q32s8s")
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 """what the directory begins with"""
 _ARCHIVE_END = b"PK\x05\x06"
@@ -79,29 +76,12 @@ def write_archive(file: BinaryIO, state: Mapping[str, Any]) -> None:
         if writer.error is None:
             raise
         raise writer.error from None  # of which torch makes a failure of its own file format
-    fields = struct.pack("<Q", writer.directory_start), _digest_of_sampler(state)
-    for field in fields:
-        writer.directory.update(field)
-    file.write(b"".join((*fields, writer.directory.digest(), MAGIC)))
+    start = writer.directory_start
+    writer.directory.update(struct.pack("<Q", start))
+    file.write(_SEAL.pack(start, writer.directory.digest(), MAGIC))
 
 
-def archive_digest(path: Path) -> bytes:
-    """Return the digest in the seal of a checkpoint: 32 bytes.
-
-    Only the directory and the seal are read. That the rest of the file is what the digest stands
-    for is checked by `read_archive`, which returns the digest of the same bytes.
-
-    Raises:
-        DamagedError: the file is damaged or has no seal.
-        OSError: the file cannot be read.
-    """
-    with open_regular(path) as file:
-        return _read_seal(file, path).digest
-
-
-def read_archive(
-    path: Path, names: Collection[str] | None = None
-) -> tuple[dict[str, Any], bytes | None]:
+def read_archive(path: Path, names: Collection[str] | None = None) -> tuple[dict[str, Any], bool]:
     """Read what `write_archive` wrote, and check every byte of what is returned.
 
     Args:
@@ -110,8 +90,8 @@ def read_archive(
             stands for all.
 
     Returns:
-        The entries, and the digest; None if the file is an archive without a seal, of which
-        nothing is checked and nothing but ``format`` is returned. Tensors are the mapped file, so
+        The entries, and whether the file has a seal. Of an archive without a seal nothing is
+        checked, and nothing but ``format`` is returned. Tensors are the mapped file, so
         that a large replay takes no memory. While they exist the file may be replaced or deleted,
         but not overwritten.
 
@@ -122,8 +102,8 @@ def read_archive(
     """
     with open_regular(path) as file:
         if _lacks_seal(file):
-            return {"format": _load(file, path).get("format")}, None
-        seal = _read_seal(file, path)
+            return {"format": _load(file, path).get("format")}, False
+        _check_seal(file, path)
         _check_structure(file, path)
         state = _load(file, path)
         saved = state.pop("memory", None)
@@ -131,9 +111,7 @@ def read_archive(
         found = _memories(_tensors(returned, path))
         if not isinstance(saved, list) or not found <= set(leaves(saved)):
             raise DamagedError(f"{path} is damaged: a tensor in it is not what was saved")
-        if "sampler" in returned and _digest_of_sampler(returned) != seal.sampler:
-            raise DamagedError(f"{path} is damaged: the sampler's state is not what was saved")
-        return returned, seal.digest
+        return returned, True
 
 
 class _Writer(io.RawIOBase):
@@ -166,11 +144,6 @@ class _Writer(io.RawIOBase):
             raise
 
 
-class _Seal(NamedTuple):
-    sampler: bytes
-    digest: bytes
-
-
 def _lacks_seal(file: BinaryIO) -> bool:
     """Whether ``file`` ends as torch ends an archive."""
     size = file.seek(0, os.SEEK_END)
@@ -178,22 +151,20 @@ def _lacks_seal(file: BinaryIO) -> bool:
     return file.read(4) == _ARCHIVE_END
 
 
-def _read_seal(file: BinaryIO, path: Path) -> _Seal:
+def _check_seal(file: BinaryIO, path: Path) -> None:
     damage = DamagedError(f"{path} {_NO_CHECKPOINT}: its end is missing or was changed")
     end = file.seek(0, os.SEEK_END) - _SEAL.size
     if end < 0:
         raise damage
     file.seek(end)
-    start, sampler, digest, magic = _SEAL.unpack(file.read(_SEAL.size))
+    start, digest, magic = _SEAL.unpack(file.read(_SEAL.size))
     if magic != MAGIC or not end - _MOST_DIRECTORY_BYTES <= start <= end:
         raise damage
     file.seek(start)
     found = hashlib.blake2b(file.read(end - start), digest_size=32)
     found.update(struct.pack("<Q", start))
-    found.update(sampler)
     if found.digest() != digest:
         raise damage
-    return _Seal(sampler, digest)
 
 
 def _check_structure(file: BinaryIO, path: Path) -> None:
@@ -328,9 +299,3 @@ def memory_digest(memory: NDArray[np.uint8]) -> bytes:
             made.update(np.add.reduce(block, axis=axis).data)
     made.update(memory[8 * end :].data)
     return made.digest()
-
-
-def _digest_of_sampler(state: Mapping[str, Any]) -> bytes:
-    sampler = state.get("sampler")
-    data = sampler.numpy().tobytes() if isinstance(sampler, Tensor) else b""
-    return hashlib.blake2b(data, digest_size=32).digest()

@@ -38,7 +38,6 @@ from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.signing import sign, user_key
 from accel_rl.training.archive import (
     DamagedError,
-    archive_digest,
     leaves,
     read_archive,
     write_archive,
@@ -171,21 +170,6 @@ def _write(path: Path, state: dict[str, Any]) -> None:
     write_whole(path, lambda file: write_archive(file, sealed), durable=True)
 
 
-def checkpoint_digest(path: Path) -> bytes:
-    """Return 32 bytes that stand for what a checkpoint holds, without reading all of it.
-
-    A signature of the digest vouches for the state of the simulators (see
-    `accel_rl.training.archive`). `load_checkpoint` returns the digest of what it read as
-    ``digest``, so that no other file can take the path between the check of a signature and the
-    use of the state.
-
-    Raises:
-        DamagedError: the file is damaged, or is no checkpoint.
-        OSError: the file cannot be read.
-    """
-    return archive_digest(path)
-
-
 def sign_simulators(env: str, state: Mapping[str, Any]) -> str | None:
     """Return the ``signature`` of a checkpoint's ``state`` of a run in ``env``.
 
@@ -234,14 +218,14 @@ def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[st
         names: of the entries to return. Only their tensors are read from the disk. None: all.
 
     Returns:
-        The entries, and as ``digest`` what `checkpoint_digest` returns for the same file.
+        The entries.
 
     Raises:
         DamagedError: the file is damaged, or is no checkpoint.
         ValueError: the file is a checkpoint of another version of accel_rl.
         OSError: the file cannot be read.
     """
-    state, digest = read_archive(path, None if names is None else {"format", *names})
+    state, is_sealed = read_archive(path, None if names is None else {"format", *names})
     found = state.get("format")
     if type(found) is not int:
         raise DamagedError(f"{path} is not a checkpoint of accel_rl")
@@ -252,9 +236,9 @@ def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[st
             f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
             f"reads {FORMAT}); use the version that the run's train.log names{last}"
         )
-    if digest is None:
+    if not is_sealed:
         raise DamagedError(f"{path} is damaged: its end is missing")
-    return {**state, "digest": digest}
+    return state
 
 
 def check_learned(path: Path, state: Mapping[str, Any]) -> None:

@@ -85,8 +85,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         text = f"{error}; delete it, and environments start new episodes"
         raise DamagedError(text) from error
     part = _without_foreign(config, part)
-    # With the digest that vouches for the simulators' state, see `checkpoint_digest`.
-    return {**saved, **{name: part.get(name) for name in (*PART, "digest")}}
+    return {**saved, **{name: part.get(name) for name in PART}}
 
 
 def _without_foreign(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_a_run_whose_files_cannot_be_read_fails_alone_when_the_sweep_goes_on(tmp
     runs = plan_runs({"env": "catch", "seed": "0,1", "evaluation_interval": "500"})
     run_dir = tmp_path / "runs" / runs[0].name
     (run_dir / "checkpoints").mkdir(parents=True)
-    (run_dir / "checkpoints" / "steps_100000000.pt").touch()
+    (run_dir / "checkpoints" / "steps_000100000000.pt").touch()
     (run_dir / "evaluation.csv").write_bytes(b"steps\n\xff\xfe\n")
     jobs = make_jobs(runs, tmp_path, tmp_path / "output")
     assert [job.state for job in jobs] == ["failed", "waiting"]

@@ -1,6 +1,7 @@
 """Names of environments: what each makes, that factories travel, and what unknown ones are told."""
 
 import dataclasses
+import importlib
 import pickle
 import signal
 import subprocess
@@ -423,6 +424,20 @@ def test_limit_of_a_sampler_is_its_reset_timeout(kind, closed) -> None:
 def test_environment_that_needs_the_main_thread_can_be_looked_at(closed) -> None:
     assert probe_spec(partial(Troubled, "handles signals")) is Steps.spec
     assert closed == ["handles signals"]
+
+
+def test_environment_can_be_looked_at_while_its_module_is_imported(tmp_path, monkeypatch) -> None:
+    text = """
+from accel_rl.envs import make_env_factory, probe_spec
+def make():
+    from importing_module import CartPoleEnv
+    return CartPoleEnv()
+from gymnasium.envs.classic_control import CartPoleEnv
+spec = probe_spec(make_env_factory("importing_module:make"), timeout_seconds=5)
+"""
+    (tmp_path / "importing_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("importing_module").spec.observation_shape == (4,)
 
 
 class NotedCartPole(CartPoleEnv):

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -133,6 +134,18 @@ def test_fork_forgets_what_its_parent_collects() -> None:
             with other.collecting():
                 os._exit(len(one.moves) + len(other.moves))
         _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_fork_within_a_collect_can_end_it() -> None:
+    pid = None
+    try:
+        with Share(4).collecting():
+            pid = os.fork()
+    finally:
+        if pid == 0:
+            os._exit(1 if sys.exc_info()[0] else 0)
+    _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
 

@@ -10,6 +10,7 @@ import importlib
 import logging
 import queue
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -127,7 +128,8 @@ def probe(
 
     All this happens in a thread of its own, because nothing else ends the wait for a constructor
     that hangs in C. An environment that needs the main thread (for signal handlers, say) is made
-    in the calling thread instead, without a limit. If closing fails or hangs, there is a warning.
+    in the calling thread instead, without a limit, and so is one that is made while a module is
+    being imported. If closing fails or hangs, there is a warning.
 
     Args:
         factory: makes an `Environment`.
@@ -144,7 +146,10 @@ def probe(
             f"accel_rl.envs.make_env_factory gives one for a name"
         )
     job = _Probe(factory, look)
-    job.start()
+    if _is_importing():
+        job.work()
+    else:
+        job.start()
     found, error = job.wait(timeout_seconds)
     if error is not None and "thread" in str(error):
         job = _Probe(factory, look)
@@ -154,6 +159,14 @@ def probe(
         raise error
     result: _Found = found
     return result
+
+
+def _is_importing() -> bool:
+    """Whether this thread is in an import: others that import the same module wait for its end."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
 
 class _Probe:

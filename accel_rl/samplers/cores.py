@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from accel_rl.topology import Core, physical_cores, place_workers
 
@@ -52,7 +52,7 @@ class CoreShare:
         try:
             yield
         finally:
-            with _LOCK:
+            with _LOCK, suppress(ValueError):  # a fork that the policy has made has none
                 _COLLECTING.remove(self)
 
     def close(self) -> None:

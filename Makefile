@@ -50,8 +50,7 @@ test-processors: .venv/.ready-to-test
 	@for setting in \
 	    "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE" \
 	    "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2" \
-	    "ONEDNN_MAX_CPU_ISA=SSE41" \
-	    "OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"; do \
+	    "ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"; do \
 	    echo "with $$setting"; \
 	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -l mark.numeric tests/*.py) || exit 1; \
 	done

@@ -55,7 +55,7 @@ def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> N
     assert start_without(closed, tmp_path, "-c", code, closed).returncode == 0
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&-", pytest.param(">&- 2>&-", marks=pytest.mark.learning)])
 def test_run_without_standard_descriptors_trains(closed: str, tmp_path) -> None:
     options = ["env=test_descriptors:chatty", "total_steps=2000", "run_dir=run"]
     done = start_without(closed, tmp_path, "-m", "accel_rl", *options, "decorrelation_steps=0")

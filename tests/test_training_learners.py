@@ -325,7 +325,7 @@ BY_LAUNCHER, BY_TORCHRUN = ("-m", "accel_rl"), (*TORCHRUN, "launch/train.py")
     ("program", "kind"),
     [
         pytest.param(BY_LAUNCHER, "pickle", id="launcher-pickle"),
-        pytest.param(BY_TORCHRUN, "json", id="torchrun-json"),
+        pytest.param(BY_TORCHRUN, "json", id="torchrun-json", marks=pytest.mark.learning),
         pytest.param(BY_LAUNCHER, "json", id="launcher-json", marks=pytest.mark.learning),
         pytest.param(BY_TORCHRUN, "pickle", id="torchrun-pickle", marks=pytest.mark.learning),
     ],

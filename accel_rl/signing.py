@@ -8,7 +8,6 @@ only its owner can read it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import os
@@ -66,10 +65,15 @@ def _make(path: Path) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
-        with contextlib.suppress(FileExistsError):  # another program of this user was first
+        try:
             os.link(unfinished, path)
+        except FileExistsError:  # another program of this user was first
+            pass
+        except OSError:  # a file system where no file has two names
+            if not os.path.lexists(path):
+                unfinished.rename(path)
     finally:
-        unfinished.unlink()
+        unfinished.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -53,6 +54,18 @@ def test_user_key_that_others_may_know_is_not_used(kind: str, tmp_path: Path) ->
         else:
             os.mkfifo(path, 0o600)
     assert user_key() is None
+
+
+def test_user_key_on_a_file_system_without_hard_links_is_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    key = user_key()
+    assert key is not None and user_key() == key
+    assert os.listdir(key_path().parent) == ["key"]
 
 
 def test_user_key_without_a_state_folder_is_none(

@@ -159,6 +159,7 @@ def test_run_without_a_state_folder_is_unsigned_and_says_so_once(here, monkeypat
     options = ["env=mine:Catch", "total_steps=40", *SMALL, "run_dir=run"]
     train(parse_arguments(options), console)
     assert console.file.getvalue().count("not signed") == 1
+    assert "chmod 600" in console.file.getvalue()  # the key that is there may be to blame
     with pytest.raises(UntrustedError):
         load_policy("run")
 

@@ -24,7 +24,8 @@ CODE_OPTIONS = ("env", "model")
 """options that may name a module, whose code is then run"""
 UNSIGNED = (
     "not signed, because there is no key: the state folder (XDG_STATE_HOME, else ~/.local/state) "
-    "cannot be written; later commands ask for trust=true before they run code that the files name"
+    "cannot be written, or accel_rl/key in it is not a regular file of yours that you alone can "
+    "read (chmod 600); later commands ask for trust=true before they run code that the files name"
 )
 """what runs and sweeps say where nothing can be signed"""
 _SIGNATURE = b"# signature: "

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from toy_envs import ToyEnv
 
-from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, cores, forks
 from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.cores import CoreShare
 from accel_rl.topology import Core, Machine, available_cpus, plan_cores
@@ -147,6 +148,12 @@ def test_fork_within_a_collect_can_end_it() -> None:
             os._exit(1 if sys.exc_info()[0] else 0)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("module", [cores, forks], ids=["cores", "forks"])
+def test_module_can_be_imported_where_there_are_no_forks(module, monkeypatch) -> None:
+    monkeypatch.delattr(os, "register_at_fork")
+    runpy.run_path(module.__file__)
 
 
 # ---- with workers --------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ def _forget() -> None:
     _COLLECTING.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _divide(rivals: Iterable[CoreShare]) -> None:

@@ -60,7 +60,7 @@ def _make(path: Path) -> None:
     """Write a new key to ``path``, whole or not at all; a key that is there stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = path.with_name(f".key.{secrets.token_hex(8)}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _flags("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")
     descriptor = os.open(unfinished, flags, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -77,11 +77,20 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = os.O_RDONLY | _flags("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+    descriptor = os.open(path, flags)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        is_own = status.st_uid == os.getuid() and not status.st_mode & 0o077
+        # Windows has no such modes; there the folders of a user are private by themselves.
+        is_own = not hasattr(os, "getuid") or (
+            status.st_uid == os.getuid() and not status.st_mode & 0o077
+        )
         if not (stat.S_ISREG(status.st_mode) and is_own):
             return None
         key = file.read(KEY_BYTES + 1)
     return key if len(key) == KEY_BYTES else None
+
+
+def _flags(*names: str) -> int:
+    """Those flags of `os.open` that this system has."""
+    return sum(getattr(os, name, 0) for name in names)

@@ -92,6 +92,19 @@ def test_signal_that_an_environment_handles_is_no_failure() -> None:
             time.sleep(0.2)
 
 
+def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkeypatch) -> None:
+    with ParallelSampler(ToyEnv, CONFIG) as sampler:
+        (worker,) = sampler._pool._workers.processes.values()
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitpid(worker.pid, 0)
+        killed: list[int] = []
+        for name in ("kill", "killpg"):
+            monkeypatch.setattr(os, name, lambda pid, _: killed.append(pid))
+        worker.kill()
+        monkeypatch.undo()
+    assert killed == []
+
+
 class BrokenHelpedEnv(HelpedEnv):
     """One of them cannot be closed, and all fail in their third step."""
 

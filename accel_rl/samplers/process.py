@@ -126,7 +126,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill it, and the programs that its environments have started."""
-        if self._process.returncode is not None:
+        if self.has_ended(0.0):  # somebody else may have its pid by now
             return
         programs = []
         with suppress(ProcessLookupError, psutil.Error):

@@ -27,6 +27,17 @@ def key_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Torch computes in one thread here, as two of these processes share the cores.
+
+    Where ``OMP_NUM_THREADS`` is set it says how many there are. Programs that tests start, and
+    learning within them, have as many as always.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fails a test that leaves child processes or threads."""

@@ -219,7 +219,7 @@ class WorkerPool:
     def _wait(self) -> bool:
         """Sleep until something happens or for a moment; False if nothing did. Notes deaths.
 
-        To have been stopped (by Ctrl-Z, say) counts as something: the workers were, too.
+        To have been stopped (by Ctrl-Z, say) counts as something: nobody looked meanwhile.
         """
         began = monotonic()
         happened = self._workers.poll(_CHECK_SECONDS)

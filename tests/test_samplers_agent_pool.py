@@ -30,7 +30,7 @@ def num_children() -> int:
     return len(psutil.Process().children())
 
 
-def await_true(condition: Callable[[], bool], seconds: float = 20) -> None:
+def await_true(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

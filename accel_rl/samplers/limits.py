@@ -30,7 +30,7 @@ def shortage(error: OSError, num_workers: int) -> Exception:
 
 
 def allow_open_files(num_workers: int, num_groups: int) -> None:
-    """Raise this process' limit of open files as far as so many workers and groups need it.
+    """Raise this process' limit of open files to the number that the workers and groups need.
 
     Raises:
         SamplerError: this is not Linux.

@@ -24,8 +24,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from options import parse
 
-from accel_rl.samplers import VectorEnv
-from accel_rl.vector import Report, check, check_vectoriser
+from accel_rl.vector import Report, VectorEnv, check, check_vectoriser
 
 PACKAGES = ("gymnasium", "ale-py", "envpool", "numpy")
 ABORTS = ("wrong number of actions is refused",)  # EnvPool ends the whole process

@@ -47,7 +47,7 @@ def make_loop(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
 
 def make_vector_env(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """``spec``: env, seed, vector_env (its options); with groups they are sent in turn."""
-    from accel_rl.samplers import VectorEnv
+    from accel_rl.vector import VectorEnv
 
     # So that each step counted is one of an environment: else one after each end is a reset.
     env = VectorEnv(spec["env"], autoreset_mode="SameStep", **spec["vector_env"])

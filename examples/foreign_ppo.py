@@ -17,7 +17,7 @@ import torch
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from torch import nn
 
-from accel_rl.samplers import VectorEnv
+from accel_rl.vector import VectorEnv
 
 NUM_ENVS, T, EPOCHS, NUM_MINIBATCHES = 16, 64, 4, 4
 GAMMA, GAE_LAMBDA, CLIP_RANGE, LEARNING_RATE = 0.99, 0.95, 0.2, 2.5e-3

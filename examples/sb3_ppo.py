@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecMonitor
 
-from accel_rl.samplers import SB3VecEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 
 
 def main(total_steps: int = 20_000) -> float:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from accel_rl.ga3c.queue import QueueClosed
+from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.ga3c.segments import Segment
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.closable_queue import QueueClosed
-from accel_rl.samplers.queued import Prediction, QueuedSampler
-from accel_rl.samplers.segments import Segment
 
 TABLE = np.random.default_rng(0).dirichlet(np.ones(4), size=16).cumsum(axis=1)
 

@@ -67,7 +67,7 @@ def test_workers_of_a_host_without_standard_output_write_into_nothing_else(tmp_p
     code = (
         "from contextlib import closing\n"
         "import numpy as np\n"
-        "from accel_rl.samplers import VectorEnv\n"
+        "from accel_rl.vector import VectorEnv\n"
         "from test_descriptors import chatty\n"
         "if __name__ == '__main__':\n"
         "    with closing(VectorEnv(chatty, num_envs=2, num_groups=1)) as envs:\n"

@@ -30,7 +30,8 @@ from accel_rl.envs import (
 )
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import _warn_once, probe, probe_observations
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, VectorEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.vector import VectorEnv
 
 
 def make_cart_pole() -> gymnasium.Env[Any, Any]:

@@ -15,9 +15,10 @@ import pytest
 from queued_play import make_sampler, policy, predictors, serve_until, take_all
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
-from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.ga3c.queue import QueueClosed
+from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.samplers.errors import WorkerError
-from accel_rl.samplers.queued import QueuedSampler
+from accel_rl.samplers.pool import _Start
 
 LONG = partial(ScriptedEnv, "." * 99_999 + "t")  # games that do not end here
 
@@ -259,19 +260,19 @@ def test_agent_that_dies_on_its_way_out_is_no_failure():
     with make_sampler(LONG, 2) as sampler:
         serve_until(sampler, 20)
         sampler.set_num_agents(1)
-        take = sampler._pool.take
+        take = sampler._pool.recv
 
-        def killing(limit: int, seconds: float) -> list[int]:
-            agents = take(limit, seconds)
+        def killing(limit: int, timeout: float) -> list[int]:
+            agents = take(limit=limit, timeout=timeout)
             if agents and sampler._num_surplus:
                 os.kill(pid_of(sampler, agents[0]), signal.SIGKILL)
             return agents
 
-        sampler._pool.take = killing
+        sampler._pool.recv = killing
         await_true(lambda: sampler.serve(policy) >= 0 and num_children() == 1)
         serve_until(sampler, sampler.steps + 50)
         assert sampler.num_agents == 1
-        del sampler._pool.take
+        del sampler._pool.recv
 
 
 def test_agent_that_cannot_start_is_one_error():
@@ -295,15 +296,16 @@ def test_agents_are_taken_in_the_order_in_which_they_became_ready():
         pool, pids = sampler._pool, [pid_of(sampler, agent) for agent in range(4)]
         sampler.serve(policy)
         agents: list[int] = []
-        await_true(lambda: agents.extend(pool.take(4, 0.1)) or len(agents) == 4)
+        await_true(lambda: agents.extend(pool.recv(limit=4, timeout=0.1)) or len(agents) == 4)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         pool.send(list(range(4)), [1] * 4)
         for agent in (2, 0, 3, 1):
             os.kill(pids[agent], signal.SIGCONT)
-            await_true(lambda a=agent: pool.arrays.done[a, a] == pool.arrays.sequence[a])
+            await_true(lambda a=agent: pool._workers.is_done(a))
             time.sleep(0.02)
-        assert pool.take(3, 1) == [2, 0, 3] and pool.take(3, 1) == [1]
+        assert pool.recv(limit=3, timeout=1) == [2, 0, 3]
+        assert pool.recv(limit=3, timeout=1) == [1]
 
 
 def test_agents_beyond_the_memory_are_refused(monkeypatch):
@@ -321,14 +323,15 @@ def test_agents_beyond_the_open_files_are_refused_before_lists_of_their_square(m
 
 def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
     with make_sampler(LONG, 1, most_agents=2) as sampler:
-        pool, now = sampler._pool, time.monotonic()
-        pool._starting[0], pool.arrays.has_started[0] = now - 20, False
-        pool._checked = now - 100  # by Ctrl-Z, say
-        pool._check()
-        assert pool._starting[0] == pytest.approx(now + 80, abs=5)
-        pool._starting[0], pool._checked = now - 20, now - 100
+        pool = sampler._pool
+        pool._starting[0] = _Start(pool._now() + 20, [0], False)
+        pool._shared.has_started[0] = False
+        pool._looked_at -= 100  # by Ctrl-Z, say
+        pool._look()
+        assert 0 in pool._starting
+        pool._watched += 20
         with pytest.raises(WorkerError, match="has not started its environments within"):
-            pool._check()
+            pool._look()
 
 
 def test_open_files_are_allowed_or_the_number_of_agents_is_refused():

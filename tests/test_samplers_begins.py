@@ -15,14 +15,14 @@ from test_samplers_state import make
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import PolicyInput, SamplerState
-from accel_rl.samplers.base import Sampler
-from accel_rl.samplers.states import decode_state, encode_state
+from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.states import decode_state, encode_state
 
 Told = dict[tuple[int, int], bool]
 """by step since the start, and environment"""
 
 
-def collect(sampler: Sampler, number: int, check: Callable[[PolicyInput], None]) -> Told:
+def collect(sampler: RolloutSampler, number: int, check: Callable[[PolicyInput], None]) -> Told:
     """What a policy was told in ``number`` rollouts, of steps that were taken."""
     told: Told = {}
     T = sampler.config.horizon
@@ -107,7 +107,7 @@ def test_environments_begin_anew_with_a_state_of_before_there_was_such_a_thing()
     assert [told[0, b] for b in range(4)] == [False, False, False, True]
 
 
-def told_by_row(sampler: Sampler, policy: Any = zeros) -> np.ndarray:
+def told_by_row(sampler: RolloutSampler, policy: Any = zeros) -> np.ndarray:
     """What the policy is told in one rollout, ``[T, B]``."""
     begins = np.zeros((ROWS, sampler.config.num_envs), np.bool_)
 

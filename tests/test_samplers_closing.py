@@ -19,16 +19,9 @@ import psutil
 import pytest
 from toy_envs import FaultyEnv, ToyEnv, is_running
 
-from accel_rl.samplers import (
-    ParallelSampler,
-    Prediction,
-    QueuedSampler,
-    SamplerConfig,
-    SamplerError,
-    SerialSampler,
-    VectorEnv,
-    process,
-)
+from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
+from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
 
@@ -227,7 +220,7 @@ def test_close_from_another_thread_ends_a_rollout():
         sampler.collect(zeros)
 
 
-@pytest.mark.parametrize("place", ["workers.monotonic", "pool.take"], ids=["in send", "in recv"])
+@pytest.mark.parametrize("place", ["pool.monotonic", "pool.take"], ids=["in send", "in recv"])
 def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
     """Whatever number they have, nothing is written to them or read from them."""
     sampler = ParallelSampler(ToyEnv, CONFIG)

@@ -13,8 +13,8 @@ import pytest
 from toy_envs import ToyEnv
 
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, cores, forks
-from accel_rl.samplers.base import Sampler
 from accel_rl.samplers.cores import CoreShare
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.topology import Core, Machine, available_cpus, plan_cores
 
 Places = Sequence[tuple[int, ...]]
@@ -164,7 +164,7 @@ def affinities(sampler: ParallelSampler) -> set[int]:
     return set().union(*(os.sched_getaffinity(process.pid) for process in processes))
 
 
-def collect_at_once(*samplers: Sampler) -> None:
+def collect_at_once(*samplers: RolloutSampler) -> None:
     barrier = threading.Barrier(len(samplers))
 
     def policy(step: PolicyInput) -> np.ndarray:

@@ -20,9 +20,9 @@ from accel_rl.samplers import (
     SamplerConfig,
     SamplerError,
     SerialSampler,
-    VectorEnv,
     WorkerError,
 )
+from accel_rl.vector import VectorEnv
 
 T = 5
 

@@ -10,13 +10,8 @@ import pytest
 from toy_envs import ToyEnv
 
 from accel_rl.envs import make_env_factory
-from accel_rl.samplers import (
-    ParallelSampler,
-    SamplerConfig,
-    SamplerError,
-    SerialSampler,
-    VectorEnv,
-)
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
+from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=4, horizon=5)
 ONE_WORKER = SamplerConfig(num_envs=2, horizon=5, num_workers=1, num_groups=2)

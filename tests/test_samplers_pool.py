@@ -9,9 +9,11 @@ import pytest
 from toy_envs import ToyEnv
 
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
+from accel_rl.samplers.boundary import Boundary
+from accel_rl.samplers.episodes import EpisodeTracker
 from accel_rl.samplers.layout import assign_columns, even_num_envs, plan_workers
 from accel_rl.samplers.limits import allow_open_files
-from accel_rl.samplers.restart import truncate_running
+from accel_rl.samplers.pool import truncate_running
 
 
 def flatten(columns: list[list[range]]) -> list[int]:
@@ -101,22 +103,26 @@ def test_groups_are_received_as_they_come():
     """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
     config = SamplerConfig(num_envs=6, horizon=50, num_groups=6, workers_per_core=6, num_workers=6)
     spec = config.rollout_spec(ToyEnv.spec)
-    pool = WorkerPool(ToyEnv, spec, config, 0, plan_workers(config))
-    pool.start()
+    workers = plan_workers(config).worker_cpus
+    pool = WorkerPool(ToyEnv, spec, config, 0, workers, assign_columns(config, 6))
+    pool.start(range(6), row=50)
     try:
         rows = [0] * 6
         order = []
+        boundary = Boundary(pool.rollout, pool.arrays.carry, EpisodeTracker(6, False), 0)
+        pool.await_start()
+        assert sorted(pool.recv(limit=6)) == list(range(6))
         for group in range(6):
-            pool.carry.into_row_zero(pool.rollout, pool.columns[group])
+            boundary.begin_row_zero(pool.columns[group])
             pool.rollout.action[0, group] = 0
-            pool.send(group, row=0)
+            pool.send([group], [0])
         while min(rows) < 50:
-            group = pool.recv()
+            (group,) = pool.recv()
             order.append(group)
             rows[group] += 1
             if rows[group] < 50:
                 pool.rollout.action[rows[group], group] = 0
-                pool.send(group, row=rows[group])
+                pool.send([group], [rows[group]])
             if not any(pool.is_released(g) for g in range(6)):
                 break
         assert rows == [50] * 6 and len(order) == 300

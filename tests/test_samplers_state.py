@@ -34,8 +34,9 @@ from accel_rl.samplers import (
     SamplerState,
     SerialSampler,
 )
-from accel_rl.samplers.base import PolicyInput, Sampler
-from accel_rl.samplers.states import decode_state, encode_state
+from accel_rl.samplers.base import PolicyInput
+from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.states import decode_state, encode_state
 
 COUNTING = partial(CountingEnv, truncation=0.3, life_interval=3)
 PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25))
@@ -84,7 +85,7 @@ def copy(rollout: Rollout) -> dict[str, Any]:
     return arrays
 
 
-def collect(sampler: Sampler, number: int) -> list[Any]:
+def collect(sampler: RolloutSampler, number: int) -> list[Any]:
     """Rollouts and episodes of ``number`` collects."""
     taken = []
     for _ in range(number):
@@ -101,7 +102,9 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
         assert episodes == other_episodes
 
 
-def make(factory: EnvFactory, kind: str, reset_policy: str = "immediate", seed: int = 3) -> Sampler:
+def make(
+    factory: EnvFactory, kind: str, reset_policy: str = "immediate", seed: int = 3
+) -> RolloutSampler:
     config = SamplerConfig(
         num_envs=4,
         horizon=10,

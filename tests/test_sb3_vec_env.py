@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import (
 )
 from toy_envs import ScriptedEnv
 
-from accel_rl.samplers import SB3VecEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 4
 

@@ -20,7 +20,7 @@ LINKS = ("algos", "samplers")
 LAYERS = (
     ("launch", "benchmarks", "examples"),
     ("__main__", "config", "preset_notes", "presets", "training"),
-    ("algos", "parallel", "samplers", "vector"),
+    ("algos", "ga3c", "parallel", "samplers", "vector"),
     ("agents", "envs", "models"),
     (
         "capture",
@@ -31,6 +31,7 @@ LAYERS = (
         "rollout",
         "settings",
         "signing",
+        "states",
         "topology",
     ),
 )
@@ -172,10 +173,12 @@ def test_parts_of_simulator_processes_never_name_torch(part: str) -> None:
         assert "torch" not in {name.split(".")[0] for name in all_imports(path)}, name_of(path)
 
 
-@pytest.mark.parametrize("name", ["worker", "vector_stepping", "vector_env"])
+@pytest.mark.parametrize(
+    "name", ["samplers.worker", "samplers.sampler", "vector.vector_env", "ga3c.queued"]
+)
 def test_modules_that_need_no_torch_load_none_however_indirectly(name: str) -> None:
     by_module = {module_of(path): path for path in MODULES}
-    todo, seen = [f"accel_rl.samplers.{name}"], set()
+    todo, seen = [f"accel_rl.{name}"], set()
     while todo:
         module = todo.pop()
         if module in seen or module not in by_module:
@@ -261,14 +264,14 @@ def test_exported_names_equal_all(folder: Path) -> None:
     assert public - typing_only <= set(exported)
 
 
-def test_all_of_samplers_can_be_imported_without_the_libraries_of_its_adapters(
+def test_all_of_vector_can_be_imported_without_the_libraries_of_its_adapters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for library, module in (("stable_baselines3", "sb3_vec_env"), ("torchrl", "torchrl_env")):
         monkeypatch.setitem(sys.modules, library, None)
-        monkeypatch.delitem(sys.modules, f"accel_rl.samplers.{module}", raising=False)
+        monkeypatch.delitem(sys.modules, f"accel_rl.vector.{module}", raising=False)
     names: dict[str, object] = {}
-    exec("from accel_rl.samplers import *", names)
+    exec("from accel_rl.vector import *", names)
     assert "VectorEnv" in names and "SB3VecEnv" not in names
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torchrl.envs import RewardSum, TransformedEnv, check_env_specs
 from toy_envs import ScriptedEnv
 
-from accel_rl.samplers import TorchRLEnv, VectorEnv
+from accel_rl.vector import TorchRLEnv, VectorEnv
 
 B = 4
 
@@ -128,9 +128,9 @@ def test_vector_environment_that_does_not_fit_is_refused(
 def test_missing_package_is_named(module: str, name: str, message: str) -> None:
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
-        f"from accel_rl.samplers import VectorEnv\n"  # which needs neither
+        f"from accel_rl.vector import VectorEnv\n"  # which needs neither
         f"print('torch' in sys.modules)\n"
-        f"from accel_rl.samplers import {name}"
+        f"from accel_rl.vector import {name}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n"

@@ -19,8 +19,9 @@ from rich.console import Console
 from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.algos.ga3c import importance_ratios
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.presets import PRESETS
-from accel_rl.samplers import QueuedSampler, SamplerConfig
+from accel_rl.samplers import SamplerConfig
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.evaluation import Evaluator

@@ -19,7 +19,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accel_rl.envs import Catch
-from accel_rl.samplers.states import decode_state
+from accel_rl.states import decode_state
 from accel_rl.training import beginning, loop
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments

@@ -10,11 +10,12 @@ from saved_runs import SMALL_DQN, Pay, prefer_action, trained
 
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory, probe_spec
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler, VectorEnv
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.run_directory import write_config
 from accel_rl.training.saved_run import find_checkpoint, load_agent, load_policy, read_config
+from accel_rl.vector import VectorEnv
 
 
 def saved(config: TrainConfig, run_dir: Path) -> Path:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from accel_rl.samplers import VectorEnv
-from accel_rl.vector import CountingEnv, Finding, Report, check, check_vectoriser
+from accel_rl.vector import CountingEnv, Finding, Report, VectorEnv, check, check_vectoriser
 
 SAME_STEP = AutoresetMode.SAME_STEP
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)

@@ -17,7 +17,8 @@ import pytest
 import torch
 from toy_envs import FaultyEnv, ToyEnv
 
-from accel_rl.samplers import SamplerError, SB3VecEnv, TorchRLEnv, VectorEnv, WorkerError
+from accel_rl.samplers import SamplerError, WorkerError
+from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
 
 B = 8
 ZEROS = np.zeros(B, np.int64)
@@ -140,11 +141,11 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from functools import partial
 import psutil
 from toy_envs import FaultyEnv
-from accel_rl import samplers
+from accel_rl import vector
 factory = partial(FaultyEnv, {fault!r})
-env = samplers.VectorEnv(factory, 4, num_workers=2, autoreset_mode="SameStep")
+env = vector.VectorEnv(factory, 4, num_workers=2, autoreset_mode="SameStep")
 if {under_sb3}:
-    env = samplers.SB3VecEnv(env)
+    env = vector.SB3VecEnv(env)
 env.reset()
 print(*(p.pid for p in psutil.Process().children()), flush=True)
 while {fault!r} == "stuck":

@@ -14,7 +14,7 @@ from telling_envs import KEYS, SteppingEnv, TellingEnv, told
 from toy_envs import ScriptedEnv
 
 from accel_rl.envs import StepResult
-from accel_rl.samplers import SB3VecEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 5
 

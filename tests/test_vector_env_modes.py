@@ -14,7 +14,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from toy_envs import ScriptedEnv, ToyEnv
 
-from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler, VectorEnv
+from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
+from accel_rl.vector import VectorEnv
 
 GAMES = (".l.t", ".c", "b", ".....")
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -18,7 +19,8 @@ from gymnasium.wrappers import vector as wrappers
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import AtariConfig
-from accel_rl.samplers import SamplerError, VectorEnv
+from accel_rl.samplers import SamplerError
+from accel_rl.vector import VectorEnv
 
 B = 6
 
@@ -74,7 +76,7 @@ def test_same_seed_gives_the_same_for_all_numbers_of_workers_and_groups(
     expected = play(env, 30)
     env.close()
     assert expected[2].any() and expected[3].any()  # some episodes end, in either way
-    for workers, groups in [(1, 2), (2, 1), (2, 3), (3, 2), (6, 1)]:
+    for workers, groups in [(0, 1), (0, 3), (1, 2), (2, 1), (2, 3), (3, 2), (6, 1)]:
         env = make(autoreset_mode=mode, num_workers=workers, num_groups=groups)
         for a, b in zip(expected, play_it(env, 30), strict=True):
             assert np.array_equal(a, b)
@@ -108,6 +110,28 @@ def test_groups_come_back_in_the_order_they_were_sent(env: VectorEnv) -> None:
         arrays = (observation, reward, terminated, truncated, infos["raw_reward"])
         assert [len(array) for array in arrays] == [3] * 5
         env.send([0, 0, 0])
+
+
+class SleepsOnOne(ToyEnv):
+    def step(self, action: int, out: Any) -> Any:
+        time.sleep(0.4 * (action == 1))
+        return super().step(action, out)
+
+
+@pytest.mark.parametrize("first_ready", [True, False])
+def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
+    first_ready: bool,
+) -> None:
+    env = VectorEnv(SleepsOnOne, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
+    env.reset()
+    env.send([1, 1])
+    env.send([0, 0])
+    received = []
+    for _ in range(3):
+        received.append(int(env.recv(first_ready=first_ready)[4]["env_id"][0]))
+        env.send([0, 0])
+    assert received == ([2, 2, 2] if first_ready else [0, 2, 0])
+    env.close()
 
 
 def test_reset_drops_what_was_sent_and_not_received(env: VectorEnv) -> None:
@@ -215,7 +239,7 @@ def test_import_and_use_load_no_torch_and_no_guard_is_needed(tmp_path: Path) -> 
     script.write_text(
         """
 import sys
-from accel_rl.samplers import VectorEnv
+from accel_rl.vector import VectorEnv
 env = VectorEnv("catch", 4, num_workers=2)
 env.reset()
 print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
@@ -224,6 +248,55 @@ print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "(4, 10, 5) False"), done.stderr
     assert not done.stderr
+
+
+ELSEWHERE = """
+import os, select, signal, sys, sysconfig
+import psutil, subprocess  # which have a form for each system
+sysconfig.get_paths()
+for module in ("fcntl", "resource"):
+    sys.modules[module] = None
+for name in ("eventfd", "eventfd_read", "eventfd_write", "memfd_create", "pidfd_open",
+             "register_at_fork", "sched_getaffinity", "sched_setaffinity", "EFD_CLOEXEC"):
+    delattr(os, name)
+del select.epoll
+sys.platform = "darwin"
+import numpy as np
+from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
+from accel_rl.vector import VectorEnv
+from toy_envs import ToyEnv
+env = VectorEnv(ToyEnv, 4, num_workers=0, num_groups=2, seed=3)
+env.reset()
+for t in range(20):
+    observation = env.step(np.arange(4) % 3)[0]
+print(observation.tolist())
+env.close()
+with SerialSampler(ToyEnv, SamplerConfig(num_envs=2)) as sampler:
+    print(sampler.collect(lambda step: [0, 0]).valid.all())
+try:
+    VectorEnv(ToyEnv, 4)
+except SamplerError as error:
+    print(error)
+"""
+
+
+def test_environments_in_this_process_need_nothing_that_only_linux_has() -> None:
+    """Simulated: what Python lacks on macOS is taken away."""
+    path = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r})\n{ELSEWHERE}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    with closing(VectorEnv(ToyEnv, 4, num_workers=1, seed=3)) as env:
+        env.reset()
+        for _ in range(20):
+            observation = env.step(np.arange(4) % 3)[0]
+    printed = done.stdout.splitlines()
+    assert printed[:2] == [str(observation.tolist()), "True"]
+    assert "need Linux, and this is darwin" in printed[2] and "num_workers=0" in printed[2]
 
 
 # ---- what is refused -----------------------------------------------------------------------------

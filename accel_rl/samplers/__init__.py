@@ -13,64 +13,52 @@ if TYPE_CHECKING:
         Episode,
         Policy,
         PolicyInput,
-        Sampler,
         SamplerConfig,
+        SamplerState,
         SamplerTimes,
     )
-    from accel_rl.samplers.closable_queue import QueueClosed
     from accel_rl.samplers.errors import SamplerError, WorkerError
     from accel_rl.samplers.evaluation import Evaluation, evaluate
-    from accel_rl.samplers.parallel import ParallelSampler
+    from accel_rl.samplers.local_pool import LocalPool, Pool
     from accel_rl.samplers.pool import WorkerPool
-    from accel_rl.samplers.queued import Prediction, QueuedSampler
-    from accel_rl.samplers.saving import SamplerState
-    from accel_rl.samplers.sb3_vec_env import SB3VecEnv as SB3VecEnv
-    from accel_rl.samplers.serial import SerialSampler
-    from accel_rl.samplers.torchrl_env import TorchRLEnv as TorchRLEnv
-    from accel_rl.samplers.vector_env import VectorEnv
+    from accel_rl.samplers.sampler import ParallelSampler, RolloutSampler, SerialSampler
 
 _MODULES = {
     "ActionServer": "action_server",
     "Episode": "base",
     "Evaluation": "evaluation",
-    "ParallelSampler": "parallel",
+    "LocalPool": "local_pool",
+    "ParallelSampler": "sampler",
     "Policy": "base",
     "PolicyInput": "base",
-    "Prediction": "queued",
-    "QueueClosed": "closable_queue",
-    "QueuedSampler": "queued",
-    "SB3VecEnv": "sb3_vec_env",
-    "Sampler": "base",
+    "Pool": "local_pool",
+    "RolloutSampler": "sampler",
     "SamplerConfig": "base",
     "SamplerError": "errors",
-    "SamplerState": "saving",
+    "SamplerState": "base",
     "SamplerTimes": "base",
-    "SerialSampler": "serial",
-    "TorchRLEnv": "torchrl_env",
-    "VectorEnv": "vector_env",
+    "SerialSampler": "sampler",
     "WorkerError": "errors",
     "WorkerPool": "pool",
     "evaluate": "evaluation",
 }
 
-# Without `SB3VecEnv` and `TorchRLEnv`, whose packages may not be installed.
+
 __all__ = [
     "ActionServer",
     "Episode",
     "Evaluation",
+    "LocalPool",
     "ParallelSampler",
     "Policy",
     "PolicyInput",
-    "Prediction",
-    "QueueClosed",
-    "QueuedSampler",
-    "Sampler",
+    "Pool",
+    "RolloutSampler",
     "SamplerConfig",
     "SamplerError",
     "SamplerState",
     "SamplerTimes",
     "SerialSampler",
-    "VectorEnv",
     "WorkerError",
     "WorkerPool",
     "evaluate",

@@ -27,7 +27,8 @@ from accel_rl.agents import (
 from accel_rl.models.image import ImageNetwork
 from accel_rl.registration import register, unregister
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.base import PolicyInput, Sampler
+from accel_rl.samplers.base import PolicyInput
+from accel_rl.samplers.sampler import RolloutSampler
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
@@ -58,7 +59,7 @@ class ActionServer:
     def __init__(
         self,
         agent: Agent | RecurrentAgent,
-        sampler: Sampler,
+        sampler: RolloutSampler,
         device: torch.device,
         *,
         keeps_rollout: bool = False,
@@ -202,7 +203,7 @@ class _DeviceRows:
     and for which this one must wait before the `finish` after that.
     """
 
-    def __init__(self, sampler: Sampler, device: torch.device, keeps_rollout: bool) -> None:
+    def __init__(self, sampler: RolloutSampler, device: torch.device, keeps_rollout: bool) -> None:
         rollout = sampler.rollout
         num_envs = rollout.action.shape[1]
         self._sampler = sampler

@@ -1,21 +1,18 @@
-"""What samplers share: their settings, what a policy is given, and what a sampler offers."""
+"""What samplers share: their settings, what a policy is given, and what they report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
-from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.rollout import RolloutSpec
 from accel_rl.settings import check_seed, check_settings
 from accel_rl.topology import free_memory
-
-if TYPE_CHECKING:
-    from accel_rl.samplers.saving import SamplerState
 
 _MOST_ENVS = 1_000_000  # objects of Python each
 _MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin
@@ -178,7 +175,7 @@ class Episode(NamedTuple):
 
 
 class SamplerTimes(NamedTuple):
-    """Seconds since `Sampler.start`.
+    """Seconds since the sampler's start.
 
     ``waiting`` and ``policy`` are this process' own, waiting for simulators and in the policy.
     ``simulating`` is the simulators' mean working time in their processes (in a serial sampler,
@@ -190,42 +187,24 @@ class SamplerTimes(NamedTuple):
     simulating: float
 
 
-class Sampler(Protocol):
-    """`SerialSampler` and `ParallelSampler`: the same rollouts for the same seed.
+class SamplerState(NamedTuple):
+    """The state of a sampler between two rollouts; another sampler goes on from it exactly.
 
-    ``collect`` returns views that stay as they are until the next ``collect``. One exception: if a
-    worker is lost in between and `get_state` replaces it, the last row of ``observation`` holds the
-    first observations of the new environments.
+    Attributes:
+        environments: ``[B]``, the state of each environment as bytes, or None if it cannot tell.
+        observation: ``[B, ...]``, row 0 of the next rollout.
+        noise: state of the generator of action noise.
+        episode_sums: ``[3, B]``, sums over the running episodes.
+        is_skipped: ``[B]`` bool, True where the running episode goes unreported.
+        generation: raised with each start from a state and each replaced worker, so environments
+            that start again never repeat random numbers.
+        begins: ``[B]`` bool, True where row 0 of the next rollout is the first of an episode.
     """
 
-    env_spec: EnvSpec
-    rollout_spec: RolloutSpec
-    rollout: Rollout
-    config: SamplerConfig
-
-    @property
-    def is_running(self) -> bool: ...
-
-    @property
-    def generation(self) -> int:
-        """How often environments have started anew, in the place of lost ones."""
-        ...
-
-    def start(self, state: SamplerState | None = None) -> None: ...
-
-    def collect(self, policy: Policy) -> Rollout: ...
-
-    def take_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, in order of step, then environment.
-
-        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
-        only the newest 100,000 are kept.
-        """
-        ...
-
-    def get_state(self) -> SamplerState: ...
-
-    @property
-    def times(self) -> SamplerTimes: ...
-
-    def close(self) -> None: ...
+    environments: list[bytes | None]
+    observation: NDArray[Any]
+    noise: dict[str, Any]
+    episode_sums: NDArray[np.float64]
+    is_skipped: NDArray[np.bool_]
+    generation: int
+    begins: NDArray[np.bool_] | None = None

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accel_rl.samplers.base import Episode, Policy, Sampler
+from accel_rl.samplers.base import Episode, Policy
+from accel_rl.samplers.sampler import RolloutSampler
 
 
 class Evaluation(NamedTuple):
@@ -28,7 +29,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    sampler: Sampler,
+    sampler: RolloutSampler,
     policy: Policy,
     *,
     num_steps: int,

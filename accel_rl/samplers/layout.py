@@ -87,6 +87,13 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]
     return columns
 
 
+def assign_agents(num_agents: int, envs_per_agent: int) -> list[list[range]]:
+    """``[worker][group]``, as `assign_columns`: each worker has one group, of its own number."""
+    nothing = range(0)  # one object, for the square of the number of agents
+    own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in range(num_agents)]
+    return [[own[a] if g == a else nothing for g in range(num_agents)] for a in range(num_agents)]
+
+
 def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
     """Return the nearest values of ``num_envs`` that keep all workers evenly busy.
 

@@ -9,7 +9,10 @@ import sys
 from accel_rl.samplers.errors import SamplerError
 
 _WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each here, at most
-_SERIAL = "SerialSampler (serial=true on the command line, where algo is not ga3c)"
+_SERIAL = (
+    "SerialSampler (serial=true on the command line, where algo is not ga3c) or "
+    "VectorEnv(num_workers=0)"
+)
 
 
 def shortage(error: OSError, num_workers: int) -> Exception:

@@ -1,193 +1,324 @@
 """A pool of simulator processes whose environments are cut into groups.
 
-`WorkerPool.send` releases a group to take a step; `WorkerPool.recv` returns a group whose workers
+`WorkerPool.send` releases groups to take a step; `WorkerPool.recv` returns groups whose workers
 have all done so. Everything else stands on these two calls.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Sequence
+from threading import RLock
+from time import monotonic, perf_counter
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
-from accel_rl.rollout import RolloutSpec
+from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.block import Autoreset, EnvStates
 from accel_rl.samplers.episodes import Place
 from accel_rl.samplers.errors import SamplerError, WorkerError
-from accel_rl.samplers.layout import assign_columns
-from accel_rl.samplers.restart import truncate_running
 from accel_rl.samplers.shared import (
+    CLOSE,
     GET_STATE,
     GRACE_SECONDS,
-    RESET_WAITING,
+    RESET,
     STEP,
     WAIT_FOR_RESET,
     count_down,
     take,
 )
-from accel_rl.samplers.stepping import Block, EnvStates
-from accel_rl.samplers.workers import NICENESS, Workers
-from accel_rl.topology import CorePlan
+from accel_rl.samplers.workers import Workers
 
-_CHECK_SECONDS = 0.25  # how often a waiting server looks at the orders themselves
+_LOOK_SECONDS = 0.25  # between two looks for workers that are late
+_MOST_WATCHED_SECONDS = 1.0  # that count of the time between two looks
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class _Start(NamedTuple):
+    """A process that starts. ``owed``: groups that wait for it."""
+
+    deadline: float
+    owed: list[int]
+    is_replacement: bool
 
 
 class WorkerPool:
     """Simulator processes, pinned, stepping groups of environments into one shared rollout.
 
-    Before each `send`, the server has written the group's actions into ``rollout.action[t]``; from
-    then until `recv` returns the group, its columns belong to the workers, afterwards to the
-    server. A worker that dies, or hangs longer than the timeouts of ``config``, ends the pool with
-    a `WorkerError` or is replaced, as ``config.on_worker_failure`` says.
+    A `Pool`, whose attributes it has. A worker that dies, or hangs longer than the timeouts of
+    ``config``, ends the pool with a `WorkerError` or is replaced, as ``config.on_worker_failure``
+    says. The running episodes of a replaced worker are truncated; a step that it did not take is
+    not valid.
 
-    ``rollout``, ``carry``: shared arrays. ``columns[g]``: the columns of group ``g``.
-    ``abandoned``: environments that were replaced between two rollouts, where no row can tell;
-    ``lost``: rows and environments at which an episode was cut off within a rollout; whoever keeps
-    statistics empties both. ``make_block``: makes what steps a worker's environments of one group,
-    a `Block` or something with its methods.
+    Only one thread at a time may call its methods, except `send` and `close`.
+
+    Args:
+        factory: makes one environment.
+        spec: the rollout.
+        config: the sampler's settings.
+        seed: the sampler's seed.
+        cpus: for each worker the CPUs that it is pinned to.
+        columns: ``columns[worker][group]``, the columns that a worker steps of each group.
+        niceness: by how much workers yield to other processes.
+        autoreset: as in `Block`.
+        reuses_rows: the caller goes through the rows again and again and does not need final
+            observations of earlier steps.
+
+    Attributes:
+        sending: while a thread holds this lock, no group is released.
 
     Raises:
-        SamplerError: this is not Linux.
+        SamplerError: this is not Linux, or no more files can be opened.
+        ValueError: the free memory, or the number of open files, does not suffice, or the factory
+            cannot be pickled.
     """
 
     def __init__(
         self,
         factory: EnvFactory,
-        rollout_spec: RolloutSpec,
+        spec: RolloutSpec,
         config: SamplerConfig,
         seed: int,
-        plan: CorePlan,
-        make_block: Callable[..., Any] = Block,
+        cpus: Sequence[tuple[int, ...]],
+        columns: list[list[range]],
+        niceness: int = 0,
+        *,
+        autoreset: Autoreset | None = None,
+        reuses_rows: bool = False,
     ) -> None:
-        num_workers, G = len(plan.worker_cpus), config.num_groups
         self._config = config
+        self._reuses_rows = reuses_rows
         self._workers = Workers(
-            factory,
-            rollout_spec,
-            config,
-            seed,
-            plan.worker_cpus,
-            assign_columns(config, num_workers),
-            niceness=NICENESS if config.affinity == "rotate" else 0,
-            make_block=make_block,
+            factory, spec, config, seed, cpus, columns, niceness=niceness, autoreset=autoreset
         )
-        size = config.num_envs // G
+        self._shared = self._workers.arrays
+        self.arrays = self._shared.block
+        G = len(columns[0])
+        size = spec.B // G
         self.columns = [slice(g * size, (g + 1) * size) for g in range(G)]
-        self._arrays = self._workers.arrays
-        self._num_restarts = 0
-        self._replaced: set[int] = set()
-        self.abandoned: list[int] = []
+        self.num_workers = len(columns)
         self.lost: set[Place] = set()
-        self.rollout = self._arrays.rollout
-        self.carry = self._arrays.carry
+        self.replaced: list[int] = []
+        self.sending = RLock()
+        self._group_of = {ready: g for g, ready in enumerate(self._workers.ready)}
+        self._out: dict[int, float] = {}  # released groups that are not ready, and their deadlines
+        self._ready: dict[int, None] = {}  # released groups that are ready, the first ones first
+        self._leaving: dict[int, float] = {}  # retired groups; inf: `send` has not ended them yet
+        self._starting: dict[int, _Start] = {}
+        self._dead: dict[int, WorkerError] = {}  # not replaced yet
+        self._started: set[int] = set()  # workers that have run, or that run
+        self._num_restarts = 0
+        # Deadlines are compared with the time in which this pool has watched its workers. If this
+        # process is stopped, by Ctrl-Z for example, so are they, and that time must not count.
+        self._watched, self._looked_at = 0.0, monotonic()
 
-    def start(self, states: EnvStates | None = None, generation: int = 0) -> None:
-        """Start the workers; their first observations are in observation row T when this returns.
+    # ---- the two calls ---------------------------------------------------------------------------
 
-        Environments with a state in ``states`` go on from there; row T holds theirs already.
-        ``generation``: others of the same seed are new ones, with other random numbers.
+    def start(
+        self, groups: Sequence[int], row: int, states: EnvStates | None = None, generation: int = 0
+    ) -> None:
+        """Start the workers of ``groups``; `recv` returns each group when its workers have started.
+
+        First observations go to observation row ``row``. Environments with a state in ``states`` go
+        on from there; the row has their observation already. ``generation``: environments of
+        different generations with the same seed have different random numbers.
 
         Raises:
-            SamplerError: started before, or closed.
-            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+            SamplerError: started before, or closed, or this system allows no more processes.
         """
         workers = self._workers
         with workers:
-            if workers.processes:
+            members = sorted({w for g in groups for w in workers.members[g]})
+            if not workers.processes.keys().isdisjoint(members):
                 raise SamplerError("this sampler was started before; make another one")
-            workers.generation = generation
-            rows = [workers.spec.rollout.T] * len(self.columns)
+            workers.generation += generation + any(w in self._started for w in members)
+            for group in groups:
+                self._out[group] = math.inf
+                workers.number_order(group)
             try:
-                for worker in range(workers.spec.num_workers):
-                    workers.start(worker, rows, states or {})
-                self._await_start()
+                for worker in members:
+                    owed = [g for g in groups if worker in workers.members[g]]
+                    self._start(worker, [row] * len(self.columns), states or {}, owed)
+                    self._started.add(worker)
             except BaseException:
                 self.close(GRACE_SECONDS)
                 raise
 
-    @property
-    def generation(self) -> int:
-        """How often environments have started anew."""
-        return self._workers.generation
+    def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
+        """Release groups: their workers take step ``rows[i]``, or follow another command.
 
-    @property
-    def is_closed(self) -> bool:
-        return self._workers.is_closed
-
-    def check_open(self) -> None:
-        """Raises SamplerError if this was closed, or is that of another process."""
-        self._workers.check_open()
-
-    def send(self, group: int, row: int, command: int = STEP) -> None:
-        """Release a group: its workers take step ``row``, or reset what waits.
+        Groups that were retired are ended. Does not wait for any worker.
 
         Raises:
             SamplerError: this was closed.
         """
-        with self._workers:
-            self._workers.release(group, row, command)
+        config, workers = self._config, self._workers
+        is_step = command == STEP
+        timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
+        with self.sending, workers:
+            deadline = self._now() + timeout
+            for group, row in zip(groups, rows, strict=True):
+                if group in self._leaving:
+                    self._leaving[group] = deadline
+                    workers.release(group, row, CLOSE)
+                else:
+                    self._out[group] = deadline
+                    workers.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
-        """Whether ``group`` has an order that `recv` has not returned yet."""
-        return self._workers.deadlines[group] is not None
+        """Whether ``group`` was started or sent, and `recv` has not returned it since."""
+        return group in self._out or group in self._ready
 
-    def recv(self, group: int | None = None) -> int:
-        """Wait until all workers of ``group`` (of any released group) are done; returns the group.
+    def recv(
+        self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
+    ) -> list[int]:
+        """Wait for released groups; return those that are ready, the first ones first.
+
+        Args:
+            groups: the groups to wait for; None: any.
+            limit: the largest number of groups to return.
+            timeout: seconds after which to return even if no group is ready.
 
         Raises:
             WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
             SamplerError: this was closed, perhaps meanwhile.
         """
-        if group is None:
-            wanted = [g for g in range(len(self.columns)) if self.is_released(g)]
-        else:
-            wanted = [group]
-        assert wanted and all(self.is_released(g) for g in wanted), "recv of a group not released"
         with self._workers:
-            return self._recv(wanted)
+            if self._dead:
+                self._settle_dead()
+            if groups is None:
+                # Which groups became ready first, only the order of their signals can tell.
+                self._poll(0.0 if self._ready else min(timeout, _LOOK_SECONDS))
+            else:
+                for group in groups:
+                    self._note(group)
+            if monotonic() - self._looked_at > _LOOK_SECONDS and groups is None:
+                self._look()
+            deadline = monotonic() + timeout
+            while not (ready := self._take_ready(groups, limit)):
+                left = deadline - monotonic()
+                if left <= 0:
+                    break
+                self._wait(min(left, _LOOK_SECONDS))
+            return ready
 
-    def _recv(self, wanted: list[int]) -> int:
-        workers = self._workers
-        num_quiet = 0
-        while True:
-            for g in wanted:
-                if take(workers.ready[g]) and workers.is_done(g):
-                    workers.deadlines[g] = None
-                    return g
-            num_quiet = 0 if self._wait() else num_quiet + 1
-            for g in wanted if num_quiet else ():
-                if workers.is_done(g):
-                    # A worker died between its work and its count-down: do that for it.
-                    countdown = workers.countdown[g]
-                    while countdown is not None and take(countdown):
-                        pass
-                    os.eventfd_write(workers.ready[g], 1)
-                elif num_quiet > 1 and monotonic() > (workers.deadlines[g] or 0):
-                    self._end_hung(g)
+    def await_start(self) -> None:
+        """Wait until all workers that were started have started.
+
+        Raises:
+            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+            SamplerError: this was closed meanwhile.
+        """
+        with self._workers:
+            while self._starting:
+                self._wait(_LOOK_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait up to ``seconds`` until something happens; look for workers that are late."""
+        self._workers.check_open()
+        self._poll(seconds)
+        self._workers.check_open()
+        if monotonic() - self._looked_at > _LOOK_SECONDS:
+            self._look()
+
+    def _take_ready(self, groups: Sequence[int] | None, limit: int) -> list[int]:
+        ready = [g for g in self._ready if groups is None or g in groups][:limit]
+        for group in ready:
+            del self._ready[group]
+        return ready
+
+    # ---- more groups, fewer groups ---------------------------------------------------------------
+
+    @property
+    def running(self) -> list[int]:
+        """Workers that run or start, except those of retired groups."""
+        return [w for w in list(self._workers.processes) if w not in self._leaving]
+
+    @property
+    def free(self) -> list[int]:
+        """Workers that do not run."""
+        processes = self._workers.processes
+        return [w for w in range(self.num_workers) if w not in processes]
+
+    @property
+    def num_starting(self) -> int:
+        """Workers that were started and whose environments are not reset yet."""
+        return len(self._starting)
+
+    @property
+    def num_ready(self) -> int:
+        """Groups that are known to be ready and that `recv` has not returned."""
+        return len(self._ready)
+
+    def retire(self, groups: Sequence[int]) -> None:
+        """Let groups that `recv` has returned end at their next `send`.
+
+        Each of them has one worker, which has no other group and the group's number.
+        """
+        self._leaving.update(dict.fromkeys(groups, math.inf))
+
+    def generation_of(self, group: int) -> int:
+        """The generation in which the environments of ``group`` were started."""
+        (worker,) = self._workers.members[group]
+        return self._workers.processes[worker].setup.restart
+
+    def done_at(self, groups: Sequence[int]) -> NDArray[np.float64]:
+        """When each of these groups of one worker was ready, by `time.perf_counter`."""
+        workers = [self._workers.members[g][0] for g in groups]
+        done_at: NDArray[np.float64] = self._shared.done_at[workers]
+        return done_at
+
+    # ---- the rest of a pool ----------------------------------------------------------------------
+
+    @property
+    def rollout(self) -> Rollout:
+        """The rollout of `arrays`."""
+        return self.arrays.rollout
+
+    @property
+    def generation(self) -> int:
+        """How often environments have been started in place of others."""
+        return self._workers.generation
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that all workers that ever ran have spent in their simulators."""
+        return float(self._shared.busy_seconds.sum())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._workers.is_closed
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that made this, and may not use it."""
+        return self._workers.inherited_from != 0
+
+    def check_open(self) -> None:
+        """Raises SamplerError if this was closed, or belongs to another process."""
+        self._workers.check_open()
 
     def get_states(self) -> EnvStates:
-        """The state of every environment, when all waiting resets are done.
+        """Return the state of every environment, when all groups are ready.
 
-        A worker that is replaced meanwhile gives none.
+        There is none for environments that are replaced meanwhile.
 
         Raises:
             WorkerError: as `recv`, or an environment fails to tell its state.
         """
         groups = range(len(self.columns))
         with self._workers:
-            for group in groups:
-                if self.is_released(group):
-                    self.recv(group)
-            for group in groups:
-                self.send(group, row=self._workers.spec.rollout.T, command=GET_STATE)
-            for group in groups:
-                self.recv(group)
-            states: EnvStates = dict.fromkeys(range(self._config.num_envs))
+            self._recv_all()
+            self.send(groups, [self._workers.spec.rollout.T] * len(groups), GET_STATE)
+            self._recv_all()
+            states: EnvStates = dict.fromkeys(range(self._workers.spec.rollout.B))
             for process in self._workers.processes.values():
                 states |= process.take_states()
             return states
@@ -196,98 +327,205 @@ class WorkerPool:
         """Move the workers to other CPUs."""
         self._workers.move(cpus)
 
-    @property
-    def busy_seconds(self) -> float:
-        """Mean time that the workers have spent in their simulators."""
-        return float(self._arrays.busy_seconds.mean())
-
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""
-        self._workers.close(grace_seconds)
+        if self.is_inherited:  # where another thread may have held the lock
+            return
+        with self.sending:
+            self._workers.close(grace_seconds)
 
-    def _await_start(self) -> None:
-        has_started = self._arrays.has_started
-        num_restarts, deadline = -1, 0.0
-        while not has_started.all():
-            if num_restarts != self._num_restarts:  # one more has begun to start
-                num_restarts = self._num_restarts
-                deadline = monotonic() + self._config.reset_timeout_seconds
-            self._wait()
-            if monotonic() > deadline and not has_started.all():
-                raise self._workers.late_start(int(has_started.argmin()))
+    def _recv_all(self) -> None:
+        while self._out or self._ready:
+            self.recv(limit=len(self.columns))
 
-    def _wait(self) -> bool:
-        """Sleep until something happens or for a moment; False if nothing did. Notes deaths.
+    # ---- what happens ----------------------------------------------------------------------------
 
-        To have been stopped (by Ctrl-Z, say) counts as something: nobody looked meanwhile.
-        """
-        began = monotonic()
-        happened = self._workers.poll(_CHECK_SECONDS)
-        self._workers.check_open()
-        was_stopped = monotonic() - began > _CHECK_SECONDS + 1
-        for descriptor in happened:
-            worker = self._workers.worker_of.get(descriptor)
-            if worker is not None:
-                process = self._workers.processes[worker]
-                error = process.failure()
-                if self._arrays.has_started[worker]:
-                    self._replace(worker, error)
-                elif worker in self._replaced:
-                    self._count_restart(error)
-                    self._workers.forget(worker)
-                    rows = process.setup.start_rows
-                    self._workers.start(worker, rows, {}, is_replacement=True)
-                else:
-                    raise error
-                break  # other deaths show again: descriptors of this round may be in use anew
-        return bool(happened) or was_stopped
+    def _poll(self, seconds: float) -> None:
+        """Note what has happened, waiting up to ``seconds`` for something."""
+        workers = self._workers
+        for descriptor in workers.poll(seconds):
+            group = self._group_of.get(descriptor)
+            if group is not None:
+                self._note(group)
+            elif descriptor == workers.started:
+                self._note_started()
+            elif (worker := workers.worker_of.get(descriptor)) is not None:
+                workers.unwatch(worker)
+                self._dead[worker] = workers.processes[worker].failure()
+        if self._dead:
+            self._settle_dead()
 
-    def _end_hung(self, group: int) -> None:
-        for worker in self._workers.members[group]:
-            if self._workers.owes(worker, group):
-                self._replace(worker, self._workers.hung(worker, group))
+    def _note(self, group: int) -> None:
+        """Note that ``group`` is ready, if it is. Reads its signal first, see `SharedArrays`."""
+        if take(self._workers.ready[group]) and group in self._out and self._is_done(group):
+            del self._out[group]
+            self._ready[group] = None
 
-    def _count_restart(self, error: WorkerError) -> None:
-        """Note that a worker is replaced, or end the pool with ``error`` if none may be."""
-        config = self._config
-        if error.worker_traceback or config.on_worker_failure == "raise":
-            self.close(GRACE_SECONDS)
-            raise error
-        if self._num_restarts == config.max_worker_restarts:
-            self.close(GRACE_SECONDS)
-            raise WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
-        self._num_restarts += 1
-        self._workers.generation += 1
-        _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
+    def _is_done(self, group: int) -> bool:
+        """Whether all workers of a group run and have carried out its order."""
+        if self._starting and not self._starting.keys().isdisjoint(self._workers.members[group]):
+            return False
+        return self._workers.is_done(group)
+
+    def _note_started(self) -> None:
+        shared, workers = self._shared, self._workers
+        for worker in [w for w in self._starting if shared.has_started[w]]:
+            start = self._starting.pop(worker)
+            shared.done_at[worker] = perf_counter()
+            for group in start.owed:
+                count_down(workers.countdown[group], workers.ready[group])
+
+    # ---- workers that are late, hang or die ------------------------------------------------------
+
+    def _now(self) -> float:
+        """Seconds in which this pool has watched its workers."""
+        return self._watched + min(monotonic() - self._looked_at, _MOST_WATCHED_SECONDS)
+
+    def _look(self) -> None:
+        """Look for workers that are late."""
+        self._watched, self._looked_at = self._now(), monotonic()
+        now, workers = self._watched, self._workers
+        for worker, start in self._starting.items():
+            if now > start.deadline and not self._shared.has_started[worker]:
+                self._fail(workers.late_start(worker))
+        for group, deadline in self._leaving.items():
+            if now > deadline:
+                workers.processes[group].kill()
+        for group, deadline in list(self._out.items()):
+            if self._is_done(group):
+                self._signal_for_dead(group)
+            elif now > deadline:
+                for worker in workers.members[group]:
+                    if worker not in self._dead and workers.owes(worker, group):
+                        self._replace(worker, workers.hung(worker, group))
+
+    def _signal_for_dead(self, group: int) -> None:
+        """Signal that a group is done, in case a worker died between its work and its signal."""
+        countdown = self._workers.countdown[group]
+        while countdown is not None and take(countdown):
+            pass
+        os.eventfd_write(self._workers.ready[group], 1)
+
+    def _settle_dead(self) -> None:
+        """Replace workers that died, as soon as they owe something."""
+        workers = self._workers
+        for worker, error in list(self._dead.items()):
+            if worker in self._leaving:
+                if self._leaving[worker] < math.inf:  # nobody is about to use its place
+                    del self._dead[worker], self._leaving[worker]
+                    workers.forget(worker)
+                continue
+            own = workers.groups_of(worker)
+            if (
+                self._is_fatal(error)
+                or worker in self._starting
+                or any(workers.owes(worker, g) for g in own)
+            ):
+                del self._dead[worker]
+                self._replace(worker, error)
+
+    def _is_fatal(self, error: WorkerError) -> bool:
+        return bool(error.worker_traceback) or self._config.on_worker_failure == "raise"
 
     def _replace(self, worker: int, error: WorkerError) -> None:
-        """Put a fresh process in the place of a lost one, or end the pool with ``error``."""
-        workers = self._workers
-        self._count_restart(error)
-        self._replaced.add(worker)
-        workers.forget(worker)
-        groups = range(len(self.columns))
-        owed = [g for g in groups if workers.owes(worker, g)]
-        rows = [self._abandon(worker, g) for g in groups]
-        workers.start(worker, rows, {}, is_replacement=True)
-        try:
-            self._await_start()
-        except WorkerError:
-            self.close(GRACE_SECONDS)
-            raise
-        for group in owed:
-            count_down(workers.countdown[group], workers.ready[group])
+        """Start a process in place of one that died or hung, or end the pool with ``error``."""
+        workers, config = self._workers, self._config
+        if self._is_fatal(error):
+            self._fail(error)
+        if self._num_restarts == config.max_worker_restarts:
+            self._fail(
+                WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
+            )
+        self._num_restarts += 1
+        workers.generation += 1
+        own = workers.groups_of(worker)
+        before = self._starting.pop(worker, None)
+        if before is not None:
+            _LOGGER.warning("%s; replaced", error)
+            setup = workers.processes[worker].setup
+            workers.forget(worker)
+            self._start(worker, setup.start_rows, setup.states, *before[1:])
+        else:
+            _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
+            workers.forget(worker)  # before its rows are mended
+            owed = [g for g in own if workers.owes(worker, g)]
+            rows = [0] * len(self.columns)
+            for group in own:
+                rows[group] = self._cut_off(worker, group)
+            self._start(worker, rows, {}, owed, is_replacement=True)
 
-    def _abandon(self, worker: int, group: int) -> int:
+    def _start(
+        self,
+        worker: int,
+        rows: list[int],
+        states: EnvStates,
+        owed: list[int],
+        is_replacement: bool = False,
+    ) -> None:
+        """Start a process, which finds nothing to do: this pool answers for it what is owed."""
+        self._shared.done[worker] = self._shared.sequence
+        self._workers.start(worker, rows, states, is_replacement=is_replacement)
+        deadline = self._now() + self._config.reset_timeout_seconds
+        self._starting[worker] = _Start(deadline, owed, is_replacement)
+
+    def _cut_off(self, worker: int, group: int) -> int:
         """Truncate the episodes of a lost worker; the row for its successor's observations."""
-        workers, arrays = self._workers, self._arrays
+        workers, rollout = self._workers, self.arrays.rollout
         columns = workers.spec.columns[worker][group]
-        row, waits = int(arrays.row[group]), self._config.reset_policy == "wait"
-        if arrays.command[group] in (RESET_WAITING, GET_STATE):
-            self.abandoned += columns  # between two rollouts
-            self.carry.is_fresh[columns.start : columns.stop] = False
+        own = slice(columns.start, columns.stop)
+        row, waits = int(self._shared.row[group]), self._config.reset_policy == "wait"
+        if self._shared.command[group] in (RESET, GET_STATE):
+            self.replaced += columns  # between two rollouts
+            self.arrays.carry.is_fresh[own] = False
             return workers.spec.rollout.T
+        if self._reuses_rows:
+            rollout.final_step[:, own] = -1
         is_done = not workers.owes(worker, group)
-        cut_off = truncate_running(arrays.rollout, columns, row, is_done, waits)
+        cut_off = truncate_running(rollout, columns, row, is_done, waits)
         self.lost |= {(row, b) for b in cut_off}
         return WAIT_FOR_RESET if waits else row + 1
+
+    def _fail(self, error: WorkerError) -> NoReturn:
+        self.close(GRACE_SECONDS)
+        raise error
+
+
+def truncate_running(
+    rollout: Rollout, columns: range, t: int, is_done: bool, waits: bool
+) -> list[int]:
+    """Mark the running episodes of ``columns`` as truncated at row ``t``; returns their columns.
+
+    ``t`` is the last order. ``is_done``: the worker had taken step ``t`` before it was lost; the
+    episode ends behind it. Otherwise there was no such step: its row is not valid, and what was
+    last seen is the final observation. ``waits``: under the ``wait`` reset policy, where an episode
+    that ended earlier in the rollout has no successor yet.
+    """
+    cols = np.arange(columns.start, columns.stop)
+    if not is_done:
+        _forget_step(rollout, cols, t)
+    if waits:
+        cols = cols[~rollout.episode_ended[:t, cols].any(axis=0)]
+    cols = cols[~rollout.episode_ended[t, cols]]
+    for b in cols[~rollout.terminated[t, cols]]:
+        slot = int(np.argmin(rollout.final_step[:, b]))
+        if rollout.final_step[slot, b] == -1:
+            rollout.final_observation[slot, b] = rollout.observation[t + is_done, b]
+            rollout.final_step[slot, b] = t
+        else:
+            # All slots are taken by earlier truncations of this rollout. Rare enough to give up
+            # the bootstrap value of one episode.
+            rollout.terminated[t, b] = True
+    if waits:
+        rollout.observation[t + 1, columns.start : columns.stop] = 0
+    rollout.truncated[t, cols] = True
+    rollout.episode_ended[t, cols] = True
+    return [int(b) for b in cols]
+
+
+def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
+    """Undo whatever the lost worker may have written of step ``t``."""
+    for field in rollout.results:
+        field[t, cols] = 0
+    rollout.info[t, cols] = np.nan
+    used = rollout.final_step[:, cols]
+    rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)

@@ -18,11 +18,11 @@ import cloudpickle
 import psutil
 
 from accel_rl.envs.base import EnvFactory
+from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.errors import WorkerError
 from accel_rl.samplers.forks import disown_in_forks
 from accel_rl.samplers.package_path import add_package_path
 from accel_rl.samplers.shared import Descriptors, Setup
-from accel_rl.samplers.stepping import EnvStates
 from accel_rl.topology import format_cpus
 
 KILL_SECONDS = 10.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.stepping import Carry, EnvStates
+from accel_rl.samplers.block import Autoreset, BlockArrays, Carry, EnvStates
 
 STEP = 1
-RESET_WAITING = 2
+RESET = 2
 CLOSE = 3
 GET_STATE = 4
 
@@ -57,16 +56,15 @@ class SharedArrays(NamedTuple):
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
     environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators.
     ``longest_seconds``: ``[W]``, time of the longest order so far. ``done_at``: ``[W]``, when it
-    had carried out its last order, by `time.perf_counter`. All by the worker, but that an agent's
-    pool notes in ``done_at`` when it has begun.
+    had carried out its last order, by `time.perf_counter`. All by the worker, except that the pool
+    notes in ``done_at`` when a worker has started, and in ``done`` what needs no answer.
 
     Who reads the results of another process has first read an eventfd that this process wrote
     after them: the kernel's lock orders the two, on processors that reorder stores, too (ARM).
     A number that is seen in ``sequence`` or ``done`` is not enough.
     """
 
-    rollout: Rollout
-    carry: Carry
+    block: BlockArrays
     command: NDArray[np.int64]
     row: NDArray[np.int64]
     sequence: NDArray[np.int64]
@@ -104,13 +102,13 @@ class Setup(NamedTuple):
     ``start_rows[group]`` is the observation row that its first observations go to, or
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
     go on from instead. ``countdown`` and ``ready``: of each of its groups, for `count_down`.
-    ``make_block`` is `Block`, or has its parameters.
+    ``autoreset``: as in `Block`.
     """
 
     worker: int
     spec: PoolSpec
     config: SamplerConfig
-    make_block: Callable[..., Any]
+    autoreset: Autoreset | None
     seed: int
     restart: int
     cpus: tuple[int, ...]
@@ -134,7 +132,8 @@ def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     buffer = mmap.mmap(descriptor, size)
     arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)
     carry = Carry(arrays.pop("carry_observation"), arrays.pop("carry_is_fresh"))
-    return SharedArrays(Rollout.from_buffer(spec.rollout, buffer), carry, **arrays)
+    rollout = Rollout.from_buffer(spec.rollout, buffer)
+    return SharedArrays(BlockArrays(rollout, carry, arrays.pop("reset_order")), **arrays)
 
 
 def count_down(countdown: int | None, ready: int) -> None:
@@ -163,6 +162,7 @@ def _layout(spec: PoolSpec) -> Layout:
     layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
         "carry_observation": ((rollout.B, *rollout.observation_shape), rollout.observation_dtype),
         "carry_is_fresh": ((rollout.B,), boolean),
+        "reset_order": ((rollout.B,), int64),
         "command": ((G,), int64),
         "row": ((G,), int64),
         "sequence": ((G,), int64),

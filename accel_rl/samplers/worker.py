@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.samplers.block import Block, check_distinct
 from accel_rl.samplers.package_path import forget_package_path
 from accel_rl.samplers.shared import (
     CLOSE,
@@ -37,9 +38,8 @@ from accel_rl.samplers.shared import (
     count_down,
     map_memory,
 )
-from accel_rl.samplers.stepping import check_distinct
 
-Blocks = list[tuple[int, Any]]
+Blocks = list[tuple[int, Block]]
 """a worker's environments of each of its groups, by group"""
 
 
@@ -137,8 +137,6 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
     _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks)
-    # What a worker lost before this one owed, the pool has settled.
-    arrays.done[worker] = arrays.sequence
     arrays.has_started[worker] = True
     os.eventfd_write(descriptors.started, 1)
 
@@ -171,7 +169,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
                 with open(descriptors.states, "ab", closefd=False) as file:
                     pickle.dump(block.get_states(), file)
             else:
-                block.reset_waiting()
+                block.reset()
             ended = perf_counter()
             busy_seconds[worker] += ended - began
             if ended - began > longest_seconds[worker]:
@@ -193,14 +191,14 @@ def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks
     """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
-            block = setup.make_block(
+            block = Block(
                 factory,
                 slice(columns.start, columns.stop),
+                arrays.block,
                 setup.config,
-                arrays.rollout,
-                arrays.carry,
                 setup.seed,
                 setup.restart,
+                setup.autoreset,
             )
             blocks.append((group, block))
             check_distinct([env for _, each in blocks for env in each.envs])

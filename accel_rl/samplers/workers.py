@@ -1,24 +1,23 @@
 """The simulator processes of a pool, the memory they share with it, and the signals in between.
 
-What is made of them is the business of `WorkerPool`, whose groups have several workers each, and of
-`AgentPool`, whose workers come and go.
+What is made of them is the business of `WorkerPool`.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
 from time import monotonic
-from typing import Any
 
 from accel_rl.descriptors import open_standard_descriptors
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.block import Autoreset, EnvStates
 from accel_rl.samplers.errors import WorkerError, of_another_process, was_closed
 from accel_rl.samplers.forks import disown_in_forks
 from accel_rl.samplers.limits import allow_open_files, shortage
@@ -32,7 +31,6 @@ from accel_rl.samplers.shared import (
     create_memory,
     map_memory,
 )
-from accel_rl.samplers.stepping import EnvStates
 
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
@@ -46,8 +44,7 @@ class Workers:
     ends processes and leaves the descriptors open, so that no other file gets their numbers.
 
     ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
-    ``make_block``: makes what steps a worker's environments of one group. ``members[g]``: the
-    workers of group ``g``. ``deadlines[g]``: by when its order must be done; None: it has none.
+    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``.
     ``worker_of``: workers by the ``pidfd`` of their processes. ``generation``: how often
     environments have started anew. ``inherited_from``: if this process is a fork of the one that
     made this, the pid of that; else 0.
@@ -72,7 +69,7 @@ class Workers:
         columns: list[list[range]],
         *,
         niceness: int,
-        make_block: Callable[..., Any],
+        autoreset: Autoreset | None,
     ) -> None:
         open_standard_descriptors()  # of a host's process, which its workers inherit
         allow_open_files(len(columns), len(columns[0]))
@@ -81,13 +78,12 @@ class Workers:
         self._seed = seed
         self._cpus = ((),) * len(columns) if config.affinity == "off" else cpus
         self._niceness = niceness
-        self._make_block = make_block
+        self._autoreset = autoreset
         self.spec = PoolSpec(rollout_spec, columns)
         W, G = self.spec.num_workers, self.spec.num_groups
         self.members = [[w for w in range(W) if columns[w][g]] for g in range(G)]
         self.processes: dict[int, WorkerProcess] = {}
         self.worker_of: dict[int, int] = {}
-        self.deadlines: list[float | None] = [None] * G
         self.generation = 0
         self._descriptors: list[int] = []
         try:
@@ -169,7 +165,7 @@ class Workers:
             worker=worker,
             spec=self.spec._replace(columns=known),
             config=config,
-            make_block=self._make_block,
+            autoreset=self._autoreset,
             seed=self._seed,
             restart=self.generation,
             cpus=self._cpus[worker],
@@ -210,21 +206,24 @@ class Workers:
         if self.is_closed:
             raise was_closed()
 
-    def release(self, group: int, row: int, command: int = STEP) -> None:
-        """Release a group: its workers take step ``row``, or do what else ``command`` says."""
-        arrays, config = self.arrays, self._config
-        members = self.members[group]
-        is_step = command == STEP
-        timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
-        self.deadlines[group] = monotonic() + timeout
-        arrays.command[group] = command
-        arrays.row[group] = row
+    def release(self, group: int, row: int, command: int) -> None:
+        """Wake the workers of a group, to do ``command`` at ``row``."""
+        self.arrays.command[group] = command
+        self.arrays.row[group] = row
+        self.number_order(group)
+        for worker in self.members[group]:
+            os.eventfd_write(self._wake[worker], 1)
+
+    def number_order(self, group: int) -> None:
+        """Begin the next order of a group, for which all its workers are to count down."""
         countdown = self.countdown[group]
         if countdown is not None:
-            os.eventfd_write(countdown, len(members) - 1)
-        arrays.sequence[group] += 1
-        for worker in members:
-            os.eventfd_write(self._wake[worker], 1)
+            os.eventfd_write(countdown, len(self.members[group]) - 1)
+        self.arrays.sequence[group] += 1
+
+    def groups_of(self, worker: int) -> list[int]:
+        """The groups that a worker has environments of."""
+        return [g for g, columns in enumerate(self.spec.columns[worker]) if columns]
 
     def owes(self, worker: int, group: int) -> bool:
         """Whether a worker has an order of this group that it has not carried out."""

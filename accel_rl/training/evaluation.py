@@ -26,7 +26,7 @@ from accel_rl.samplers import (
     SerialSampler,
     evaluate,
 )
-from accel_rl.samplers.base import Sampler
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.topology import available_cpus
 from accel_rl.training.agent import factory_of
 from accel_rl.training.metrics import info_means, read_rows
@@ -131,7 +131,7 @@ def make_evaluation_sampler(
     device: torch.device,
     *,
     serial: bool,
-) -> Sampler:
+) -> RolloutSampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games."""
     factory = factory_of(config)
     sampler_config = dataclasses.replace(
@@ -155,7 +155,7 @@ def make_evaluation_sampler(
 
 def play_games(
     config: TrainConfig,
-    sampler: Sampler,
+    sampler: RolloutSampler,
     agent: AnyAgent,
     device: torch.device,
     num_steps: int,

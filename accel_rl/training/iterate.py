@@ -10,7 +10,7 @@ from time import perf_counter
 from accel_rl.algos.two_learners import TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team
-from accel_rl.samplers.base import Sampler
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
 from accel_rl.training.overlap import Overlap
@@ -23,7 +23,7 @@ from accel_rl.training.torch_threads import learning_threads, num_learning_threa
 
 def iterate(
     config: TrainConfig,
-    sampler: Sampler,
+    sampler: RolloutSampler,
     server: Server,
     learner: Learner,
     exchange: Exchange,
@@ -59,7 +59,7 @@ def iterate(
 
 def iterate_overlapped(
     config: TrainConfig,
-    sampler: Sampler,
+    sampler: RolloutSampler,
     server: Server,
     learner: Learner,
     overlap: Overlap,

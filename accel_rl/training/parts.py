@@ -18,6 +18,7 @@ from accel_rl.algos import A2C, DQN, GA3C, PPO, AnyAgent, DQNConfig, GA3CConfig,
 from accel_rl.algos.two_learners import PREFIX, TwoLearners
 from accel_rl.capture import EAGER
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.models.image import ImageNetwork
 from accel_rl.parallel import (
     Exchange,
@@ -32,14 +33,13 @@ from accel_rl.parallel import (
 from accel_rl.samplers import (
     ActionServer,
     ParallelSampler,
-    QueuedSampler,
     SamplerConfig,
     SamplerError,
     SamplerState,
     SerialSampler,
 )
-from accel_rl.samplers.base import Sampler
-from accel_rl.samplers.states import decode_state, encode_state
+from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.states import decode_state, encode_state
 from accel_rl.topology import Seat, plan_cores
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
@@ -58,7 +58,7 @@ ALONE = Team(Ranks())
 class Parts:
     """What a run consists of, built but not started."""
 
-    sampler: Sampler | QueuedSampler
+    sampler: RolloutSampler | QueuedSampler
     server: Server | QueueThreads
     agent: AnyAgent
     learner: Learner | GA3C
@@ -70,7 +70,7 @@ class Parts:
     """of its updates, see `has_small_updates`"""
 
     @property
-    def in_turns(self) -> tuple[Sampler, Server, Learner]:
+    def in_turns(self) -> tuple[RolloutSampler, Server, Learner]:
         """The parts of an algorithm that collects and learns in turns: any but GA3C."""
         sampler, server, learner = self.sampler, self.server, self.learner
         assert not isinstance(sampler, QueuedSampler)
@@ -252,7 +252,7 @@ def _make_server(
     config: TrainConfig,
     agent: AnyAgent,
     overlap: Overlap | None,
-    sampler: Sampler,
+    sampler: RolloutSampler,
     learner: Learner,
     exchange: Exchange,
     device: torch.device,
@@ -266,7 +266,11 @@ def _make_server(
 
 
 def make_action_server(
-    config: TrainConfig, agent: AnyAgent, sampler: Sampler, learner: Learner, device: torch.device
+    config: TrainConfig,
+    agent: AnyAgent,
+    sampler: RolloutSampler,
+    learner: Learner,
+    device: torch.device,
 ) -> ActionServer:
     """What acts for ``sampler`` and gives ``learner`` its rollouts."""
     kept_layers = _kept_layers(config, learner, agent, device)
@@ -294,7 +298,7 @@ def _kept_layers(
 
 def make_sampler(
     config: TrainConfig, share: SamplerConfig, seed: int, device: torch.device, ranks: Ranks
-) -> Sampler:
+) -> RolloutSampler:
     """This learner's simulators; with others on the machine, it keeps to its share of the cores.
 
     ``share``: its sampler settings. ``seed``: of all learners together.
@@ -305,7 +309,7 @@ def make_sampler(
     nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     cpus = list(config.cpus) or None
-    sampler: Sampler
+    sampler: RolloutSampler
     if config.serial:
         sampler = SerialSampler(factory, share, seed)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accel_rl.samplers.queued import QueuedSampler, QueueTimes
+from accel_rl.ga3c.queued import QueuedSampler, QueueTimes
 from accel_rl.training.queue_threads import QueueThreads, Trainings
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.parallel import Exchange, VersionExchange
 from accel_rl.samplers.base import SamplerTimes
-from accel_rl.samplers.queued import QueuedSampler
 from accel_rl.topology import available_cpus
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator

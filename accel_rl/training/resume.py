@@ -14,7 +14,7 @@ from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ALONE, Ranks
 from accel_rl.samplers import SamplerState
-from accel_rl.samplers.states import decode_state
+from accel_rl.states import decode_state
 from accel_rl.training.archive import DamagedError
 from accel_rl.training.checkpoint import (
     COUNTS,

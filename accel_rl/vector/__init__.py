@@ -1,5 +1,28 @@
-"""Vector environments: a kit that checks whether one keeps Gymnasium's rules."""
+"""Vector environments: ours, its faces for other libraries, and a kit that checks any of them.
+
+The faces are loaded when first used, so that nobody needs the packages of one that is not used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from accel_rl.vector.check import CountingEnv, Finding, Report, check, check_vectoriser
+from accel_rl.vector.vector_env import VectorEnv
 
-__all__ = ["CountingEnv", "Finding", "Report", "check", "check_vectoriser"]
+if TYPE_CHECKING:
+    from accel_rl.vector.sb3_vec_env import SB3VecEnv as SB3VecEnv
+    from accel_rl.vector.torchrl_env import TorchRLEnv as TorchRLEnv
+
+_MODULES = {
+    "SB3VecEnv": "sb3_vec_env",
+    "TorchRLEnv": "torchrl_env",
+}
+
+# Without `SB3VecEnv` and `TorchRLEnv`, whose packages may not be installed.
+__all__ = ["CountingEnv", "Finding", "Report", "VectorEnv", "check", "check_vectoriser"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gymnasium.vector import AutoresetMode
 
-from accel_rl.samplers.vector_env import VectorEnv
+from accel_rl.vector.vector_env import VectorEnv
 
 
 def check_wrapped(env: object, mode: AutoresetMode, library: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -14,14 +13,17 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import EnvFactory
+from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.block import LEAVE, Autoreset
 from accel_rl.samplers.errors import SamplerError
-from accel_rl.samplers.layout import plan_workers
+from accel_rl.samplers.layout import assign_columns, plan_workers
+from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
-from accel_rl.samplers.shared import RESET_WAITING, STEP
-from accel_rl.samplers.vector_arguments import find_factory, find_mode, reset_orders
-from accel_rl.samplers.vector_stepping import LEAVE, VectorBlock
+from accel_rl.samplers.shared import RESET, STEP
+from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
 
 Array = NDArray[Any]
 Results = tuple[Array, Array, Array, Array, dict[str, Any]]
@@ -74,8 +76,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
             function without arguments that makes a `gymnasium.Env` or an `Environment`.
         num_envs: how many of it.
-        num_workers: processes; None: one for each core.
+        num_workers: processes; None: one for each core; 0: environments are in this process, on any
+            system, and options that place workers and limit their time have no effect.
         num_groups: equal groups that `send` and `recv` take in turn; `step` takes all.
+        one_group_per_worker: False: each worker steps a part of every group, so that all cores work
+            for the group that is next. True: each worker steps a part of one group, so that no
+            group waits for another, for ``recv(first_ready=True)``.
         autoreset_mode: an `AutoresetMode` or its value.
         atari: how Atari games are played.
         info_keys: numbers in the ``info`` of a Gymnasium environment that go into infos. An
@@ -92,8 +98,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
     ``groups``: the environments of each group. ``num_actions``: ``n``.
-    ``first_action``: the first of these. ``plan``: who runs where. ``info_keys``: those that there
-    are.
+    ``first_action``: the first of these. ``plan``: who runs where; None: all is in this process.
+    ``info_keys``: those that there are.
 
     Raises:
         ValueError: an argument is out of range, does not fit the others, or the environment cannot
@@ -110,6 +116,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         *,
         num_workers: int | None = None,
         num_groups: int = 1,
+        one_group_per_worker: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         atari: AtariConfig | None = None,
         info_keys: Sequence[str] = (),
@@ -120,19 +127,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         reset_timeout_seconds: float = 300.0,
         copy: bool = True,
     ) -> None:
-        mode = find_mode(autoreset_mode)
-        if affinity not in ("auto", "off"):
-            raise ValueError(f"affinity is {affinity!r}; it must be auto or off")
+        mode = find_mode(autoreset_mode, affinity)
         config = SamplerConfig(
             num_envs=num_envs,
             horizon=1,
             num_groups=num_groups,
-            num_workers=num_workers,
+            num_workers=num_workers or None,
+            workers_per_core=num_groups if one_group_per_worker else 1,
             affinity=affinity,
             step_timeout_seconds=step_timeout_seconds,
             reset_timeout_seconds=reset_timeout_seconds,
         )
-        self.plan = plan_workers(config, cpus)
+        self.plan = None if num_workers == 0 else plan_workers(config, cpus)
         factory, kind = find_factory(env, atari, info_keys, reset_timeout_seconds)
         spec = config.rollout_spec(kind.spec)
         check_memory(spec)  # the spaces below take as much
@@ -148,19 +154,28 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self.metadata = {**self.metadata, **kind.metadata, "autoreset_mode": mode}
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._mode = mode
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        make_block = functools.partial(VectorBlock, autoreset=mode.value)
-        self._pool = WorkerPool(factory, spec, config, seed, self.plan, make_block)
+        self._pool = self._make_pool(factory, spec, config, seed)
         self.groups = self._pool.columns
         self._all = slice(0, num_envs)
-        self._mode = mode
         self.copy = copy
-        self._to_send: deque[int] = deque()  # groups, oldest first; and those sent, likewise
-        self._to_recv: deque[int] = deque()
+        # Groups in the order in which they were received and sent.
+        self._to_send, self._to_recv = deque[int](), deque[int]()
         self._is_started = False
         self._needs_reset = np.zeros(num_envs, np.bool_)
         self.closed = False
+
+    def _make_pool(
+        self, factory: EnvFactory, spec: RolloutSpec, config: SamplerConfig, seed: int
+    ) -> Pool:
+        mode: Autoreset = self._mode.value  # type: ignore[assignment]
+        if self.plan is None:
+            return LocalPool(factory, spec, config, seed, config.num_groups, mode)
+        cores = self.plan.worker_cpus
+        columns = assign_columns(config, len(cores))
+        return WorkerPool(factory, spec, config, seed, cores, columns, autoreset=mode)
 
     def reset(
         self,
@@ -193,13 +208,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             self._check_received("a reset with a mask")
         try:
             if not self._is_started:
-                self._pool.start()
+                self._pool.start(range(len(self.groups)), row=1)
+                self._to_recv.extend(range(len(self.groups)))
                 self._is_started = True
-            while self._to_recv:
-                self._pool.recv(self._to_recv.popleft())
-            self._pool.rollout.action[0] = orders
-            self._to_send = deque(range(len(self.groups)))
-            self._release(RESET_WAITING)
+            self._recv_all()
+            self._pool.arrays.reset_order[:] = orders
+            self._release(RESET)
         except BaseException:
             self.close()
             raise
@@ -242,11 +256,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._check_ready(columns)
         self._write_actions(columns, actions)
         group = self._to_send.popleft()
-        self._pool.send(group, row=0)
+        self._pool.send((group,), (0,))
         self._to_recv.append(group)
 
-    def recv(self) -> Results:
-        """Wait for the group that was sent longest ago; what `step` returns, for it alone.
+    def recv(self, *, first_ready: bool = False) -> Results:
+        """Wait for a group that was sent; return what `step` returns, for this group alone.
+
+        Args:
+            first_ready: False: wait for the group that was sent first, so that runs repeat exactly.
+                True: take the first group that is ready, so that none waits for a slower one.
 
         ``infos["env_id"]`` tells its environments, ``[n]`` int64. Masks and objects in infos are
         ``[n]`` too.
@@ -259,7 +277,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         if not self._to_recv:
             raise SamplerError("nothing has been sent; call send() first")
         try:
-            group = self._pool.recv(self._to_recv.popleft())
+            groups = self._to_recv if first_ready else (self._to_recv[0],)
+            (group,) = self._pool.recv(groups)
+            self._to_recv.remove(group)
         except BaseException:
             self.close()
             raise
@@ -280,25 +300,32 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             self.close()
 
     def _write_actions(self, columns: slice, actions: Any) -> None:
-        out = self._pool.rollout.action[0, columns]
+        out = self._pool.arrays.rollout.action[0, columns]
         write_actions(out, actions, self.num_actions, self.first_action)
 
     def _release(self, command: int = STEP) -> None:
         """Send all groups and wait for them."""
-        for group in self._to_send:
-            self._pool.send(group, 0, command)
-        for group in self._to_send:
-            self._pool.recv(group)
+        groups = range(len(self.groups))
+        self._pool.send(groups, [0] * len(groups), command)
+        self._to_recv.extend(groups)
+        self._recv_all()
+
+    def _recv_all(self) -> None:
+        """Wait for all groups that were sent. They may then be sent in the order of numbers."""
+        while self._to_recv:
+            self._pool.recv((self._to_recv[0],))
+            self._to_recv.popleft()
+        self._to_send = deque(range(len(self.groups)))
 
     def _observation(self, columns: slice) -> Array:
-        view = self._pool.rollout.observation[1, columns]
+        view = self._pool.arrays.rollout.observation[1, columns]
         if self.copy:
             return view.copy()
         view.flags.writeable = False
         return view
 
     def _results(self, columns: slice) -> Results:
-        rollout = self._pool.rollout
+        rollout = self._pool.arrays.rollout
         reward, raw_reward = (
             values[0, columns].astype(np.float64) for values in (rollout.reward, rollout.raw_reward)
         )
@@ -329,7 +356,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     def _add_told(self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]) -> None:
         """What ``columns`` told of ``info_keys``, where ``mask`` is True."""
         for k, key in enumerate(self.info_keys):
-            told = self._pool.rollout.info[0, columns, k].astype(np.float64)
+            told = self._pool.arrays.rollout.info[0, columns, k].astype(np.float64)
             is_told = mask & ~np.isnan(told)
             if is_told.any():
                 infos[key], infos[f"_{key}"] = np.where(is_told, told, 0.0), is_told

@@ -21,12 +21,12 @@ from queued_play import (
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs.counting import CountingEnv
+from accel_rl.ga3c.arguments import check_queued
+from accel_rl.ga3c.queue import QueueClosed
+from accel_rl.ga3c.queued import Prediction, QueuedSampler
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.closable_queue import QueueClosed
+from accel_rl.samplers.block import environment_seed
 from accel_rl.samplers.errors import SamplerError
-from accel_rl.samplers.queued import Prediction, QueuedSampler
-from accel_rl.samplers.queued_arguments import check_queued
-from accel_rl.samplers.stepping import environment_seed
 
 SEED, T = 3, 5
 COUNTING = partial(CountingEnv, truncation=0.4, life_interval=4)
@@ -179,9 +179,9 @@ def test_nothing_is_released_within_a_pause():
         for _ in range(20):
             time.sleep(0.01)
             with sampler.paused():
-                orders = sampler._pool.arrays.sequence.copy()
+                orders = sampler._pool._shared.sequence.copy()
                 time.sleep(0.005)
-                assert np.array_equal(sampler._pool.arrays.sequence, orders)
+                assert np.array_equal(sampler._pool._shared.sequence, orders)
         assert not errors
 
 
@@ -241,7 +241,7 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency():
         return policy(observation, uniform)._replace(transfer_seconds=0.001)
 
     with make_sampler(COUNTING, 3, 2, seed=SEED, max_prediction_batch=4) as sampler:
-        began, latencies, ready_at = time.perf_counter(), 0.0, sampler._pool.arrays.done_at
+        began, latencies, ready_at = time.perf_counter(), 0.0, sampler._pool._shared.done_at
         send = sampler._pool.send
 
         def note(agents, rows):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
+from accel_rl.ga3c.queue import ClosableQueue, QueueClosed
 
 Item = tuple[int, ...]  # producer, number, and as many more as make its length
 
@@ -168,9 +168,9 @@ def test_waiting_threads_wake_on_close():
 
 STOPPED_WHILE_FULL = """
 import sys, threading, time
-from accel_rl.samplers import closable_queue
-closable_queue._SLICE_SECONDS = 0.1
-queue = closable_queue.ClosableQueue(1)
+from accel_rl.ga3c import queue as queues
+queues._SLICE_SECONDS = 0.1
+queue = queues.ClosableQueue(1)
 queue.put([(0, 0)], 1)
 def take():
     for _ in range(10):

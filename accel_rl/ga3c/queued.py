@@ -23,17 +23,25 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
-from accel_rl.samplers.agent_pool import AgentPool
-from accel_rl.samplers.base import Episode, SamplerConfig, SamplerTimes, check_arguments
-from accel_rl.samplers.closable_queue import ClosableQueue, QueueClosed
+from accel_rl.ga3c.arguments import check_queued, check_queues
+from accel_rl.ga3c.noise import EnvNoise
+from accel_rl.ga3c.priority_lock import PriorityLock
+from accel_rl.ga3c.queue import ClosableQueue, QueueClosed
+from accel_rl.ga3c.segments import Segment, Segments, Taken
+from accel_rl.samplers.base import (
+    Episode,
+    SamplerConfig,
+    SamplerState,
+    SamplerTimes,
+    check_arguments,
+)
 from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error, was_closed
-from accel_rl.samplers.noise import EnvNoise
+from accel_rl.samplers.errors import SamplerError, name_error
+from accel_rl.samplers.layout import assign_agents
+from accel_rl.samplers.limits import allow_open_files
 from accel_rl.samplers.policy_output import check_values, write_actions
-from accel_rl.samplers.priority_lock import PriorityLock
-from accel_rl.samplers.queued_arguments import check_queued, check_queues
-from accel_rl.samplers.saving import SamplerState
-from accel_rl.samplers.segments import Segment, Segments, Taken
+from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.workers import NICENESS
 from accel_rl.settings import check_kind
 from accel_rl.topology import plan_cores
 
@@ -129,14 +137,12 @@ class QueuedSampler:
             B=num_envs,
             final_observation_slots=min(config.final_observation_slots or rows, rows),
         )
-        self._pool = AgentPool(
-            factory,
-            self.rollout_spec,
-            config,
-            seed,
-            self.plan,
-            self._envs_per_agent,
-            yields=not drives_gpu,
+        allow_open_files(most_agents, most_agents)  # before lists of the square of their number
+        cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(most_agents)]
+        columns = assign_agents(most_agents, self._envs_per_agent)
+        niceness = 0 if drives_gpu else NICENESS
+        self._pool = WorkerPool(
+            factory, self.rollout_spec, config, seed, cores, columns, niceness, reuses_rows=True
         )
         self.rollout = self._pool.rollout
         self._segments = Segments(
@@ -154,6 +160,7 @@ class QueuedSampler:
         self._taking = PriorityLock()  # who has it is the one thread that uses the pool
         self._counting = threading.Lock()
         self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
+        self._fresh: set[int] = set()  # agents that were added and have not been served
         self._paused_seconds = self._resumed_at = 0.0
         self.steps = 0
         self.queue_times = QueueTimes()
@@ -170,14 +177,11 @@ class QueuedSampler:
         """
         if state is not None:
             raise ValueError("state was given; a QueuedSampler takes none: leave it out")
-        self._pool.check_own()
-        if self._pool.is_closed:
-            raise was_closed()
+        self._pool.check_open()
         if self.is_running:
             raise SamplerError("this sampler was started before; make another one")
         try:
-            for _ in range(self.config.num_groups):
-                self._pool.add()
+            self._add(self.config.num_groups)
             self._pool.await_start()
         except BaseException:
             self.close()
@@ -187,7 +191,7 @@ class QueuedSampler:
     @property
     def num_agents(self) -> int:
         """Agents that run and are to go on."""
-        return len(self._pool.agents) - self._num_surplus
+        return len(self._pool.running) - self._num_surplus
 
     @property
     def num_starting(self) -> int:
@@ -208,18 +212,31 @@ class QueuedSampler:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
             )
-        self._pool.check_own()
+        self._check_own()
         with self._taking.urgently():
             if not self.is_running or self._pool.is_closed:
                 return
-            change = num_agents - len(self._pool.agents)
+            change = num_agents - len(self._pool.running)
             self._num_surplus, self._num_missing = max(0, -change), max(0, change)
             self._add_missing()
 
     def _add_missing(self) -> None:
         """Add agents while there are places; those of agents that still go become free later."""
-        while self._num_missing and self._pool.add() is not None:
-            self._num_missing -= 1
+        if self._num_missing:
+            self._num_missing -= self._add(self._num_missing)
+
+    def _add(self, number: int) -> int:
+        """Start up to ``number`` agents, without waiting for them; return how many."""
+        added = self._pool.free[:number]
+        for agent in added:
+            self._fresh.add(agent)
+            self._pool.start([agent], self.rollout_spec.T)
+        return len(added)
+
+    def _check_own(self) -> None:
+        """Raises SamplerError in a fork of the process that made this."""
+        if self._pool.is_inherited:
+            self._pool.check_open()
 
     def serve(self, policy: QueuedPolicy) -> int:
         """One round of a predictor: take ready agents, act for them, release them.
@@ -235,7 +252,7 @@ class QueuedSampler:
             ValueError: the policy returned something else than valid actions.
             TimeoutError: the training queue was full for `QUEUE_SECONDS`.
         """
-        self._pool.check_own()
+        self._check_own()
         try:
             return self._serve(policy)
         except QueueClosed:
@@ -255,20 +272,19 @@ class QueuedSampler:
                     f"this sampler is not running: it was not started, or was closed{why}"
                 )
             self._add_missing()
-            agents = self._pool.take(self._limit, TAKE_SECONDS)
+            agents = self._pool.recv(limit=self._limit, timeout=TAKE_SECONDS)
             taken_at, now = self._clock(), perf_counter()
             if not agents:
                 self._count(QueueTimes(predictor_waiting=taken_at - began))
                 return 0
-            fresh = self._pool.fresh.intersection(agents)
-            lost = self._pool.lost.intersection(agents)
-            self._pool.fresh -= fresh
-            self._pool.lost -= lost
+            fresh = self._fresh.intersection(agents)
+            self._fresh -= fresh
+            lost = self._take_lost(agents)
             leaving = agents[: self._num_surplus]
             self._num_surplus -= len(leaving)
             self._pool.retire(leaving)
             num_queued = self._pool.num_ready
-            ready_at = np.maximum(self._pool.arrays.done_at[agents], self._resumed_at)
+            ready_at = np.maximum(self._pool.done_at(agents), self._resumed_at)
             waited = (now - ready_at).sum() * self._envs_per_agent
         taken, steps = self._take(agents, fresh, lost)
         taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
@@ -282,7 +298,11 @@ class QueuedSampler:
         prediction = policy(observation, self._noise.take(taken.columns))
         answered = self._clock()
         segments, rows = self._follow(taken, prediction)
-        self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
+        try:
+            self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
+        except SamplerError:
+            if not self._pool.is_closed:  # by another thread; the queue below says so
+                raise
         released = self._clock()
         transfer = prediction.transfer_seconds
         self._count(
@@ -302,6 +322,12 @@ class QueuedSampler:
         self.training_queue.put(segments, QUEUE_SECONDS)
         self._count(QueueTimes(predictor_blocked=self._clock() - released))
         return n
+
+    def _take_lost(self, agents: list[int]) -> set[int]:
+        """Return the agents whose last step was lost with their worker."""
+        places = {(t, b) for t, b in self._pool.lost if b // self._envs_per_agent in agents}
+        self._pool.lost -= places
+        return {b // self._envs_per_agent for _, b in places}
 
     def _take(self, agents: list[int], fresh: set[int], lost: set[int]) -> tuple[Taken, int]:
         """Take in the agents' last steps; those and how many they are."""

@@ -14,7 +14,7 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
-from accel_rl.samplers.vector_stepping import LEAVE, NEW_GAME, NEXT_EPISODE
+from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.settings import check_kind
 
 OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
@@ -56,8 +56,14 @@ def find_factory(
     return factory, kind
 
 
-def find_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode itself or the one with this value; a `ValueError` names all if there is none."""
+def find_mode(mode: AutoresetMode | str, affinity: str) -> AutoresetMode:
+    """The mode itself or the one with this value.
+
+    Raises:
+        ValueError: there is no such mode, or no such affinity of a vector environment.
+    """
+    if affinity not in ("auto", "off"):
+        raise ValueError(f"affinity is {affinity!r}; it must be auto or off")
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -71,7 +77,7 @@ def find_mode(mode: AutoresetMode | str) -> AutoresetMode:
 def reset_orders(
     num_envs: int, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None
 ) -> NDArray[np.int64]:
-    """What `VectorBlock` is told for the arguments of `VectorEnv.reset`, ``[num_envs]``.
+    """What `Block` is told for the arguments of `VectorEnv.reset`, ``[num_envs]``.
 
     Raises:
         ValueError: they are not as documented there.

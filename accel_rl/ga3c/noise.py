@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.samplers.stepping import NOISE_STREAM
+from accel_rl.samplers.block import NOISE_STREAM
 
 _BLOCK = 64
 

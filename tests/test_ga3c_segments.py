@@ -9,11 +9,11 @@ import pytest
 from toy_envs import ScriptedEnv
 
 from accel_rl.envs.base import StepResult
+from accel_rl.ga3c.segments import Segment, Segments
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.restart import truncate_running
-from accel_rl.samplers.segments import Segment, Segments
-from accel_rl.samplers.stepping import Block, Carry
+from accel_rl.samplers.block import Block, BlockArrays, Carry
+from accel_rl.samplers.pool import truncate_running
 
 GAMMA = 0.9
 GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]
@@ -94,8 +94,9 @@ class Play:
         self.games, self.played = games, [0] * B  # letters of the running games
         self.steps, self.segments = [[] for _ in games], [[] for _ in games]
         carry = Carry(np.zeros((B, 3), np.int64), np.zeros(B, bool))
+        arrays = BlockArrays(self.rollout, carry, np.zeros(B, np.int64))
         self.blocks = [
-            Block(partial(MarkedEnv, b, game), slice(b, b + 1), config, self.rollout, carry, 0)
+            Block(partial(MarkedEnv, b, game), slice(b, b + 1), arrays, config, 0)
             for b, game in enumerate(games)
         ]
         flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}

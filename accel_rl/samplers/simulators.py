@@ -1,4 +1,4 @@
-"""One step of each of some environments, its results into a rollout."""
+"""The simulators of a block: what steps them, and writes their results into a rollout."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ from collections.abc import Sequence
 from math import isfinite, nan
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Environment
+from accel_rl.envs.base import Environment, Resumable, close_all
 from accel_rl.envs.errors import EnvError
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.errors import SamplerError
+from accel_rl.states import decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())
 
 
-class Steps:
-    """Takes the actions of ``rollout`` and writes what comes of them, in columns that the caller
-    owns.
+class Each:
+    """Environments that are stepped one after another, as the rows of one block.
 
-    Through memory views, one number at a time: arrays cost as much for each number, and besides
-    some 70 us a step, measured in a worker with one environment.
+    They write results through memory views, one number at a time: NumPy arrays cost as much for
+    each number, and another 70 us a step in a worker with one environment.
+
+    Args:
+        envs: the environments, of the columns ``columns``.
+        rollout: where results go.
+        columns: the columns that the caller owns.
     """
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, envs: Sequence[Environment], rollout: Rollout, columns: range) -> None:
+        self.envs = envs
+        self._columns = columns
         self._num_columns = rollout.action.shape[1]
         arrays = (rollout.action, *rollout.results)
         self._views: list[Any] = [each.reshape(-1).data for each in arrays]  # [T * B]
         self._num_info = rollout.info.shape[2]
         self._info = rollout.info.reshape(-1, self._num_info) if self._num_info else None
 
-    def take(
-        self,
-        t: int,
-        envs: Sequence[Environment],
-        columns: range,
-        out: Sequence[NDArray[Any]],
-        is_idle: Sequence[bool],
-    ) -> list[bool]:
-        """Row ``t`` of ``envs``, which are those of ``columns``; whether an episode ended, of each.
+    def step(self, t: int, out: Sequence[NDArray[Any]], is_idle: Sequence[bool]) -> list[bool]:
+        """Take the actions of row ``t``; return whether an episode ended, for each environment.
 
-        The next observations go to ``out``. Those with ``is_idle`` take no step: their row is not
-        valid.
+        The next observations go to ``out``. Environments with ``is_idle`` take no step: their row
+        is not valid.
 
         Raises:
             SamplerError: an environment raised, or returned something else than the six values of
@@ -52,6 +53,7 @@ class Steps:
         """
         action, reward, raw_reward, terminated, truncated, ended, valid = self._views
         all_info = self._info
+        envs, columns = self.envs, self._columns
         first = t * self._num_columns + columns.start
         k = first
         try:
@@ -84,6 +86,46 @@ class Steps:
                 )
         are_over: list[bool] = ended[first:k].tolist()
         return are_over
+
+    def seed(self, i: int, seed: np.random.SeedSequence) -> None:
+        """Seed environment ``i``."""
+        try:
+            self.envs[i].seed(seed)
+        except FAILURES as error:
+            raise env_failure(self.envs[i], self._columns[i], "seed", error) from error
+
+    def reset(self, i: int, out: NDArray[Any]) -> None:
+        """Reset environment ``i``; its first observation goes to ``out``."""
+        try:
+            self.envs[i].reset(out)
+        except FAILURES as error:
+            raise env_failure(self.envs[i], self._columns[i], "reset", error) from error
+
+    def get_state(self, i: int) -> bytes | None:
+        """Return the state of environment ``i``; None if it cannot tell its state."""
+        env = self.envs[i]
+        if not isinstance(env, Resumable):
+            return None
+        try:
+            return encode_state(env.get_state())
+        except FAILURES as error:
+            raise env_failure(env, self._columns[i], "get_state", error) from error
+
+    def set_state(self, i: int, state: bytes) -> None:
+        """Let environment ``i`` go on from ``state``."""
+        env = self.envs[i]
+        if not isinstance(env, Resumable):
+            raise SamplerError(
+                f"environment {self._columns[i]} ({env.spec.name}) has a saved state and no "
+                f"set_state to take it"
+            )
+        try:
+            env.set_state(decode_state(state))
+        except FAILURES as error:
+            raise env_failure(env, self._columns[i], "set_state", error) from error
+
+    def close(self) -> None:
+        close_all(self.envs)
 
     def _has_all(self, info: Sequence[float]) -> bool:
         """Whether there is a number for each key, False if there is none at all."""

@@ -1,0 +1,1 @@
+"""GA3C: agents that never wait for each other, predictors and trainers."""

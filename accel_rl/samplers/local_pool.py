@@ -1,0 +1,212 @@
+"""Environments in this process, stepped by the same two calls as a pool of worker processes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.block import Autoreset, Block, BlockArrays, Carry, EnvStates, check_distinct
+from accel_rl.samplers.episodes import Place
+from accel_rl.samplers.errors import SamplerError, of_another_process, was_closed
+from accel_rl.samplers.shared import GET_STATE, STEP
+
+
+class Pool(Protocol):
+    """Groups of environments that step when they are released: `LocalPool` or `WorkerPool`.
+
+    Before each `send`, the caller has written the group's actions into ``arrays.rollout``. From
+    then until `recv` returns the group, its columns belong to the pool, afterwards to the caller.
+
+    Attributes:
+        arrays: the rollout and what else environments write into.
+        columns: the columns of each group.
+        generation: how often environments have been started in place of others.
+        num_workers: processes that simulate.
+        busy_seconds: time that all of them together have spent in their simulators.
+        lost: rows and environments at which an episode was cut off because its worker was lost.
+            Whoever keeps statistics empties it.
+        replaced: environments that were replaced between two rollouts, where no row can tell.
+            Whoever keeps statistics empties it.
+    """
+
+    arrays: BlockArrays
+    columns: list[slice]
+    lost: set[Place]
+    replaced: list[int]
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def num_workers(self) -> int: ...
+
+    @property
+    def busy_seconds(self) -> float: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def check_open(self) -> None:
+        """Raises SamplerError if this was closed, or belongs to another process."""
+        ...
+
+    def start(
+        self, groups: Sequence[int], row: int, states: EnvStates | None = None, generation: int = 0
+    ) -> None:
+        """Start the environments of ``groups``; `recv` returns each group when it has started.
+
+        First observations go to row ``row``. Environments with a state in ``states`` go on from
+        there; the row has their observation already.
+        """
+        ...
+
+    def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
+        """Release ``groups`` to take step ``rows[i]``, or for another command; does not wait."""
+        ...
+
+    def is_released(self, group: int) -> bool:
+        """Whether ``group`` was started or sent, and `recv` has not returned it since."""
+        ...
+
+    def recv(
+        self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
+    ) -> list[int]:
+        """Wait for released groups; return those that are ready, the first ones first.
+
+        Args:
+            groups: the groups to wait for; None: any.
+            limit: the largest number of groups to return.
+            timeout: seconds after which to return even if no group is ready.
+        """
+        ...
+
+    def get_states(self) -> EnvStates:
+        """Return the state of every environment, when all groups are ready."""
+        ...
+
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """Close the environments. Calling it again does nothing."""
+        ...
+
+
+class LocalPool:
+    """A `Pool` in this process: the work of a group is done when `recv` asks for it.
+
+    Needs no worker, no shared memory and no Linux. Attributes and methods are those of `Pool`.
+
+    Args:
+        factory: makes one environment.
+        spec: the rollout.
+        config: the sampler's settings.
+        seed: the sampler's seed.
+        num_groups: equal groups of environments.
+        autoreset: as in `Block`.
+
+    Raises:
+        ValueError: the free memory does not suffice.
+    """
+
+    num_workers = 1
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        spec: RolloutSpec,
+        config: SamplerConfig,
+        seed: int,
+        num_groups: int = 1,
+        autoreset: Autoreset | None = None,
+    ) -> None:
+        check_memory(spec)
+        rollout = Rollout.allocate(spec)
+        carry = Carry(np.zeros_like(rollout.observation[0]), np.zeros(spec.B, np.bool_))
+        self.arrays = BlockArrays(rollout, carry, np.zeros(spec.B, np.int64))
+        size = spec.B // num_groups
+        self.columns = [slice(g * size, (g + 1) * size) for g in range(num_groups)]
+        self.lost: set[Place] = set()
+        self.replaced: list[int] = []
+        self.generation = 0
+        self.busy_seconds = 0.0
+        self.is_closed = False
+        self._make = (factory, config, seed, autoreset)
+        self._blocks: list[Block] = []
+        self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
+        self._states: EnvStates = {}
+        self._pid = 0  # of the process that has started this
+
+    def check_open(self) -> None:
+        # Programs and connections of the environments belong to the parent of a fork.
+        if self._pid not in (0, os.getpid()):
+            raise of_another_process(self._pid)
+        if self.is_closed:
+            raise was_closed()
+
+    def start(
+        self, groups: Sequence[int], row: int, states: EnvStates | None = None, generation: int = 0
+    ) -> None:
+        self.check_open()
+        if self._blocks:
+            raise SamplerError("this sampler was started before; make another one")
+        self.generation = generation
+        self._pid = os.getpid()
+        factory, config, seed, autoreset = self._make
+        try:
+            for columns in self.columns:
+                block = Block(factory, columns, self.arrays, config, seed, generation, autoreset)
+                self._blocks.append(block)
+            check_distinct([env for block in self._blocks for env in block.envs])
+            for group in groups:
+                self._blocks[group].start(row, states)
+                self._orders[group] = (0, row)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
+        self.check_open()
+        for group, row in zip(groups, rows, strict=True):
+            self._orders[group] = (command, row)
+
+    def is_released(self, group: int) -> bool:
+        return group in self._orders
+
+    def recv(
+        self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
+    ) -> list[int]:
+        self.check_open()
+        ready = [g for g in self._orders if groups is None or g in groups][:limit]
+        began = perf_counter()
+        for group in ready:
+            command, row = self._orders.pop(group)
+            block = self._blocks[group]
+            if command == STEP:
+                block.step(row)
+            elif command == GET_STATE:
+                self._states |= block.get_states()
+            elif command:
+                block.reset()
+        self.busy_seconds += perf_counter() - began
+        return ready
+
+    def get_states(self) -> EnvStates:
+        for command in (None, GET_STATE):
+            if command is not None:
+                self.send(range(len(self.columns)), [0] * len(self.columns), command)
+            self.recv(limit=len(self.columns))
+        states, self._states = self._states, {}
+        return states
+
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """Close the environments. Calling it again does nothing, nor does it in a fork."""
+        if self._pid in (0, os.getpid()):
+            self.is_closed = True
+            blocks, self._blocks = self._blocks, []
+            close_all(blocks)

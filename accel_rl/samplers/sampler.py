@@ -1,0 +1,305 @@
+"""Samplers that collect rollouts: from environments in this process, or from worker processes.
+
+Groups of environments are served in turn. While the policy acts for one group, worker processes
+step the other groups (Stooke and Abbeel 2018, arXiv:1803.02811, section 3). With one group every
+environment waits for every other (Clemente et al. 2017, arXiv:1705.04862).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from time import perf_counter
+from typing import Self
+
+from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.make import probe_spec
+from accel_rl.rollout import Rollout
+from accel_rl.samplers.base import (
+    Episode,
+    Policy,
+    PolicyInput,
+    SamplerConfig,
+    SamplerState,
+    SamplerTimes,
+    check_arguments,
+    check_policy,
+)
+from accel_rl.samplers.block import EnvStates
+from accel_rl.samplers.boundary import Boundary
+from accel_rl.samplers.cores import CoreShare, MoveOn, rotation
+from accel_rl.samplers.episodes import EpisodeTracker
+from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
+from accel_rl.samplers.layout import ALONE, assign_columns, plan_workers
+from accel_rl.samplers.local_pool import LocalPool, Pool
+from accel_rl.samplers.policy_output import write_actions
+from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.shared import RESET
+from accel_rl.samplers.workers import NICENESS
+from accel_rl.topology import Seat
+
+
+class RolloutSampler:
+    """Rollouts of the environments of a pool. Make a `SerialSampler` or a `ParallelSampler`.
+
+    Both collect exactly the same rollouts with the same factory, seed and policy.
+
+    ``collect`` returns views that stay as they are until the next ``collect``. One exception: if a
+    worker is lost in between and `get_state` replaces it, the last row of ``observation`` holds the
+    first observations of the new environments.
+
+    Attributes:
+        config: the settings.
+        env_spec: what one environment is like.
+        rollout_spec: shapes and dtypes of the rollouts.
+        rollout: the arrays that `collect` writes and returns.
+        is_running: whether `collect` may be called.
+    """
+
+    def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int) -> None:
+        self.config = config
+        self.env_spec = probe_spec(factory, config.reset_timeout_seconds)
+        self.rollout_spec = config.rollout_spec(self.env_spec)
+        self._seed = seed
+        self.is_running = False
+        self._ended_by = ""
+        self._waiting = self._in_policy = 0.0
+
+    def _use(self, pool: Pool) -> None:
+        """Collect from ``pool``, which has not been started."""
+        self._pool = pool
+        self.rollout = pool.arrays.rollout
+        self._tracker = EpisodeTracker(
+            self.config.num_envs, self.config.decorrelation_steps > 0, self.env_spec.info_keys
+        )
+        self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
+
+    def start(self, state: SamplerState | None = None) -> None:
+        """Start the environments and wait for their first observations, or go on from ``state``.
+
+        Raises:
+            SamplerError: started before, or closed.
+            ValueError: ``state`` is of other environments.
+            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+        """
+        pool = self._pool
+        pool.check_open()
+        if self.is_running:
+            raise SamplerError("this sampler was started before; make another one")
+        states: EnvStates = {}
+        generation = 0
+        if state is not None:
+            states = self._boundary.set_state(state)
+            generation = state.generation + 1
+        groups = range(len(pool.columns))
+        try:
+            pool.start(groups, self.config.horizon, states, generation)
+            while any(pool.is_released(group) for group in groups):
+                pool.recv()
+        except BaseException:
+            self.close()
+            raise
+        self._collecting = Lock()
+        self.is_running = True
+
+    def collect(self, policy: Policy) -> Rollout:
+        """Take ``horizon`` steps of every environment.
+
+        An error in between, the policy's own included, closes the sampler.
+
+        Raises:
+            SamplerError: not started, or closed, or in another ``collect``.
+            ValueError: the policy is no function, or returned something else than valid actions.
+            WorkerError: a worker died or hung and is not to be replaced.
+        """
+        if not self.is_running:
+            raise not_running(self._ended_by, self._pool.is_closed)
+        self._pool.check_open()
+        check_policy(policy)
+        with one_at_a_time(self._collecting, "collect"):
+            try:
+                with self._placed() as move_on:
+                    self._collect(policy, move_on)
+            except BaseException as error:
+                if self.is_running:  # not closed, by its policy or in another thread
+                    self._ended_by = name_error(error)
+                self.close()
+                raise
+            return self.rollout
+
+    def _collect(self, policy: Policy, move_on: MoveOn) -> None:
+        rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
+        uniform = boundary.draw_noise()
+        for t in range(T):
+            for group, columns in enumerate(pool.columns):
+                began = perf_counter()
+                if pool.is_released(group):
+                    pool.recv((group,))
+                received = perf_counter()
+                if t == 0:
+                    self._note_replaced()
+                begins = boundary.begins(t, columns)
+                if t == 0:
+                    boundary.begin_row_zero(columns)
+                observation = rollout.observation[t, columns]
+                step = PolicyInput(observation, uniform[t, columns], t, columns, begins)
+                actions = policy(step)
+                pool.check_open()
+                write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
+                pool.send((group,), (t,))
+                move_on()
+                self._waiting += received - began
+                self._in_policy += perf_counter() - received
+        began = perf_counter()
+        for group in range(len(pool.columns)):
+            pool.recv((group,))
+        self._waiting += perf_counter() - began
+        boundary.finish(pool.lost)
+        pool.lost.clear()
+        if self.config.reset_policy == "wait" and rollout.episode_ended.any():
+            groups = range(len(pool.columns))
+            pool.send(groups, [T] * len(groups), RESET)
+
+    def _note_replaced(self) -> None:
+        if self._pool.replaced:
+            self._boundary.restart(self._pool.replaced)
+            self._pool.replaced.clear()
+
+    @contextmanager
+    def _placed(self) -> Iterator[MoveOn]:
+        """Within, the threads that collect are where they belong."""
+        yield lambda: None
+
+    def take_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call, in order of step, then environment.
+
+        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
+        only the newest 100,000 are kept.
+        """
+        return self._tracker.take()
+
+    def get_state(self) -> SamplerState:
+        """Return the state after a `collect`, for the `start` of another sampler.
+
+        That sampler may have any number of workers. An error closes this sampler.
+
+        Raises:
+            SamplerError: not running, or in a ``collect``.
+            WorkerError: a worker died or hung, or an environment fails to tell its state.
+        """
+        if not self.is_running:
+            raise SamplerError("this sampler is not running; it has no state")
+        self._pool.check_open()
+        with one_at_a_time(self._collecting, "get_state"):
+            try:
+                states = self._pool.get_states()
+            except BaseException:
+                self.close()
+                raise
+            self._note_replaced()
+            return self._boundary.get_state(states, self._pool.generation)
+
+    @property
+    def generation(self) -> int:
+        """How often environments have been started in place of lost ones."""
+        return self._pool.generation
+
+    @property
+    def times(self) -> SamplerTimes:
+        simulating = self._pool.busy_seconds / self._pool.num_workers
+        return SamplerTimes(self._waiting, self._in_policy, simulating)
+
+    def close(self) -> None:
+        """Close the environments. Calling it again does nothing, nor does it in a fork."""
+        self.is_running = False
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class SerialSampler(RolloutSampler):
+    """A `RolloutSampler` with all environments in this process, one after another: the reference.
+
+    Needs no worker, no shared memory and no Linux. Groups, workers and affinity are ignored.
+
+    Args:
+        factory: makes one environment.
+        config: the settings.
+        seed: what all randomness follows from.
+
+    Raises:
+        ValueError: the environment cannot be made, or the free memory does not suffice.
+    """
+
+    def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
+        check_arguments(config, seed)
+        super().__init__(factory, config, seed)
+        self._use(LocalPool(factory, self.rollout_spec, config, seed))
+
+
+class ParallelSampler(RolloutSampler):
+    """A `RolloutSampler` with simulators in worker processes, which write into shared memory.
+
+    Args:
+        factory: makes one environment.
+        config: the settings.
+        seed: what all randomness follows from.
+        cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
+        drives_gpu: the policy runs on a GPU, so one core is kept for this process. On the CPU the
+            policy floats over the workers' cores.
+        seat: which of several processes on this machine that do the same this is; they divide the
+            cores.
+
+    Attributes:
+        plan: who runs where.
+
+    Raises:
+        ValueError: the environment cannot be made, or the workers do not fit it or the CPUs.
+        SamplerError: this is not Linux.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        config: SamplerConfig,
+        seed: int = 0,
+        cpus: list[int] | None = None,
+        drives_gpu: bool = False,
+        seat: Seat = ALONE,
+    ) -> None:
+        check_arguments(config, seed)
+        self.plan = plan_workers(config, cpus, drives_gpu, seat)
+        super().__init__(factory, config, seed)
+        workers = self.plan.worker_cpus
+        pool = WorkerPool(
+            factory,
+            self.rollout_spec,
+            config,
+            seed,
+            workers,
+            assign_columns(config, len(workers)),
+            niceness=NICENESS if config.affinity == "rotate" else 0,
+        )
+        self._use(pool)
+        # With one group there is nothing to take turns with: all wait while the policy acts.
+        self._rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
+        places = () if config.affinity == "off" else workers
+        self._cores = CoreShare(places, config.workers_per_core, pool.move)
+
+    @contextmanager
+    def _placed(self) -> Iterator[MoveOn]:
+        with self._cores.collecting():
+            cores = self._cores.worker_cpus if self._rotates else ()
+            with rotation(cores) as move_on:
+                yield move_on
+
+    def close(self) -> None:
+        """End the workers. Calling it again does nothing, nor does it in a fork."""
+        super().close()
+        self._cores.close()

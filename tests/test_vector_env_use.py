@@ -252,7 +252,7 @@ print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
 
 ELSEWHERE = """
 import os, select, signal, sys, sysconfig
-import psutil, subprocess  # which have a form for each system
+import gymnasium, numpy as np, psutil, subprocess  # which have a form for each system
 sysconfig.get_paths()
 for module in ("fcntl", "resource"):
     sys.modules[module] = None
@@ -261,7 +261,6 @@ for name in ("eventfd", "eventfd_read", "eventfd_write", "memfd_create", "pidfd_
     delattr(os, name)
 del select.epoll
 sys.platform = "darwin"
-import numpy as np
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
 from accel_rl.vector import VectorEnv
 from toy_envs import ToyEnv

@@ -170,7 +170,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     def _make_pool(
         self, factory: EnvFactory, spec: RolloutSpec, config: SamplerConfig, seed: int
     ) -> Pool:
-        mode: Autoreset = self._mode.value  # type: ignore[assignment]
+        mode: Autoreset = self._mode.value
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)
         cores = self.plan.worker_cpus

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from toy_envs import ToyEnv, is_running
 
-from accel_rl.samplers import ParallelSampler, SamplerConfig, WorkerError
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
 
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
 
@@ -232,8 +232,13 @@ def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_worker_takes_orders_only_when_it_has_read_their_signals() -> None:
-    """Without them, a processor may show it the orders and not yet their rows and actions."""
+def test_worker_takes_orders_only_when_it_has_read_their_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them, a processor that reorders stores may show it the orders, and their rows and
+    actions later.
+    """
+    monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
     with ParallelSampler(ToyEnv, CONFIG) as sampler:
         sampler.collect(zeros)
         workers = sampler._pool._workers
@@ -248,6 +253,26 @@ def test_worker_takes_orders_only_when_it_has_read_their_signals() -> None:
         while (arrays.done != arrays.sequence).any() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (arrays.done == arrays.sequence).all()
+
+
+@pytest.mark.parametrize("awake_seconds", [0.0, 1e-4, 10.0], ids=["asleep", "both", "awake"])
+def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
+    awake_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_rl.samplers.workers.AWAKE_SECONDS", awake_seconds)
+    monkeypatch.setattr("accel_rl.samplers.workers.available_cpus", lambda: list(range(64)))
+    config = SamplerConfig(num_envs=8, horizon=50, num_groups=2, num_workers=2)
+    with SerialSampler(ToyEnv, config) as serial, ParallelSampler(ToyEnv, config) as sampler:
+        for _ in range(3):
+            expected, rollout = serial.collect(zeros), sampler.collect(zeros)
+            assert np.array_equal(expected.observation, rollout.observation)
+        time.sleep(0.1)
+        num_awake = int(sampler._pool._workers.arrays.is_awake.sum())
+        assert num_awake == (2 if awake_seconds == 10 else 0)
+        if num_awake:
+            monkeypatch.setattr(sampler._pool._workers, "_wake", None)
+            sampler.collect(zeros)
+            monkeypatch.undo()
 
 
 class CountedFactory:
@@ -292,7 +317,7 @@ def test_programs_started_by_environments_find_the_path_of_the_user(path, monkey
 BLOCKED = """
 import os, signal, sys
 from toy_envs import ToyEnv
-from accel_rl.samplers import ParallelSampler, SamplerConfig, WorkerError
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 sampler = ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, num_workers=2))
 sampler.start()

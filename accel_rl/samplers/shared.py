@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,9 @@ CLOSE = 3
 GET_STATE = 4
 
 WAIT_FOR_RESET = -1
+
+ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
+"""whether this processor lets others see what a thread writes in the order of its writing"""
 
 GRACE_SECONDS = 0.5
 """for environments to close after a failure, beside the time of a worker's longest order; more may
@@ -55,13 +60,14 @@ class SharedArrays(NamedTuple):
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
     environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators.
-    ``longest_seconds``: ``[W]``, time of the longest order so far. ``done_at``: ``[W]``, when it
+    ``longest_seconds``: ``[W]``, time of the longest order so far. ``is_awake``: ``[W]``, the
+    worker looks at ``sequence`` by itself and needs no signal. ``done_at``: ``[W]``, when it
     had carried out its last order, by `time.perf_counter`. All by the worker, except that the pool
     notes in ``done_at`` when a worker has started, and in ``done`` what needs no answer.
 
-    Who reads the results of another process has first read an eventfd that this process wrote
-    after them: the kernel's lock orders the two, on processors that reorder stores, too (ARM).
-    A number that is seen in ``sequence`` or ``done`` is not enough.
+    The server reads results of a worker after it has read an eventfd that the worker wrote after
+    them: the kernel's lock orders the two, on processors that reorder stores, too (ARM). There a
+    worker is never ``is_awake``, and takes an order only after it has read its eventfd.
     """
 
     block: BlockArrays
@@ -73,6 +79,7 @@ class SharedArrays(NamedTuple):
     busy_seconds: NDArray[np.float64]
     longest_seconds: NDArray[np.float64]
     done_at: NDArray[np.float64]
+    is_awake: NDArray[np.uint8]
 
 
 class Descriptors(NamedTuple):
@@ -99,6 +106,8 @@ class Setup(NamedTuple):
     """What a worker is told at its start.
 
     ``niceness``: by how much it yields to the policy, if that runs on the workers' cores.
+    ``awake_seconds``: how long it looks for the next order before it sleeps; None: it takes an
+    order only after it has read its signal.
     ``start_rows[group]`` is the observation row that its first observations go to, or
     `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
     go on from instead. ``countdown`` and ``ready``: of each of its groups, for `count_down`.
@@ -113,6 +122,7 @@ class Setup(NamedTuple):
     restart: int
     cpus: tuple[int, ...]
     niceness: int
+    awake_seconds: float | None
     start_rows: list[int]
     states: EnvStates
     countdown: dict[int, int | None]
@@ -146,6 +156,15 @@ def count_down(countdown: int | None, ready: int) -> None:
         os.eventfd_write(ready, 1)
 
 
+_FENCE = threading.Lock()
+
+
+def fence() -> None:
+    """Let others see what this thread has written before it reads on (with `ORDERS_STORES`)."""
+    _FENCE.acquire(blocking=False)  # an atomic exchange
+    _FENCE.release()
+
+
 def take(eventfd: int) -> bool:
     """Take what a non-blocking eventfd holds (one, of a semaphore); False if it is empty."""
     try:
@@ -171,5 +190,6 @@ def _layout(spec: PoolSpec) -> Layout:
         "busy_seconds": ((W,), np.dtype(np.float64)),
         "longest_seconds": ((W,), np.dtype(np.float64)),
         "done_at": ((W,), np.dtype(np.float64)),
+        "is_awake": ((W,), np.dtype(np.uint8)),
     }
     return layout

@@ -36,6 +36,7 @@ from accel_rl.samplers.shared import (
     Setup,
     SharedArrays,
     count_down,
+    fence,
     map_memory,
 )
 
@@ -137,37 +138,49 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     arrays = map_memory(setup.spec, memory)
     worker = setup.worker
     _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks)
+    arrays.is_awake[worker] = setup.awake_seconds is not None
     arrays.has_started[worker] = True
     os.eventfd_write(descriptors.started, 1)
 
     # Single numbers are read and written in views several times as quickly as in arrays.
     command, row, sequence = arrays.command.data, arrays.row.data, arrays.sequence.data
-    done: Any = arrays.done[worker].data
-    busy_seconds: Any = arrays.busy_seconds.data
-    longest_seconds: Any = arrays.longest_seconds.data
-    done_at: Any = arrays.done_at.data
+    own = (arrays.done[worker], arrays.busy_seconds, arrays.longest_seconds, arrays.done_at)
+    views: list[Any] = [array.data for array in (*own, arrays.is_awake)]
+    done, busy_seconds, longest_seconds, done_at, is_awake = views
+
+    def find_released() -> list[tuple[int, Block]]:
+        return [(group, block) for group, block in blocks if sequence[group] != done[group]]
+
     num_woken = 0  # orders whose signals were read and that were not taken yet, or more
     while True:
-        released = [(group, block) for group, block in blocks if sequence[group] != done[group]]
-        if not released or num_woken < len(released):
+        released = find_released()
+        if setup.awake_seconds is None:
             # An order that is seen before its signal is read may be seen without its row and its
             # actions (see `SharedArrays`). Signals of orders that a lost worker took are forgotten.
-            num_woken = (num_woken if released else 0) + _await_signals(wake)
-            continue
-        num_woken -= len(released)
+            if num_woken < max(1, len(released)):
+                num_woken = (num_woken if released else 0) + _await_signals(wake)
+                continue
+            num_woken -= len(released)
+        elif not released:
+            sleeps_at = perf_counter() + setup.awake_seconds
+            while not released and perf_counter() < sleeps_at:
+                released = find_released()
+            if not released:
+                is_awake[worker] = False
+                fence()
+                if not find_released():
+                    _await_signals(wake)
+                is_awake[worker] = True
         for group, block in released:
             order = sequence[group]
             if command[group] == CLOSE:
-                last = [each for _, each in blocks]
-                blocks.clear()
-                close_all(last)
+                _close(blocks)
                 return
             began = perf_counter()
             if command[group] == STEP:
                 block.step(row[group])
             elif command[group] == GET_STATE:
-                with open(descriptors.states, "ab", closefd=False) as file:
-                    pickle.dump(block.get_states(), file)
+                _leave_states(block, descriptors.states)
             else:
                 block.reset()
             ended = perf_counter()
@@ -177,6 +190,18 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             done_at[worker] = ended
             done[group] = order
             count_down(setup.countdown[group], setup.ready[group])
+
+
+def _leave_states(block: Block, descriptor: int) -> None:
+    with open(descriptor, "ab", closefd=False) as file:
+        pickle.dump(block.get_states(), file)
+
+
+def _close(blocks: Blocks) -> None:
+    """Close all environments, once: a failure of that must not lead to it again."""
+    last = [each for _, each in blocks]
+    blocks.clear()
+    close_all(last)
 
 
 def _await_signals(wake: int) -> int:

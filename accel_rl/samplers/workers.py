@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
 from time import monotonic
+from typing import Any
 
 from accel_rl.descriptors import open_standard_descriptors
 from accel_rl.envs.base import EnvFactory
@@ -25,13 +26,19 @@ from accel_rl.samplers.process import WorkerProcess, close_descriptors, store_fa
 from accel_rl.samplers.shared import (
     CLOSE,
     GRACE_SECONDS,
+    ORDERS_STORES,
     STEP,
     PoolSpec,
     Setup,
     create_memory,
+    fence,
     map_memory,
 )
+from accel_rl.topology import available_cpus
 
+AWAKE_SECONDS = 50e-6
+"""that a worker with a core of its own waits for the next order before it sleeps: so long does it
+take to wake one up"""
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
 
@@ -78,6 +85,9 @@ class Workers:
         self._seed = seed
         self._cpus = ((),) * len(columns) if config.affinity == "off" else cpus
         self._niceness = niceness
+        # Only where no policy or other worker waits for the core.
+        has_cores = len(columns) < len(available_cpus())
+        self._awake_seconds = (AWAKE_SECONDS if has_cores else 0.0) if ORDERS_STORES else None
         self._autoreset = autoreset
         self.spec = PoolSpec(rollout_spec, columns)
         W, G = self.spec.num_workers, self.spec.num_groups
@@ -99,6 +109,11 @@ class Workers:
         self._done = [
             self.arrays.done[_as_slice(own), g].data for g, own in enumerate(self.members)
         ]
+        self._is_awake = [self.arrays.is_awake[_as_slice(own)].data for own in self.members]
+        # Single numbers are read and written in views several times as quickly as in arrays.
+        self._command: Any = self.arrays.command.data
+        self._row: Any = self.arrays.row.data
+        self._sequence: Any = self.arrays.sequence.data
         self._uses: list[None] = []  # one for each block in which descriptors are used
         self._closing = RLock()
         self._is_ending = self._has_ended = False
@@ -153,7 +168,7 @@ class Workers:
             SamplerError: this was closed, or the limits of this process do not allow for one more.
         """
         self.check_open()
-        self.arrays.has_started[worker] = False
+        self.arrays.has_started[worker] = self.arrays.is_awake[worker] = False
         columns = self.spec.columns[worker]
         nothing = [range(0)] * len(columns)
         # Only its own: of all, it would be the square of their number.
@@ -170,6 +185,7 @@ class Workers:
             restart=self.generation,
             cpus=self._cpus[worker],
             niceness=self._niceness,
+            awake_seconds=self._awake_seconds,
             start_rows=start_rows,
             states={b: states.get(b) for own in columns for b in own},
             countdown={g: self.countdown[g] for g, own in enumerate(columns) if own},
@@ -208,18 +224,24 @@ class Workers:
 
     def release(self, group: int, row: int, command: int) -> None:
         """Wake the workers of a group, to do ``command`` at ``row``."""
-        self.arrays.command[group] = command
-        self.arrays.row[group] = row
+        self._command[group] = command
+        self._row[group] = row
         self.number_order(group)
-        for worker in self.members[group]:
-            os.eventfd_write(self._wake[worker], 1)
+        if ORDERS_STORES:
+            fence()
+        # One copy of a few bytes: the number of workers that are awake costs nothing.
+        awake = self._is_awake[group].tobytes()
+        if 0 in awake:
+            for worker, is_awake in zip(self.members[group], awake, strict=True):
+                if not is_awake:
+                    os.eventfd_write(self._wake[worker], 1)
 
     def number_order(self, group: int) -> None:
         """Begin the next order of a group, for which all its workers are to count down."""
         countdown = self.countdown[group]
         if countdown is not None:
             os.eventfd_write(countdown, len(self.members[group]) - 1)
-        self.arrays.sequence[group] += 1
+        self._sequence[group] += 1
 
     def groups_of(self, worker: int) -> list[int]:
         """The groups that a worker has environments of."""
@@ -233,7 +255,7 @@ class Workers:
 
     def is_done(self, group: int) -> bool:
         done: list[int] = self._done[group].tolist()
-        return done.count(int(self.arrays.sequence[group])) == len(done)
+        return done.count(self._sequence[group]) == len(done)
 
     def poll(self, seconds: float) -> list[int]:
         """Sleep until something happens, or so long; the descriptors to which it did, in order.

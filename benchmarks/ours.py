@@ -21,7 +21,9 @@ def main() -> None:
     affinity = "rotate" if in_one_thread else "auto"
     config = SamplerConfig(**spec["sampler"], affinity=affinity)
     drives_gpu = spec["network"] and spec["device"] != "cpu"
-    with ParallelSampler(factory, config, spec["seed"], drives_gpu=drives_gpu) as sampler:
+    with ParallelSampler(
+        factory, config=config, seed=spec["seed"], drives_gpu=drives_gpu
+    ) as sampler:
         settings = {
             "sampler": spec["sampler"] | {"affinity": affinity},
             "plan": sampler.plan.describe(),

@@ -76,7 +76,7 @@ def make_sampler(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig
 
     config = SamplerConfig(**spec["sampler"])
-    sampler = ParallelSampler(make_env_factory(spec["env"]), config, spec["seed"])
+    sampler = ParallelSampler(make_env_factory(spec["env"]), config=config, seed=spec["seed"])
     sampler.start()
     rng, num_actions = np.random.default_rng(spec["seed"]), sampler.env_spec.num_actions
 

@@ -114,7 +114,7 @@ def measure_child() -> None:
 
     kind = ParallelSampler if spec["is_worker"] else SerialSampler
     totals = np.zeros(len(PARTS) + 1)  # of the parts in us, and the steps
-    with kind(factory, config, spec["seed"]) as sampler:
+    with kind(factory, config=config, seed=spec["seed"]) as sampler:
         busy = [0.0, 0.0]  # the worker's so far, and when they were taken last
 
         def policy(step: Any) -> Any:

@@ -25,7 +25,7 @@ def main(num_iterations: int = 300) -> float:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = SamplerConfig(num_envs=32, horizon=9)
-    with ParallelSampler(make_env_factory("catch"), config, seed=0) as sampler:
+    with ParallelSampler(make_env_factory("catch"), config=config, seed=0) as sampler:
         num_actions = sampler.env_spec.num_actions
         num_inputs = int(np.prod(sampler.env_spec.observation_shape))
         body = nn.Sequential(nn.Flatten(-2), nn.Linear(num_inputs, 64), nn.ReLU())

@@ -61,7 +61,7 @@ def main(num_generations: int = 15) -> float:
     mean, spread = np.zeros(3), np.ones(3)
     # One rollout is one episode of each environment; what is lost earlier waits for the next one.
     config = SamplerConfig(num_envs=NUM_ENVS, horizon=EPISODE_STEPS, reset_policy="wait")
-    with ParallelSampler(Cart, config, seed=0) as sampler:
+    with ParallelSampler(Cart, config=config, seed=0) as sampler:
         for generation in range(num_generations):
             weights = rng.normal(mean, spread, size=(NUM_ENVS, 3))
 

@@ -61,7 +61,7 @@ def collect_toy_rollout(
 ) -> tuple[SerialSampler, RecordingAgent, RolloutTensors]:
     torch.manual_seed(0)
     config = SamplerConfig(num_envs=num_envs, horizon=horizon, final_observation_slots=horizon)
-    sampler, agent = SerialSampler(ToyEnv, config, seed=3), RecordingAgent()
+    sampler, agent = SerialSampler(ToyEnv, config=config, seed=3), RecordingAgent()
     with sampler, ActionServer(agent, sampler, CPU) as server:
         sampler.collect(server)
         batch = server.finish()
@@ -113,7 +113,7 @@ def test_final_observations_are_those_of_truncated_episodes() -> None:
 def test_rollout_without_truncation_has_no_final_observations() -> None:
     config = SamplerConfig(num_envs=4, horizon=12)
     agent = CategoricalAgent(make_model("mlp", (10, 5), np.dtype(np.float32), num_actions=3))
-    with SerialSampler(make_env_factory("catch"), config) as sampler:
+    with SerialSampler(make_env_factory("catch"), config=config) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)
         batch = server.finish()
@@ -123,7 +123,7 @@ def test_rollout_without_truncation_has_no_final_observations() -> None:
 
 def test_server_acts_with_the_parameters_of_the_moment() -> None:
     config, model = SamplerConfig(num_envs=4, horizon=5), TabularModel()
-    with SerialSampler(make_env_factory("catch"), config) as sampler:
+    with SerialSampler(make_env_factory("catch"), config=config) as sampler:
         server = ActionServer(CategoricalAgent(model), sampler, CPU)
         for action in (2, 0):
             with torch.no_grad():
@@ -135,7 +135,7 @@ def test_parallel_sampler_with_server_gives_the_serial_rollouts() -> None:
     config = SamplerConfig(num_envs=4, horizon=6, num_groups=2)
     rollouts = []
     for kind in (SerialSampler, ParallelSampler):
-        with kind(make_env_factory("catch"), config, seed=5) as sampler:
+        with kind(make_env_factory("catch"), config=config, seed=5) as sampler:
             server = ActionServer(CategoricalAgent(TabularModel()), sampler, CPU)
             for _ in range(3):
                 sampler.collect(server)
@@ -178,7 +178,7 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
     agent = make()
     rollouts = []
     for on_device in (False, True):
-        with SerialSampler(ToyEnv, config, seed=1) as sampler:
+        with SerialSampler(ToyEnv, config=config, seed=1) as sampler:
             server = ActionServer(agent, sampler, CPU)
             if on_device:
                 server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=False)
@@ -203,7 +203,7 @@ def test_kept_rollout_stays_while_the_next_is_collected(
     )
     agent, rollouts = RecordingAgent(), []
     for keeps in (False, True):
-        with SerialSampler(ToyEnv, config, seed=1) as sampler:
+        with SerialSampler(ToyEnv, config=config, seed=1) as sampler:
             server = ActionServer(agent, sampler, CPU, keeps_rollout=keeps)
             if on_device:
                 server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=keeps)
@@ -225,7 +225,7 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
     config = SamplerConfig(
         num_envs=4, horizon=3, num_workers=1, on_worker_failure="restart", final_observation_slots=3
     )
-    with ParallelSampler(ToyEnv, config, seed=1) as sampler:
+    with ParallelSampler(ToyEnv, config=config, seed=1) as sampler:
         server = ActionServer(RecordingAgent(), sampler, CPU)
         rows = server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=False)
         sampler.collect(server)

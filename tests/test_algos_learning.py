@@ -88,7 +88,7 @@ class Run:
     ) -> None:
         torch.manual_seed(seed)
         config, sampler = settings
-        self.sampler = SerialSampler(make_env_factory(env), sampler, seed)
+        self.sampler = SerialSampler(make_env_factory(env), config=sampler, seed=seed)
         spec = self.sampler.env_spec
         agent = make_agent(config, "auto", spec, CPU)
         exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
@@ -196,7 +196,7 @@ def learn_from_old_samples(max_importance_ratio: float | None, seed: int) -> flo
         rmsprop_initial=0.0,
         max_importance_ratio=max_importance_ratio,
     )
-    sampler = SerialSampler(make_env_factory("catch"), SamplerConfig(num_envs=2, horizon=5), seed)
+    sampler = SerialSampler(make_env_factory("catch"), num_envs=2, horizon=5, seed=seed)
     agent = make_agent(config, "auto", sampler.env_spec, CPU)
     learner = GA3C(agent, config, Local(FlatParameters(agent.model), config.rule, None))
     server = ActionServer(agent, sampler, CPU)

@@ -1,6 +1,7 @@
 """What a program gives samplers, saved policies and sweeps is refused by name where it is wrong."""
 
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from saved_runs import trained
 
 from accel_rl.envs import make_env_factory
@@ -37,16 +39,55 @@ MAKE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (({"num_envs": 4},), r"config is \{'num_envs': 4\}; it must be a SamplerConfig"),
-        ((CONFIG, -1), "seed is -1; it must be at least 0"),
-        ((CONFIG, 1.5), "seed is 1.5; it must be an integer"),
-        ((CONFIG, True), "seed is True; it must be an integer"),
+        ({"config": {"num_envs": 4}}, r"config is \{'num_envs': 4\}; it must be a SamplerConfig"),
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"seed": 1.5}, "seed is 1.5; it must be an integer"),
+        ({"seed": True}, "seed is True; it must be an integer"),
     ],
     ids=["config", "negative", "fraction", "boolean"],
 )
 def test_sampler_takes_a_config_and_a_seed(kind: str, arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MAKE[kind](*arguments)
+        MAKE[kind](**arguments)
+
+
+@pytest.mark.parametrize("make", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize(
+    ("env", "settings", "message"),
+    [
+        ("catch", {"horizn": 5}, "horizn is no setting of a sampler; did you mean horizon"),
+        ("catch", {"x": 5}, "x is no setting of a sampler; there are .*num_envs"),
+        ("catch", {"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        (
+            "catch",
+            {"config": CONFIG, "num_envs": 3},
+            "num_envs=3 does not divide into num_groups=2",
+        ),
+        ("Catch-v7", {}, "env=Catch-v7"),
+        (3, {}, "env is 3; it must be a name or a function"),
+    ],
+)
+def test_sampler_of_an_environment_and_settings(
+    make: Any, env: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(env, **settings)
+
+
+@pytest.mark.parametrize("make", [SerialSampler, ParallelSampler])
+def test_sampler_takes_an_environment_by_name_or_as_a_function_that_makes_it(make: Any) -> None:
+    """With as many groups as it can have, and the settings of a config unless others are given."""
+    rollouts = []
+    for env in ("CartPole-v1", CartPoleEnv, make_env_factory("CartPole-v1")):
+        with make(env, num_envs=3, horizon=7, seed=5) as sampler:
+            assert (sampler.config.num_envs, sampler.config.num_groups) == (3, 1)
+            rollouts.append(
+                sampler.collect(lambda step: (step.observation[:, 2] > 0).astype(int)).copy()
+            )
+    assert all(np.array_equal(rollouts[0].observation, each.observation) for each in rollouts)
+    assert rollouts[0].observation.shape == (8, 3, 4)
+    with make("catch", config=CONFIG, horizon=2) as sampler:
+        assert sampler.config == replace(CONFIG, horizon=2)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +126,7 @@ def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
     ids=["ragged", "gradient"],
 )
 def test_actions_that_are_no_array_are_called_so(actions: object, message: str) -> None:
-    with SerialSampler(CATCH, CONFIG) as sampler, pytest.raises(ValueError, match=message):
+    with SerialSampler(CATCH, config=CONFIG) as sampler, pytest.raises(ValueError, match=message):
         sampler.collect(lambda step: actions)
 
 
@@ -134,7 +175,7 @@ def test_reset_that_returns_the_observation_alone_is_told_so() -> None:
 
     message = r"environment 0 \(Old\) reset must return observation, info; it returned ndarray"
     with pytest.raises(SamplerError, match=message):
-        SerialSampler(make_env_factory(Old), CONFIG).start()
+        SerialSampler(make_env_factory(Old), config=CONFIG).start()
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_id_registered_in_this_process_reaches_workers() -> None:
     gymnasium.register("LocalCart-v0", entry_point=Cart, max_episode_steps=7)
     try:
         config = SamplerConfig(num_envs=2, horizon=20, num_workers=1, num_groups=1)
-        with ParallelSampler(make_env_factory("LocalCart-v0"), config) as sampler:
+        with ParallelSampler(make_env_factory("LocalCart-v0"), config=config) as sampler:
             sampler.collect(lambda step: [0, 1])
             episodes = sampler.take_episodes()
     finally:
@@ -328,7 +328,7 @@ def test_module_of_an_id_is_imported_in_workers_too(tmp_path: Path, monkeypatch)
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = SamplerConfig(num_envs=2, horizon=3, num_workers=1, num_groups=1)
-    with ParallelSampler(make_env_factory("two_ids:OuterCart-v0"), config) as sampler:
+    with ParallelSampler(make_env_factory("two_ids:OuterCart-v0"), config=config) as sampler:
         assert sampler.collect(lambda step: [0, 1]).reward.sum() == 6
     for name in ("InnerCart-v0", "OuterCart-v0"):
         del gymnasium.registry[name]
@@ -394,7 +394,7 @@ def test_program_whose_environment_hangs_can_end() -> None:
     code = (
         "import time; from accel_rl.samplers import SamplerConfig, SerialSampler\n"
         "def hang(): time.sleep(600)\n"
-        "SerialSampler(hang, SamplerConfig(reset_timeout_seconds=0.2))"
+        "SerialSampler(hang, reset_timeout_seconds=0.2)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "environment hang has not finished its cons" in done.stderr
@@ -419,7 +419,7 @@ def test_limit_of_a_sampler_is_its_reset_timeout(kind, closed) -> None:
         if kind is VectorEnv:
             VectorEnv(factory, 4, reset_timeout_seconds=0.2)
         else:
-            kind(factory, SamplerConfig(reset_timeout_seconds=0.2))
+            kind(factory, config=SamplerConfig(reset_timeout_seconds=0.2))
 
 
 def test_environment_that_needs_the_main_thread_can_be_looked_at(closed) -> None:

@@ -78,7 +78,7 @@ def test_state_of_each_step_is_that_of_one_environment_alone(reset_policy: Polic
     state = torch.zeros(B, agent.model.state_size)
     is_first = torch.ones(B, dtype=torch.bool)
     num_begun = 0
-    for batch in collect(SerialSampler(ToyEnv, config(reset_policy), seed=1)):
+    for batch in collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=1)):
         kept = batch.recurrent_state
         assert kept is not None
         for b in range(B):
@@ -107,7 +107,7 @@ def test_state_of_each_step_is_that_of_one_environment_alone(reset_policy: Polic
 def test_learner_computes_the_logits_that_acted(reset_policy: Policy) -> None:
     """Whole rollouts at once, or in parts of some rows, also of some columns."""
     agent = make_agent()
-    for batch in collect(SerialSampler(ToyEnv, config(reset_policy), seed=2)):
+    for batch in collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=2)):
         kept = batch.recurrent_state
         assert kept is not None
         sequences = batch.sequences(slice(0, T))
@@ -138,8 +138,8 @@ def test_actions_and_states_are_the_same_however_environments_are_grouped(
     reset_policy: Policy, groups: int, workers: int
 ) -> None:
     options = config(reset_policy, num_groups=groups, num_workers=workers)
-    expected = collect(SerialSampler(ToyEnv, options, seed=3))
-    found = collect(ParallelSampler(ToyEnv, options, seed=3))
+    expected = collect(SerialSampler(ToyEnv, config=options, seed=3))
+    found = collect(ParallelSampler(ToyEnv, config=options, seed=3))
     for one, other in zip(expected, found, strict=True):
         assert torch.equal(one.action, other.action)
         assert one.recurrent_state is not None
@@ -148,9 +148,9 @@ def test_actions_and_states_are_the_same_however_environments_are_grouped(
 
 def test_memory_matters_to_the_actions() -> None:
     """With a state that is lost between rollouts there are others; so tests of it can fail."""
-    sampler = SerialSampler(ToyEnv, config(horizon=1), seed=3)
+    sampler = SerialSampler(ToyEnv, config=config(horizon=1), seed=3)
     expected = [batch.action.clone() for batch in collect(sampler, 30)]
-    sampler = SerialSampler(ToyEnv, config(horizon=1), seed=3)
+    sampler = SerialSampler(ToyEnv, config=config(horizon=1), seed=3)
     server = ActionServer(make_agent(), sampler, CPU)
     found = []
     with sampler:
@@ -163,8 +163,8 @@ def test_memory_matters_to_the_actions() -> None:
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_server_goes_on_from_a_state_and_keeps_a_rollout_if_asked(keeps: bool) -> None:
-    expected = collect(SerialSampler(ToyEnv, config(), seed=4))
-    sampler = SerialSampler(ToyEnv, config(), seed=4)
+    expected = collect(SerialSampler(ToyEnv, config=config(), seed=4))
+    sampler = SerialSampler(ToyEnv, config=config(), seed=4)
     server = ActionServer(make_agent(), sampler, CPU, keeps_rollout=keeps)
     with sampler:
         for number, batch in enumerate(expected):
@@ -203,7 +203,7 @@ def test_greedy_agent_takes_the_most_probable_action_and_remembers_likewise() ->
 
 def test_feed_forward_agent_has_no_state() -> None:
     agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.int64), 4))
-    with SerialSampler(ToyEnv, config(), seed=1) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=1) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)
         batch = server.finish()

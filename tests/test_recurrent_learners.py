@@ -52,7 +52,7 @@ class SlowAgent(RecurrentAgent):
 def batches(
     reset_policy: Any = "immediate", agent: RecurrentAgent | None = None
 ) -> list[RolloutTensors]:
-    return collect(SerialSampler(ToyEnv, config(reset_policy), seed=5), 8, agent)
+    return collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=5), 8, agent)
 
 
 def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]:

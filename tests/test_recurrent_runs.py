@@ -74,9 +74,9 @@ def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(catch: Path) -> Non
     actions = []
     for kind in (SerialSampler, ParallelSampler):
         policy = load_policy(catch)
-        with kind(factory, config, seed=3) as sampler:
+        with kind(factory, config=config, seed=3) as sampler:
             actions.append([sampler.collect(policy).action.copy() for _ in range(3)])
-    with SerialSampler(factory, config, seed=3) as sampler:
+    with SerialSampler(factory, config=config, seed=3) as sampler:
         agent, _ = load_agent(find_checkpoint(catch), read_config(catch), sampler.env_spec, CPU)
         with ActionServer(agent, sampler, CPU) as server:
             actions.append([sampler.collect(server).action.copy() for _ in range(3)])
@@ -119,7 +119,7 @@ def test_policy_that_is_not_told_where_episodes_begin_says_so(
     policy, other = load_policy(catch, seed=3), load_policy(catch, seed=3)
     spec = policy.env_spec
     observation = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
-    with SerialSampler(make_env_factory("catch"), SamplerConfig(num_envs=4, horizon=2)) as sampler:
+    with SerialSampler(make_env_factory("catch"), num_envs=4, horizon=2) as sampler:
         sampler.collect(policy)  # it says so by itself, but of its own environments
     with pytest.raises(ValueError, match=message):
         policy(observation, begins)

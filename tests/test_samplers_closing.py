@@ -40,7 +40,7 @@ def num_descriptors() -> int:
 
 
 def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     sampler.start()
     before = num_descriptors()
     process = list(sampler._pool._workers.processes.values())[1]
@@ -69,10 +69,22 @@ def predict(observation, uniform) -> Prediction:
 
 
 USES = {
-    "collect": (lambda: ParallelSampler(ToyEnv, CONFIG), lambda it: it.collect(zeros).observation),
-    "get_state": (lambda: ParallelSampler(ToyEnv, CONFIG), lambda it: it.get_state().observation),
-    "serial": (lambda: SerialSampler(ToyEnv, CONFIG), lambda it: it.collect(zeros).observation),
-    "serial state": (lambda: SerialSampler(ToyEnv, CONFIG), lambda it: it.get_state().observation),
+    "collect": (
+        lambda: ParallelSampler(ToyEnv, config=CONFIG),
+        lambda it: it.collect(zeros).observation,
+    ),
+    "get_state": (
+        lambda: ParallelSampler(ToyEnv, config=CONFIG),
+        lambda it: it.get_state().observation,
+    ),
+    "serial": (
+        lambda: SerialSampler(ToyEnv, config=CONFIG),
+        lambda it: it.collect(zeros).observation,
+    ),
+    "serial state": (
+        lambda: SerialSampler(ToyEnv, config=CONFIG),
+        lambda it: it.get_state().observation,
+    ),
     "step": (lambda: VectorEnv(ToyEnv, 8, seed=0), lambda it: it.step(np.zeros(8, int))[0]),
     "serve": (queued, lambda it: it.serve(predict)),
 }
@@ -130,7 +142,7 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
 @pytest.mark.parametrize("num_collects", [0, 2])
 def test_dropped_sampler_ends_its_workers(num_collects):
     before = num_descriptors()
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     sampler.start()
     for _ in range(num_collects):
         sampler.collect(zeros)
@@ -154,7 +166,7 @@ class ClosingEnv(FaultyEnv):
 
 
 def test_serial_sampler_that_cannot_start_closes_its_environments():
-    sampler = SerialSampler(ClosingEnv, CONFIG)
+    sampler = SerialSampler(ClosingEnv, config=CONFIG)
     with pytest.raises(SamplerError, match=r"environment 2 .*cannot reset"):
         sampler.start()
     assert ClosingEnv.closed == ClosingEnv.made == 9
@@ -164,7 +176,7 @@ def test_serial_sampler_that_cannot_start_closes_its_environments():
 
 def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_path):
     """As by a signal handler that closes and then opens files of its own."""
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     sampler.start()
     process = next(iter(sampler._pool._workers.processes.values()))
     wait, files = process._process.wait, []
@@ -191,7 +203,7 @@ def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_writ
             files.extend((tmp_path / str(i)).open("w") for i in range(30))
         return zeros(step)
 
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     sampler.start()
     with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
         sampler.collect(closing)
@@ -202,7 +214,7 @@ def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_writ
 
 def test_close_from_another_thread_ends_a_rollout():
     config = replace(CONFIG, on_worker_failure="restart")
-    sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config)
+    sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config=config)
     before = num_descriptors()
     sampler.start()
     timer = threading.Timer(0.5, sampler.close)
@@ -223,7 +235,7 @@ def test_close_from_another_thread_ends_a_rollout():
 @pytest.mark.parametrize("place", ["pool.monotonic", "pool.take"], ids=["in send", "in recv"])
 def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
     """Whatever number they have, nothing is written to them or read from them."""
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     sampler.start()
     sampler.collect(zeros)
     module = importlib.import_module(f"accel_rl.samplers.{place.partition('.')[0]}")
@@ -253,7 +265,7 @@ FORKED = """
 import os, signal, time
 from toy_envs import ToyEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig
-sampler = ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, num_workers=2))
+sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
 sampler.start()
 fork = os.fork()
 if fork == 0:
@@ -291,7 +303,7 @@ def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
 
         monkeypatch.setattr(os, "eventfd", limited)
         with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*serial=true"):
-            ParallelSampler(ToyEnv, CONFIG)
+            ParallelSampler(ToyEnv, config=CONFIG)
         assert num_descriptors() == before
 
 
@@ -314,7 +326,7 @@ def test_worker_that_the_limits_do_not_allow_is_one_error(number, message, monke
 
     before = num_descriptors()
     monkeypatch.setattr(subprocess, "Popen", limited)
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     with pytest.raises(SamplerError, match=message):
         sampler.start()
     assert not worker_pids()
@@ -336,7 +348,7 @@ class CloseHangs(ToyEnv):
 
 def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):
     """As one that waits for a device or a file system does."""
-    sampler = ParallelSampler(partial(CloseHangs, os.getpid()), CONFIG)
+    sampler = ParallelSampler(partial(CloseHangs, os.getpid()), config=CONFIG)
     sampler.start()
     processes = list(sampler._pool._workers.processes.values())
     with monkeypatch.context() as patch:
@@ -361,7 +373,7 @@ def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    sampler = ParallelSampler(ToyEnv, CONFIG)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
     with pytest.raises(KeyboardInterrupt):
         sampler.start()
     assert started[1].wait(timeout=5) != 0
@@ -372,7 +384,7 @@ def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
 
 def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch):
     before = num_descriptors()
-    samplers = [ParallelSampler(ToyEnv, CONFIG)]
+    samplers = [ParallelSampler(ToyEnv, config=CONFIG)]
     popen, started = subprocess.Popen, []
 
     def handled(*arguments, **options):

@@ -182,7 +182,7 @@ def collect_at_once(*samplers: RolloutSampler) -> None:
 @pytest.fixture
 def two() -> Iterator[list[ParallelSampler]]:
     config = SamplerConfig(num_envs=4, horizon=3, num_workers=1)
-    samplers = [ParallelSampler(ToyEnv, config, cpus=available_cpus()[:2]) for _ in range(2)]
+    samplers = [ParallelSampler(ToyEnv, config=config, cpus=available_cpus()[:2]) for _ in range(2)]
     for sampler in samplers:
         sampler.start()
     yield samplers
@@ -215,9 +215,12 @@ def test_fork_that_closes_its_copy_of_a_sampler_moves_no_worker(two) -> None:
 
 def test_workers_of_a_sampler_without_affinity_stay_where_they_are() -> None:
     config = SamplerConfig(num_envs=4, horizon=3, num_workers=1, affinity="off")
-    with ParallelSampler(ToyEnv, config) as one, ParallelSampler(ToyEnv, config) as other:
+    with (
+        ParallelSampler(ToyEnv, config=config) as one,
+        ParallelSampler(ToyEnv, config=config) as other,
+    ):
         collect_at_once(one, other)
         assert affinities(one) == affinities(other) == set(available_cpus())
-        with ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, horizon=3, num_workers=1)) as pinned:
+        with ParallelSampler(ToyEnv, num_envs=4, horizon=3, num_workers=1) as pinned:
             collect_at_once(one, pinned)
             assert affinities(pinned) == set(pinned.plan.worker_cpus[0])

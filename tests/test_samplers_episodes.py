@@ -74,7 +74,7 @@ class PlainTuples:
 
 def test_plain_tuples_do_for_results_with_random_first_steps_too() -> None:
     config = SamplerConfig(num_envs=4, horizon=5, decorrelation_steps=20)
-    with SerialSampler(PlainTuples, config, seed=1) as sampler:
+    with SerialSampler(PlainTuples, config=config, seed=1) as sampler:
         rollout = sampler.collect(lambda step: np.zeros(len(step.observation), np.int64))
     # Each environment is somewhere in a game of five steps, and ends it within the rollout.
     assert rollout.episode_ended.sum(axis=0).tolist() == [1] * 4

@@ -47,8 +47,8 @@ def assert_same(one: Rollout, other: Rollout) -> None:
 def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, workers_per_core):
     shape = {"num_workers": workers, "workers_per_core": workers_per_core}
     options = config(reset_policy, groups, decorrelation_steps=5, **shape)
-    with SerialSampler(ToyEnv, options, seed=3) as serial:
-        with ParallelSampler(ToyEnv, options, seed=3) as parallel:
+    with SerialSampler(ToyEnv, config=options, seed=3) as serial:
+        with ParallelSampler(ToyEnv, config=options, seed=3) as parallel:
             for _ in range(20):
                 assert_same(serial.collect(tabular_policy), parallel.collect(tabular_policy))
                 assert serial.take_episodes() == parallel.take_episodes()
@@ -74,14 +74,14 @@ def test_spec_that_cannot_be_is_one_error(kind, field, value):
         return env
 
     with pytest.raises(ValueError, match=f"EnvSpec: {field} is {value!r}; it must be"):
-        kind(factory, config())
+        kind(factory, config=config())
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_rollouts_beyond_the_memory_are_refused(kind):
     message = r"of 1000000 environments .* x horizon=1000000 take .* GB, and .* GB are free"
     with pytest.raises(ValueError, match=message):
-        kind(ToyEnv, SamplerConfig(num_envs=10**6, horizon=10**6))
+        kind(ToyEnv, config=SamplerConfig(num_envs=10**6, horizon=10**6))
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
@@ -93,7 +93,7 @@ def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_p
         kept.append(step)
         return tabular_policy(step)
 
-    with kind(ToyEnv, config(reset_policy, groups=2), seed=3) as sampler:
+    with kind(ToyEnv, config=config(reset_policy, groups=2), seed=3) as sampler:
         for _ in range(3):
             kept.clear()
             rollout = sampler.collect(keeping_policy)
@@ -103,7 +103,7 @@ def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_p
 
 
 def test_copy_holds_the_final_observations_that_there_are_and_no_others():
-    with SerialSampler(ToyEnv, config(), seed=3) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=3) as sampler:
         for _ in range(3):
             rollout = sampler.collect(tabular_policy)
         copy = rollout.copy()
@@ -117,7 +117,7 @@ def test_copy_holds_the_final_observations_that_there_are_and_no_others():
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
     """Replays every column by hand: alignment, autoreset, row T to row 0, final observations."""
-    with SerialSampler(ToyEnv, config(reset_policy), seed=1) as sampler:
+    with SerialSampler(ToyEnv, config=config(reset_policy), seed=1) as sampler:
         expected = [None] * B  # the next observation of each environment
         for _ in range(10):
             rollout = sampler.collect(tabular_policy)
@@ -148,7 +148,7 @@ def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
     options = SamplerConfig(num_envs=4, horizon=16, num_workers=2)
-    with kind(partial(ScriptedEnv, "c", "c", "..c"), options) as sampler:
+    with kind(partial(ScriptedEnv, "c", "c", "..c"), config=options) as sampler:
         for _ in range(2):
             rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
             slots, b = np.nonzero(rollout.final_step >= 0)
@@ -159,7 +159,7 @@ def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
 
 
 def test_episodes_equal_those_added_up_by_hand():
-    with SerialSampler(ToyEnv, config(), seed=5) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=5) as sampler:
         reported, expected, sums = [], [], np.zeros((B, 3))
         for _ in range(20):
             rollout = sampler.collect(tabular_policy)
@@ -177,7 +177,7 @@ def test_episodes_equal_those_added_up_by_hand():
 def test_first_episode_is_not_reported_when_decorrelated():
     def episodes(decorrelation_steps):
         options = config(decorrelation_steps=decorrelation_steps)
-        with SerialSampler(ToyEnv, options, seed=5) as sampler:
+        with SerialSampler(ToyEnv, config=options, seed=5) as sampler:
             for _ in range(3):
                 sampler.collect(tabular_policy)
             return sampler.take_episodes()
@@ -190,7 +190,7 @@ def test_first_episode_is_not_reported_when_decorrelated():
 
 def test_same_seed_gives_the_same_rollouts_and_another_seed_others():
     def run(seed):
-        with SerialSampler(ToyEnv, config(decorrelation_steps=9), seed=seed) as sampler:
+        with SerialSampler(ToyEnv, config=config(decorrelation_steps=9), seed=seed) as sampler:
             return [sampler.collect(tabular_policy).copy() for _ in range(3)]
 
     for one, other in zip(run(1), run(1), strict=True):
@@ -205,7 +205,7 @@ def test_uniforms_do_not_repeat_between_rollouts_or_environments():
         seen.append(step.uniform.copy())
         return np.zeros(len(step.uniform), int)
 
-    with SerialSampler(ToyEnv, config(), seed=0) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=0) as sampler:
         for _ in range(4):
             sampler.collect(policy)
     assert len(np.unique(np.concatenate(seen))) == 4 * T * B
@@ -235,8 +235,8 @@ def test_scalar_observations_are_sampled(reset_policy):
     def policy(step):
         return np.zeros(len(step.uniform), int)
 
-    with SerialSampler(ToyEnv, config(reset_policy), seed=2) as sampler:
-        with SerialSampler(ScalarEnv, config(reset_policy), seed=2) as scalar:
+    with SerialSampler(ToyEnv, config=config(reset_policy), seed=2) as sampler:
+        with SerialSampler(ScalarEnv, config=config(reset_policy), seed=2) as scalar:
             for _ in range(3):
                 expected = sampler.collect(policy).observation[..., 2]
                 assert np.array_equal(scalar.collect(policy).observation, expected)
@@ -253,14 +253,14 @@ class FloatEnv(ToyEnv):
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_spec_may_name_a_type(kind):
     assert FloatEnv.spec == dataclasses.replace(ToyEnv.spec, observation_dtype=np.dtype(np.float32))
-    with kind(FloatEnv, config(num_workers=1)) as sampler:
+    with kind(FloatEnv, config=config(num_workers=1)) as sampler:
         rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
         assert rollout.observation.dtype == np.float32
 
 
 def test_rollout_is_written_in_shared_memory_without_a_copy():
     options = config(groups=2, num_workers=1)
-    with ParallelSampler(ToyEnv, options) as sampler:
+    with ParallelSampler(ToyEnv, config=options) as sampler:
         views = []
 
         def policy(step):

@@ -26,13 +26,13 @@ def zeros(step):
 
 
 def play(factory, num_steps: int, max_episode_steps: int = 50, **options) -> Evaluation:
-    with SerialSampler(factory, config(**options), seed=2) as sampler:
+    with SerialSampler(factory, config=config(**options), seed=2) as sampler:
         return evaluate(sampler, zeros, num_steps=num_steps, max_episode_steps=max_episode_steps)
 
 
 def games_of(num_rollouts: int) -> list[Episode]:
     """The first games of four `ToyEnv`."""
-    with SerialSampler(ToyEnv, config(), seed=2) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=2) as sampler:
         for _ in range(num_rollouts):
             sampler.collect(zeros)
         return sampler.take_episodes()
@@ -98,7 +98,7 @@ def test_an_environment_without_an_end_is_given_up_and_reported() -> None:
 
 def test_what_is_shown_is_the_steps_taken() -> None:
     seen: list[int] = []
-    with SerialSampler(ToyEnv, config(), seed=2) as sampler:
+    with SerialSampler(ToyEnv, config=config(), seed=2) as sampler:
         evaluate(sampler, zeros, num_steps=40, max_episode_steps=50, show=seen.append)
     assert seen == list(range(20, 20 * len(seen) + 1, 20))
 
@@ -107,7 +107,7 @@ def test_what_is_shown_is_the_steps_taken() -> None:
 def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path) -> None:
     factory = functools.partial(OneLoss, str(tmp_path / "lost"))
     options = config(on_worker_failure="restart", num_workers=num_workers)
-    with ParallelSampler(factory, options, seed=2) as sampler:
+    with ParallelSampler(factory, config=options, seed=2) as sampler:
         result = evaluate(sampler, zeros, num_steps=4, max_episode_steps=50)
     assert [game.length for game in result.episodes] == [7] * 4  # no part of one among them
     assert result.num_lost == 4 // num_workers

@@ -59,7 +59,7 @@ def worker_pids() -> list[int]:
     ],
 )
 def test_failing_worker_is_named_in_time_and_none_is_left(fault, message):
-    sampler = ParallelSampler(partial(FaultyEnv, fault, at_step=3), config())
+    sampler = ParallelSampler(partial(FaultyEnv, fault, at_step=3), config=config())
     sampler.start()
     started = time.monotonic()
     with pytest.raises(WorkerError, match=message):
@@ -69,7 +69,7 @@ def test_failing_worker_is_named_in_time_and_none_is_left(fault, message):
 
 
 def test_worker_traceback_is_kept():
-    sampler = ParallelSampler(partial(FaultyEnv, "raise"), config())
+    sampler = ParallelSampler(partial(FaultyEnv, "raise"), config=config())
     sampler.start()
     with pytest.raises(WorkerError) as caught:
         sampler.collect(zeros)
@@ -79,7 +79,7 @@ def test_worker_traceback_is_kept():
 
 
 def test_long_message_in_any_script_does_not_block_the_worker():
-    sampler = ParallelSampler(partial(FaultyEnv, "verbose"), config())
+    sampler = ParallelSampler(partial(FaultyEnv, "verbose"), config=config())
     sampler.start()
     started = time.monotonic()
     with pytest.raises(WorkerError, match="failed in step: RuntimeError: ééé"):
@@ -88,7 +88,7 @@ def test_long_message_in_any_script_does_not_block_the_worker():
 
 
 def test_killed_worker_is_named_within_a_second():
-    with ParallelSampler(ToyEnv, config(final_observation_slots=T)) as sampler:
+    with ParallelSampler(ToyEnv, config=config(final_observation_slots=T)) as sampler:
         sampler.collect(zeros)
         victim = worker_pids()[0]
         os.kill(victim, signal.SIGKILL)
@@ -102,13 +102,13 @@ def test_killed_worker_is_named_within_a_second():
 @pytest.mark.parametrize("fault, message", [("init", "no simulator here"), ("reset", "cannot")])
 def test_environment_that_cannot_start_is_one_error(kind, fault, message):
     with pytest.raises((ValueError, SamplerError), match=message):
-        kind(partial(FaultyEnv, fault), config()).start()
+        kind(partial(FaultyEnv, fault), config=config()).start()
     assert not worker_pids()
 
 
 def test_exception_of_an_environment_ends_the_run_under_restart_too():
     options = config(on_worker_failure="restart")
-    with ParallelSampler(partial(FaultyEnv, "raise"), options) as sampler:
+    with ParallelSampler(partial(FaultyEnv, "raise"), config=options) as sampler:
         with pytest.raises(WorkerError, match="the simulator broke"):
             sampler.collect(zeros)
 
@@ -119,7 +119,7 @@ def test_lost_worker_is_replaced_under_restart(fault, reset_policy, tmp_path):
     marker = str(tmp_path / "failed")
     options = config(on_worker_failure="restart", reset_policy=reset_policy)
     factory = partial(FaultyEnv, fault, at_step=8, marker=marker)
-    with ParallelSampler(factory, options) as sampler:
+    with ParallelSampler(factory, config=options) as sampler:
         pids = worker_pids()
         rollouts = [sampler.collect(zeros).copy() for _ in range(3)]
         assert len(set(pids) & set(worker_pids())) == 1
@@ -145,7 +145,7 @@ def test_lost_worker_is_replaced_under_restart(fault, reset_policy, tmp_path):
 
 def test_worker_lost_between_rollouts_is_replaced_under_restart():
     options = config(on_worker_failure="restart", reset_policy="wait", final_observation_slots=T)
-    with ParallelSampler(ToyEnv, options) as sampler:
+    with ParallelSampler(ToyEnv, config=options) as sampler:
         for round_ in range(6):
             sampler.collect(zeros)
             os.kill(worker_pids()[round_ % 2], signal.SIGKILL)
@@ -169,7 +169,7 @@ class TwiceFaultyEnv(FaultyEnv):
 
 def test_replacement_that_is_lost_while_it_starts_is_replaced_too(tmp_path):
     factory = partial(TwiceFaultyEnv, str(tmp_path), os.getpid())
-    with ParallelSampler(factory, config(on_worker_failure="restart")) as sampler:
+    with ParallelSampler(factory, config=config(on_worker_failure="restart")) as sampler:
         for _ in range(2):
             rollout = sampler.collect(zeros)
         assert sampler.generation == 2 and rollout.valid.all()
@@ -178,7 +178,7 @@ def test_replacement_that_is_lost_while_it_starts_is_replaced_too(tmp_path):
 def test_signal_that_ended_a_worker_is_told_whatever_it_is():
     options = config(num_workers=1)
     for number, told in ((signal.SIGSEGV, "Segmentation fault"), (40, "Real-time signal 6")):
-        with ParallelSampler(ToyEnv, options) as sampler:
+        with ParallelSampler(ToyEnv, config=options) as sampler:
             sampler.collect(zeros)
             os.kill(worker_pids()[0], number)
             with pytest.raises(WorkerError, match=rf"was ended by signal {int(number)} \({told}"):
@@ -187,7 +187,7 @@ def test_signal_that_ended_a_worker_is_told_whatever_it_is():
 
 def test_restarts_end_at_their_limit(tmp_path):
     options = config(on_worker_failure="restart", max_worker_restarts=2)
-    with ParallelSampler(partial(FaultyEnv, "kill", at_step=2), options) as sampler:
+    with ParallelSampler(partial(FaultyEnv, "kill", at_step=2), config=options) as sampler:
         with pytest.raises(WorkerError, match="max_worker_restarts=2 are used up"):
             for _ in range(10):
                 sampler.collect(zeros)
@@ -203,7 +203,7 @@ import psutil
 from toy_envs import FaultyEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 options = SamplerConfig(num_envs=4, horizon=5, num_workers=2, step_timeout_seconds=60)
-sampler = ParallelSampler(partial(FaultyEnv, "stuck" if {is_stuck} else "none"), options)
+sampler = ParallelSampler(partial(FaultyEnv, "stuck" if {is_stuck} else "none"), config=options)
 sampler.start()
 print(*(p.pid for p in psutil.Process().children()), flush=True)
 if {is_stuck}:
@@ -233,7 +233,7 @@ from functools import partial
 from toy_envs import FaultyEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 options = SamplerConfig(num_envs=4, horizon=5, num_workers=2, step_timeout_seconds=1)
-with ParallelSampler(partial(FaultyEnv, "slow"), options) as sampler:
+with ParallelSampler(partial(FaultyEnv, "slow"), config=options) as sampler:
     print("started", flush=True)
     for _ in range(8):
         sampler.collect(lambda step: np.zeros(len(step.observation), int))
@@ -264,7 +264,7 @@ print("done")
     ],
 )
 def test_wrong_actions_are_refused(kind, actions, message):
-    with kind(ToyEnv, config()) as sampler:
+    with kind(ToyEnv, config=config()) as sampler:
         with pytest.raises(ValueError, match=message):
             sampler.collect(lambda step: actions(len(step.observation)))
     assert not worker_pids()
@@ -273,7 +273,7 @@ def test_wrong_actions_are_refused(kind, actions, message):
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_overflow_of_final_observations_names_the_option(kind):
     options = config(horizon=64, num_workers=1, final_observation_slots=1)
-    with kind(ToyEnv, options) as sampler:
+    with kind(ToyEnv, config=options) as sampler:
         with pytest.raises(SamplerError, match="final_observation_slots=1 times"):
             for _ in range(5):
                 sampler.collect(zeros)
@@ -281,7 +281,7 @@ def test_overflow_of_final_observations_names_the_option(kind):
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_sampler_used_out_of_turn_is_an_error(kind):
-    sampler = kind(ToyEnv, config())
+    sampler = kind(ToyEnv, config=config())
     with pytest.raises(SamplerError, match="not running"):
         sampler.collect(zeros)
     sampler.start()
@@ -316,12 +316,12 @@ def test_impossible_settings_are_refused(options, message):
 
 def test_more_workers_than_environments_of_a_group_are_refused():
     with pytest.raises(ValueError, match=r"num_workers is 5; with num_envs=8, .* at most 4"):
-        ParallelSampler(ToyEnv, config(num_workers=5))
+        ParallelSampler(ToyEnv, config=config(num_workers=5))
 
 
 def test_cpus_that_cannot_be_had_are_refused():
     with pytest.raises(ValueError, match=r"cpus=\[4095\] names CPUs 4095, which cannot be had"):
-        ParallelSampler(ToyEnv, config(), cpus=[4095])
+        ParallelSampler(ToyEnv, config=config(), cpus=[4095])
 
 
 def test_factory_that_cannot_be_pickled_is_refused():
@@ -332,7 +332,7 @@ def test_factory_that_cannot_be_pickled_is_refused():
         return ToyEnv()
 
     with pytest.raises(ValueError, match="the environment factory cannot be sent to worker"):
-        ParallelSampler(factory, config()).start()
+        ParallelSampler(factory, config=config()).start()
 
 
 def test_factory_from_the_main_script_needs_no_guard(tmp_path):
@@ -346,7 +346,7 @@ from toy_envs import ToyEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 class Mine(ToyEnv):
     pass
-with ParallelSampler(lambda: Mine(), SamplerConfig(num_envs=4, num_workers=2)) as sampler:
+with ParallelSampler(lambda: Mine(), num_envs=4, num_workers=2) as sampler:
     print(sampler.collect(lambda step: np.zeros(len(step.observation), int)).valid.sum())
 """
     )
@@ -369,7 +369,7 @@ class ModulesEnv(ToyEnv):
 
 
 def test_worker_never_loads_torch_and_is_pinned():
-    with ParallelSampler(ModulesEnv, config(final_observation_slots=T)) as sampler:
+    with ParallelSampler(ModulesEnv, config=config(final_observation_slots=T)) as sampler:
         first = sampler.collect(zeros).observation[0]
         assert not first[:, 0].any()
         for worker, cpus in enumerate(sampler.plan.worker_cpus):
@@ -378,7 +378,7 @@ def test_worker_never_loads_torch_and_is_pinned():
 
 
 def test_affinity_off_leaves_workers_alone():
-    with ParallelSampler(ModulesEnv, config(affinity="off")) as sampler:
+    with ParallelSampler(ModulesEnv, config=config(affinity="off")) as sampler:
         first = sampler.collect(zeros).observation[0]
     env = VectorEnv(ModulesEnv, 2, num_workers=1, affinity="off")
     also = env.reset()[0]

@@ -48,7 +48,9 @@ def expected_info(rollout: Rollout, t: int, b: int) -> list[float]:
 
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_info_is_that_of_the_step_across_ends_and_rollouts(reset_policy: str) -> None:
-    with SerialSampler(TELLING, config(reset_policy, decorrelation_steps=5), seed=3) as sampler:
+    with SerialSampler(
+        TELLING, config=config(reset_policy, decorrelation_steps=5), seed=3
+    ) as sampler:
         num_ended = 0
         for _ in range(8):
             rollout = sampler.collect(policy)
@@ -63,8 +65,8 @@ def test_info_is_that_of_the_step_across_ends_and_rollouts(reset_policy: str) ->
 @pytest.mark.parametrize("groups, workers", [(1, 1), (2, 3), (3, 2)])
 def test_parallel_info_equals_serial(reset_policy: str, groups: int, workers: int) -> None:
     options = config(reset_policy, num_groups=groups, num_workers=workers)
-    with SerialSampler(TELLING, options, seed=3) as serial:
-        with ParallelSampler(TELLING, options, seed=3) as parallel:
+    with SerialSampler(TELLING, config=options, seed=3) as serial:
+        with ParallelSampler(TELLING, config=options, seed=3) as parallel:
             for _ in range(8):
                 one, other = serial.collect(policy), parallel.collect(policy)
                 np.testing.assert_array_equal(one.info, other.info)
@@ -73,7 +75,7 @@ def test_parallel_info_equals_serial(reset_policy: str, groups: int, workers: in
 
 
 def test_episode_has_what_its_last_step_told() -> None:
-    with SerialSampler(TELLING, config(), seed=3) as sampler:
+    with SerialSampler(TELLING, config=config(), seed=3) as sampler:
         expected, episodes = [], []
         for _ in range(8):
             rollout = sampler.collect(policy)
@@ -114,7 +116,7 @@ class CartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def test_info_tells_of_the_observation_behind_the_step() -> None:
     factory = make_env_factory(CartPole, info_keys=["distance"])
-    with SerialSampler(factory, config(), seed=3) as sampler:
+    with SerialSampler(factory, config=config(), seed=3) as sampler:
         for _ in range(6):
             rollout = sampler.collect(nothing)
             following = np.abs(rollout.observation[1:, :, 0])
@@ -127,7 +129,7 @@ def test_info_tells_of_the_observation_behind_the_step() -> None:
 
 
 def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
-    with ParallelSampler(SteppingEnv, config(num_workers=2)) as sampler:
+    with ParallelSampler(SteppingEnv, config=config(num_workers=2)) as sampler:
         assert sampler.rollout_spec.info_keys == ("step", "action")
         rollout = sampler.collect(lambda step: np.full(len(step.uniform), step.t % 2))
         step = rollout.observation[:-1, :, 0] + 1
@@ -141,7 +143,7 @@ def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
 
 
 def test_without_keys_there_is_nothing() -> None:
-    with SerialSampler(make_env_factory(TellingEnv), config()) as sampler:
+    with SerialSampler(make_env_factory(TellingEnv), config=config()) as sampler:
         rollout = sampler.collect(nothing)
         assert rollout.info.shape == (T, B, 0)
         episodes = sampler.take_episodes()
@@ -175,7 +177,7 @@ def check_lost(episodes: list[Episode]) -> None:
 def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
     factory = partial(Dying, str(tmp_path / "marker"))
     options = config(num_groups=1, num_workers=1, on_worker_failure="restart")
-    with ParallelSampler(factory, options) as sampler:
+    with ParallelSampler(factory, config=options) as sampler:
         rollout = sampler.collect(nothing)
         assert sampler.generation == 1
         assert not rollout.valid[6].any()
@@ -198,7 +200,7 @@ class OneNumber(SteppingEnv):
 
 
 def test_too_few_numbers_are_refused() -> None:
-    with SerialSampler(OneNumber, config()) as sampler:
+    with SerialSampler(OneNumber, config=config()) as sampler:
         with pytest.raises(
             RuntimeError, match=r"0 \(stepping\) failed in step: .* 1 numbers; .* 2 info_k"
         ):
@@ -233,7 +235,7 @@ class Tells(TellingEnv):
 )
 def test_number_of_any_kind_is_taken(value: Any, number: float) -> None:
     factory = make_env_factory(partial(Tells, value), info_keys=["x"])
-    with SerialSampler(factory, config()) as sampler:
+    with SerialSampler(factory, config=config()) as sampler:
         assert (sampler.collect(nothing).info == number).all()
 
 
@@ -250,7 +252,7 @@ def test_number_of_any_kind_is_taken(value: Any, number: float) -> None:
 )
 def test_what_is_no_number_is_refused(value: Any, kind: str) -> None:
     factory = make_env_factory(partial(Tells, value), info_keys=["x"])
-    with SerialSampler(factory, config()) as sampler:
+    with SerialSampler(factory, config=config()) as sampler:
         message = rf"returned info\['x'\] of type {kind} from step; .* must be one number"
         with pytest.raises(RuntimeError, match=message):
             sampler.collect(nothing)
@@ -266,7 +268,7 @@ def test_environments_without_an_info_are_refused(env: str) -> None:
 def test_keys_besides_those_of_the_spec_are_refused() -> None:
     factory = make_env_factory(SteppingEnv, info_keys=["step"])
     with pytest.raises(EnvError, match=r"info_keys=\[step\] .* env=SteppingEnv.* in its spec"):
-        SerialSampler(factory, config())
+        SerialSampler(factory, config=config())
 
 
 @pytest.mark.parametrize("keys", ["ab", ("a", "a"), ("",), (1,)], ids=repr)
@@ -274,4 +276,4 @@ def test_keys_that_are_no_different_names_are_refused(keys: Any) -> None:
     with pytest.raises(
         ValueError, match=r"^environment TellingEnv: .* info_keys is .*; .* different"
     ):
-        SerialSampler(make_env_factory(TellingEnv, info_keys=keys), config())
+        SerialSampler(make_env_factory(TellingEnv, info_keys=keys), config=config())

@@ -19,7 +19,7 @@ GAMES = partial(ScriptedEnv, "." * (LENGTH - 1) + "t")
 def make_sampler(factory=GAMES, **options) -> ParallelSampler:
     given = {"horizon": T, "decorrelation_steps": 30, **options}
     config = SamplerConfig(num_envs=8, num_workers=1, on_worker_failure="restart", **given)
-    return ParallelSampler(factory, config, seed=5)
+    return ParallelSampler(factory, config=config, seed=5)
 
 
 def zeros(step) -> np.ndarray:

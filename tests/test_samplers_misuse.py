@@ -23,7 +23,7 @@ def zeros(step) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
 def test_a_sampler_that_an_error_of_the_policy_closed_says_so(kind):
-    sampler = kind(ToyEnv, CONFIG)
+    sampler = kind(ToyEnv, config=CONFIG)
     with pytest.raises(SamplerError, match="not running; call start"):
         sampler.collect(zeros)
     sampler.start()
@@ -37,7 +37,7 @@ def test_a_sampler_that_an_error_of_the_policy_closed_says_so(kind):
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
 def test_a_sampler_collects_one_rollout_at_a_time(kind):
     message = "collect was called while this sampler is in another collect"
-    with kind(ToyEnv, CONFIG) as sampler:
+    with kind(ToyEnv, config=CONFIG) as sampler:
         begun, may_go_on = threading.Event(), threading.Event()
 
         def wait(step) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_a_sampler_collects_one_rollout_at_a_time(kind):
 
 
 def test_a_serial_sampler_that_has_not_started_can_be_copied():
-    sampler = copy.deepcopy(SerialSampler(ToyEnv, CONFIG))
+    sampler = copy.deepcopy(SerialSampler(ToyEnv, config=CONFIG))
     with sampler:
         assert sampler.collect(zeros).valid.all()
 
@@ -73,18 +73,18 @@ def test_a_factory_that_returns_one_environment_again_is_refused(kind):
         if kind is VectorEnv:
             VectorEnv(lambda: env, 2, num_workers=1, num_groups=2).reset()
         else:
-            kind(factory, ONE_WORKER if kind is ParallelSampler else CONFIG).start()
+            kind(factory, config=ONE_WORKER if kind is ParallelSampler else CONFIG).start()
 
 
 def test_slots_beyond_the_rollout_take_no_memory():
     config = SamplerConfig(num_envs=4, horizon=5, final_observation_slots=10**300)
-    with SerialSampler(ToyEnv, config) as sampler:
+    with SerialSampler(ToyEnv, config=config) as sampler:
         assert len(sampler.collect(zeros).final_observation) == 5
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
 def test_what_is_no_policy_is_refused_and_the_sampler_goes_on(kind):
-    with kind(ToyEnv, CONFIG) as sampler:
+    with kind(ToyEnv, config=CONFIG) as sampler:
         with pytest.raises(ValueError, match="policy is None; it must be a function of a PolicyIn"):
             sampler.collect(None)
         sampler.collect(zeros)

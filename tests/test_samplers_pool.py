@@ -126,7 +126,7 @@ def test_groups_are_received_as_they_come():
             if not any(pool.is_released(g) for g in range(6)):
                 break
         assert rows == [50] * 6 and len(order) == 300
-        with SerialSampler(ToyEnv, config, seed=0) as serial:
+        with SerialSampler(ToyEnv, config=config, seed=0) as serial:
             expected = serial.collect(lambda step: np.zeros(6, int))
             assert np.array_equal(expected.observation, pool.rollout.observation)
             assert np.array_equal(expected.raw_reward, pool.rollout.raw_reward)
@@ -137,7 +137,7 @@ def test_groups_are_received_as_they_come():
 @pytest.mark.parametrize("is_done", [False, True])
 def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
     config = SamplerConfig(num_envs=2, horizon=4, num_groups=1, final_observation_slots=1)
-    with SerialSampler(ToyEnv, config) as sampler:
+    with SerialSampler(ToyEnv, config=config) as sampler:
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]
         rollout.valid[:] = True
@@ -158,7 +158,7 @@ from accel_rl.samplers import ParallelSampler, SamplerConfig
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
 config = SamplerConfig(num_envs=160, num_workers=80)
-ParallelSampler(make_env_factory("catch"), config).close()
+ParallelSampler(make_env_factory("catch"), config=config).close()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     command = [sys.executable, "-c", script]

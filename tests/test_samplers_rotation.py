@@ -51,7 +51,7 @@ def test_policy_moves_only_where_it_takes_turns_with_the_simulators(
 
     config = SamplerConfig(num_envs=8, num_groups=groups, affinity=affinity, horizon=4)
     config = SamplerConfig(**{**vars(config), "final_observation_slots": 4})
-    with ParallelSampler(ToyEnv, config, drives_gpu=drives_gpu) as sampler:
+    with ParallelSampler(ToyEnv, config=config, drives_gpu=drives_gpu) as sampler:
         sampler.collect(policy)
         assert sorted(os.sched_getaffinity(0)) == CPUS
     assert (len(seen) > 1) == (moves and len(CPUS) > 1)
@@ -61,7 +61,7 @@ def test_affinity_is_restored_when_the_policy_fails():
     def policy(step):
         raise KeyError("no action")
 
-    with ParallelSampler(ToyEnv, SamplerConfig(num_envs=8, affinity="rotate")) as sampler:
+    with ParallelSampler(ToyEnv, num_envs=8, affinity="rotate") as sampler:
         with pytest.raises(KeyError):
             sampler.collect(policy)
     assert sorted(os.sched_getaffinity(0)) == CPUS
@@ -77,6 +77,6 @@ class NiceEnv(ToyEnv):
 
 @pytest.mark.parametrize("affinity, added", [("rotate", 5), ("auto", 0)])
 def test_workers_yield_to_a_policy_on_their_cores(affinity, added):
-    with ParallelSampler(NiceEnv, SamplerConfig(num_envs=4, affinity=affinity)) as sampler:
+    with ParallelSampler(NiceEnv, num_envs=4, affinity=affinity) as sampler:
         observation = sampler.rollout.observation[-1]
         assert (observation == os.getpriority(os.PRIO_PROCESS, 0) + added).all()

@@ -115,8 +115,8 @@ def make(
         final_observation_slots=10,
     )
     if kind == "serial":
-        return SerialSampler(factory, config, seed)
-    return ParallelSampler(factory, config, seed)
+        return SerialSampler(factory, config=config, seed=seed)
+    return ParallelSampler(factory, config=config, seed=seed)
 
 
 def stop_and_go_on(
@@ -228,7 +228,7 @@ def test_worker_that_dies_while_asked_is_replaced_and_its_environments_have_no_s
     config = SamplerConfig(
         num_envs=4, horizon=5, num_workers=2, on_worker_failure="restart", affinity="off"
     )
-    sampler = ParallelSampler(CountingEnv, config, seed=0)
+    sampler = ParallelSampler(CountingEnv, config=config, seed=0)
     with sampler:
         collect(sampler, 1)
         lost = sampler._pool._workers.processes[1]

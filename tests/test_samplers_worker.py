@@ -53,7 +53,9 @@ def start_fork() -> Any:
 
 @pytest.mark.parametrize("start", [start_program, start_fork])
 def test_environment_can_terminate_what_it_started_and_nobody_the_worker(start, tmp_path) -> None:
-    with ParallelSampler(partial(HelpedEnv, start, str(tmp_path), os.getpid()), CONFIG) as sampler:
+    with ParallelSampler(
+        partial(HelpedEnv, start, str(tmp_path), os.getpid()), config=CONFIG
+    ) as sampler:
         (worker,) = psutil.Process().children()
         for number in (signal.SIGTERM, signal.SIGINT):
             sampler.collect(zeros)
@@ -68,7 +70,7 @@ def test_environment_can_terminate_what_it_started_and_nobody_the_worker(start, 
 
 def test_search_path_with_something_else_than_strings_in_it_is_no_obstacle(monkeypatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, Path("somewhere")])
-    with ParallelSampler(ToyEnv, CONFIG) as sampler:
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
         sampler.collect(zeros)
 
 
@@ -86,14 +88,14 @@ class SignalledEnv(ToyEnv):
 
 
 def test_signal_that_an_environment_handles_is_no_failure() -> None:
-    with ParallelSampler(partial(SignalledEnv, os.getpid()), CONFIG) as sampler:
+    with ParallelSampler(partial(SignalledEnv, os.getpid()), config=CONFIG) as sampler:
         for _ in range(2):
             sampler.collect(zeros)
             time.sleep(0.2)
 
 
 def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkeypatch) -> None:
-    with ParallelSampler(ToyEnv, CONFIG) as sampler:
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
         (worker,) = sampler._pool._workers.processes.values()
         os.kill(worker.pid, signal.SIGKILL)
         os.waitpid(worker.pid, 0)
@@ -125,7 +127,7 @@ class BrokenHelpedEnv(HelpedEnv):
 
 def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
     factory = partial(BrokenHelpedEnv, start_program, str(tmp_path), os.getpid())
-    with ParallelSampler(factory, CONFIG) as sampler:
+    with ParallelSampler(factory, config=CONFIG) as sampler:
         with pytest.raises(WorkerError, match="the simulator broke"):
             sampler.collect(zeros)
     pids = [int(path.name) for path in tmp_path.iterdir()]
@@ -176,7 +178,7 @@ def assert_none_runs(folder: Path, number: int) -> None:
 )
 def test_programs_of_a_lost_worker_end_with_it(is_killed, start, tmp_path) -> None:
     factory = partial(LostHelpedEnv, is_killed, start, str(tmp_path), os.getpid())
-    with ParallelSampler(factory, replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
+    with ParallelSampler(factory, config=replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
         with pytest.raises(WorkerError):
             sampler.collect(zeros)
     assert_none_runs(tmp_path, 2)
@@ -187,7 +189,8 @@ import os, signal, sys
 from functools import partial
 from test_samplers_worker import CONFIG, HelpedEnv, start_program
 from accel_rl.samplers import ParallelSampler
-sampler = ParallelSampler(partial(HelpedEnv, start_program, sys.argv[1], os.getpid()), CONFIG)
+factory = partial(HelpedEnv, start_program, sys.argv[1], os.getpid())
+sampler = ParallelSampler(factory, config=CONFIG)
 sampler.start()
 (process,) = sampler._pool._workers.processes.values()
 if sys.argv[2] == "stopped":
@@ -226,7 +229,7 @@ class SlowEnv(ToyEnv):
 
 def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path) -> None:
     config = SamplerConfig(num_envs=3, num_groups=1, num_workers=3)
-    with ParallelSampler(partial(SlowEnv, str(tmp_path)), config) as sampler:
+    with ParallelSampler(partial(SlowEnv, str(tmp_path)), config=config) as sampler:
         with pytest.raises(WorkerError, match="the simulator broke"):
             sampler.collect(lambda step: np.array([1, 0, 0]))
     assert len(list(tmp_path.iterdir())) == 3
@@ -239,7 +242,7 @@ def test_worker_takes_orders_only_when_it_has_read_their_signals(
     actions later.
     """
     monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
-    with ParallelSampler(ToyEnv, CONFIG) as sampler:
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
         sampler.collect(zeros)
         workers = sampler._pool._workers
         arrays = workers.arrays
@@ -262,7 +265,10 @@ def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
     monkeypatch.setattr("accel_rl.samplers.workers.AWAKE_SECONDS", awake_seconds)
     monkeypatch.setattr("accel_rl.samplers.workers.available_cpus", lambda: list(range(64)))
     config = SamplerConfig(num_envs=8, horizon=50, num_groups=2, num_workers=2)
-    with SerialSampler(ToyEnv, config) as serial, ParallelSampler(ToyEnv, config) as sampler:
+    with (
+        SerialSampler(ToyEnv, config=config) as serial,
+        ParallelSampler(ToyEnv, config=config) as sampler,
+    ):
         for _ in range(3):
             expected, rollout = serial.collect(zeros), sampler.collect(zeros)
             assert np.array_equal(expected.observation, rollout.observation)
@@ -288,7 +294,7 @@ class CountedFactory:
 
 def test_factory_is_pickled_once_for_all_workers_and_their_replacements() -> None:
     config = SamplerConfig(num_envs=6, num_workers=3, on_worker_failure="restart")
-    with ParallelSampler(CountedFactory(), config) as sampler:
+    with ParallelSampler(CountedFactory(), config=config) as sampler:
         sampler.collect(zeros)
         os.kill(sampler._pool._workers.processes[1].pid, signal.SIGKILL)
         sampler.collect(zeros)
@@ -309,7 +315,7 @@ def test_programs_started_by_environments_find_the_path_of_the_user(path, monkey
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if path is not None:
         monkeypatch.setenv("PYTHONPATH", path)
-    with ParallelSampler(PathEnv, CONFIG) as sampler:
+    with ParallelSampler(PathEnv, config=CONFIG) as sampler:
         raw_reward = sampler.collect(zeros).raw_reward
         assert (raw_reward == len(path or "")).all()
 
@@ -319,7 +325,7 @@ import os, signal, sys
 from toy_envs import ToyEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-sampler = ParallelSampler(ToyEnv, SamplerConfig(num_envs=4, num_workers=2))
+sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
 sampler.start()
 print(*[process.pid for process in sampler._pool._workers.processes.values()], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -354,7 +360,7 @@ class Own(gymnasium.Env):
 
 gymnasium.register("Own-v0", entry_point="__main__:Own")
 for name in ("Own-v0", "__main__:Own"):
-    with ParallelSampler(make_env_factory(name), SamplerConfig(num_envs=2)) as sampler:
+    with ParallelSampler(name, num_envs=2) as sampler:
         print(sampler.collect(lambda step: np.zeros(len(step.observation), np.int64)).raw_reward[0])
 """
 

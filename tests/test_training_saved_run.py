@@ -179,11 +179,11 @@ def test_policy_in_a_sampler_gives_the_rollout_of_the_agent(algo: list[str], tmp
     actions = []
     policy = load_policy(run_dir)
     for kind in (SerialSampler, ParallelSampler):
-        with kind(factory, config, seed=3) as sampler:
+        with kind(factory, config=config, seed=3) as sampler:
             actions.append(sampler.collect(policy).action.copy())
     cpu = torch.device("cpu")
     path = find_checkpoint(run_dir)
-    with SerialSampler(factory, config, seed=3) as sampler:
+    with SerialSampler(factory, config=config, seed=3) as sampler:
         agent, _ = load_agent(path, read_config(run_dir), sampler.env_spec, cpu)
         with ActionServer(agent, sampler, cpu) as server:
             actions.append(sampler.collect(server).action.copy())

@@ -147,7 +147,7 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
     num_envs, T = 6, 40
     config = SamplerConfig(num_envs=num_envs, horizon=T, final_observation_slots=T)
     actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
-    with SerialSampler(ToyEnv, config, seed=4) as serial:
+    with SerialSampler(ToyEnv, config=config, seed=4) as serial:
         rollout = serial.collect(lambda step: actions[step.t, step.columns])
     env = VectorEnv(ToyEnv, num_envs, num_workers=2, autoreset_mode="SameStep", seed=4)
     assert np.array_equal(env.reset()[0], rollout.observation[0])

@@ -270,7 +270,7 @@ for t in range(20):
     observation = env.step(np.arange(4) % 3)[0]
 print(observation.tolist())
 env.close()
-with SerialSampler(ToyEnv, SamplerConfig(num_envs=2)) as sampler:
+with SerialSampler(ToyEnv, config=SamplerConfig(num_envs=2)) as sampler:
     print(sampler.collect(lambda step: [0, 0]).valid.all())
 try:
     VectorEnv(ToyEnv, 4)

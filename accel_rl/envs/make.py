@@ -289,15 +289,16 @@ def _make_from_function(path: str, info_keys: Sequence[str]) -> Environment:
 
 
 def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Environment:
-    import gymnasium
-
-    from accel_rl.envs.gymnasium_env import GymnasiumEnv
-
     try:
         env = make()
+    except EnvError:
+        raise
     except FAILURES as error:
         raise env_failure(name, "its constructor", error) from error
-    if isinstance(env, gymnasium.Env):
+    gymnasium = sys.modules.get("gymnasium")  # not loaded for an environment that needs it not
+    if gymnasium is not None and isinstance(env, gymnasium.Env):
+        from accel_rl.envs.gymnasium_env import GymnasiumEnv
+
         return GymnasiumEnv(lambda: env, name, info_keys)
     if isinstance(env, Environment):
         if info_keys:

@@ -7,14 +7,15 @@ environment waits for every other (Clemente et al. 2017, arXiv:1705.04862).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from threading import Lock
 from time import perf_counter
-from typing import Self
+from typing import Any, Self
 
-from accel_rl.envs.base import EnvFactory
-from accel_rl.envs.make import probe_spec
+from accel_rl.envs.make import make_env_factory, probe_spec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Episode,
@@ -57,9 +58,10 @@ class RolloutSampler:
         is_running: whether `collect` may be called.
     """
 
-    def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int) -> None:
+    def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
         self.config = config
-        self.env_spec = probe_spec(factory, config.reset_timeout_seconds)
+        self._factory = make_env_factory(env)
+        self.env_spec = probe_spec(self._factory, config.reset_timeout_seconds)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._seed = seed
         self.is_running = False
@@ -223,62 +225,105 @@ class RolloutSampler:
         self.close()
 
 
+def _make_config(
+    config: SamplerConfig | None, settings: Mapping[str, Any], seed: int
+) -> SamplerConfig:
+    """``config`` with ``settings`` in place of its own; groups are two if they can be.
+
+    Raises:
+        ValueError: a setting is unknown or out of range, or an argument is of another type.
+    """
+    names = {field.name for field in fields(SamplerConfig)}
+    for name in settings:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+            raise ValueError(f"{name} is no setting of a sampler; {hint}")
+    if config is None:
+        num_envs = settings.get("num_envs", SamplerConfig.num_envs)
+        if "num_groups" not in settings and isinstance(num_envs, int) and num_envs % 2:
+            settings = {**settings, "num_groups": 1}
+        config = SamplerConfig(**settings)
+    elif settings:
+        check_arguments(config, seed)
+        config = replace(config, **settings)
+    check_arguments(config, seed)
+    return config
+
+
 class SerialSampler(RolloutSampler):
     """A `RolloutSampler` with all environments in this process, one after another: the reference.
 
     Needs no worker, no shared memory and no Linux. Groups, workers and affinity are ignored.
 
     Args:
-        factory: makes one environment.
-        config: the settings.
+        env: the environment, as in `ParallelSampler`.
+        config: the settings; None: the defaults.
         seed: what all randomness follows from.
+        settings: fields of `SamplerConfig`, in place of those of ``config``.
 
     Raises:
-        ValueError: the environment cannot be made, or the free memory does not suffice.
+        ValueError: the environment cannot be made, a setting is unknown or out of range, or the
+            free memory does not suffice.
     """
 
-    def __init__(self, factory: EnvFactory, config: SamplerConfig, seed: int = 0) -> None:
-        check_arguments(config, seed)
-        super().__init__(factory, config, seed)
-        self._use(LocalPool(factory, self.rollout_spec, config, seed))
+    def __init__(
+        self,
+        env: str | Callable[[], Any],
+        *,
+        config: SamplerConfig | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        config = _make_config(config, settings, seed)
+        super().__init__(env, config, seed)
+        self._use(LocalPool(self._factory, self.rollout_spec, config, seed))
 
 
 class ParallelSampler(RolloutSampler):
     """A `RolloutSampler` with simulators in worker processes, which write into shared memory.
 
+        with ParallelSampler("CartPole-v1", num_envs=16, horizon=128) as sampler:
+            rollout = sampler.collect(policy)
+
     Args:
-        factory: makes one environment.
-        config: the settings.
+        env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
+            function without arguments that makes a `gymnasium.Env` or an `Environment`.
+            `make_env_factory` gives such a function for other settings of Atari games.
+        config: the settings; None: the defaults, with one group if ``num_envs`` is odd.
         seed: what all randomness follows from.
         cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
         drives_gpu: the policy runs on a GPU, so one core is kept for this process. On the CPU the
             policy floats over the workers' cores.
-        seat: which of several processes on this machine that do the same this is; they divide the
-            cores.
+        seat: which of several learners on this machine this process is; they divide the cores.
+        settings: fields of `SamplerConfig`, in place of those of ``config``.
 
     Attributes:
         plan: who runs where.
 
     Raises:
-        ValueError: the environment cannot be made, or the workers do not fit it or the CPUs.
+        ValueError: the environment cannot be made, a setting is unknown or out of range, or the
+            workers do not fit it or the CPUs.
         SamplerError: this is not Linux.
     """
 
     def __init__(
         self,
-        factory: EnvFactory,
-        config: SamplerConfig,
+        env: str | Callable[[], Any],
+        *,
+        config: SamplerConfig | None = None,
         seed: int = 0,
         cpus: list[int] | None = None,
         drives_gpu: bool = False,
         seat: Seat = ALONE,
+        **settings: Any,
     ) -> None:
-        check_arguments(config, seed)
+        config = _make_config(config, settings, seed)
         self.plan = plan_workers(config, cpus, drives_gpu, seat)
-        super().__init__(factory, config, seed)
+        super().__init__(env, config, seed)
         workers = self.plan.worker_cpus
         pool = WorkerPool(
-            factory,
+            self._factory,
             self.rollout_spec,
             config,
             seed,

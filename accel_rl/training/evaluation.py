@@ -147,10 +147,16 @@ def make_evaluation_sampler(
     )
     seed = int(seeds.generate_state(1)[0])
     if serial:
-        return SerialSampler(factory, sampler_config, seed)
+        return SerialSampler(factory, config=sampler_config, seed=seed)
     # Of the CPUs that are given, a learner may have kept its own for itself by now.
     cpus = [cpu for cpu in config.cpus if cpu in available_cpus()]
-    return ParallelSampler(factory, sampler_config, seed, cpus or None, device.type == "cuda")
+    return ParallelSampler(
+        factory,
+        config=sampler_config,
+        seed=seed,
+        cpus=cpus or None,
+        drives_gpu=device.type == "cuda",
+    )
 
 
 def play_games(

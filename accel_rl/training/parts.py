@@ -311,9 +311,11 @@ def make_sampler(
     cpus = list(config.cpus) or None
     sampler: RolloutSampler
     if config.serial:
-        sampler = SerialSampler(factory, share, seed)
+        sampler = SerialSampler(factory, config=share, seed=seed)
     else:
-        sampler = ParallelSampler(factory, share, seed, cpus, on_gpu, seat)
+        sampler = ParallelSampler(
+            factory, config=share, seed=seed, cpus=cpus, drives_gpu=on_gpu, seat=seat
+        )
     if ranks.local_size > 1 and config.sampler.affinity != "off":
         # All of it, as the server of no GPU has: one core is too little for evaluations.
         os.sched_setaffinity(0, plan_cores(cpus=cpus, **seat._asdict()).server_cpus)

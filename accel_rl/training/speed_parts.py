@@ -74,7 +74,7 @@ class PartsOfOne:
         )
         self._rng = np.random.default_rng(0)
         with contextlib.ExitStack() as undo:
-            self._simulators = SerialSampler(factory, few, config.seed)
+            self._simulators = SerialSampler(factory, config=few, seed=config.seed)
             undo.callback(self._simulators.close)
             self._simulators.start()
             self._parts = build(self._config)

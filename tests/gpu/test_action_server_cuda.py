@@ -34,7 +34,7 @@ def rollouts_on(
     agent = make_agent(device, lstm)
     rollouts = []
     with (
-        kind(make_env_factory("catch"), config, seed=1) as sampler,
+        kind(make_env_factory("catch"), config=config, seed=1) as sampler,
         ActionServer(agent, sampler, device) as server,
     ):
         for _ in range(6):
@@ -75,7 +75,7 @@ def test_collecting_and_learning_wait_for_the_actions_alone(
     flat = FlatParameters(agent.model)
     learner = A2C(agent, config, Local(flat, config.rule, config.max_gradient_norm))
     with (
-        SerialSampler(make_env_factory("catch"), SamplerConfig(num_envs=8)) as sampler,
+        SerialSampler(make_env_factory("catch"), num_envs=8) as sampler,
         ActionServer(agent, sampler, device) as server,
     ):
         for number in range(4):
@@ -88,7 +88,7 @@ def test_collecting_and_learning_wait_for_the_actions_alone(
 
 def test_shared_memory_is_registered_until_the_server_closes() -> None:
     device = torch.device("cuda")
-    with ParallelSampler(make_env_factory("catch"), SamplerConfig(num_envs=8)) as sampler:
+    with ParallelSampler(make_env_factory("catch"), num_envs=8) as sampler:
         observation = torch.from_numpy(sampler.rollout.observation)
         with ActionServer(make_agent(device), sampler, device):
             assert observation.is_pinned()

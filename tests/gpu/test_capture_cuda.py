@@ -88,7 +88,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one() -> None:
         config = SamplerConfig(num_envs=8, num_groups=2, horizon=7)
         found = []
         with (
-            ParallelSampler(make_env_factory("catch"), config, seed=1) as sampler,
+            ParallelSampler(make_env_factory("catch"), config=config, seed=1) as sampler,
             ActionServer(CategoricalAgent(model, capture), sampler, CUDA) as server,
         ):
             for _ in range(4):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from accel_rl import __version__
-from accel_rl.descriptors import open_standard_descriptors
+from accel_rl.processes import open_standard_descriptors
 
 TOOLS = ("evaluate", "play", "plot")
 COMMANDS = (*TOOLS, "sweep")

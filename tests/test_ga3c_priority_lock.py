@@ -3,7 +3,7 @@
 import threading
 from time import perf_counter, sleep
 
-from accel_rl.ga3c.priority_lock import PriorityLock
+from accel_rl.ga3c.queue import PriorityLock
 
 HELD_SECONDS = 0.05
 

@@ -24,9 +24,8 @@ from accel_rl.envs.counting import CountingEnv
 from accel_rl.ga3c.arguments import check_queued
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.queued import Prediction, QueuedSampler
-from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import environment_seed
-from accel_rl.samplers.errors import SamplerError
 
 SEED, T = 3, 5
 COUNTING = partial(CountingEnv, truncation=0.4, life_interval=4)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from toy_envs import ToyEnv
 
-from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, cores, forks
-from accel_rl.samplers.cores import CoreShare
+from accel_rl import processes
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, layout
+from accel_rl.samplers.layout import CoreShare
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.topology import Core, Machine, available_cpus, plan_cores
 
@@ -23,7 +24,7 @@ Places = Sequence[tuple[int, ...]]
 @pytest.fixture(autouse=True)
 def no_hyperthreads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever machine this is, each CPU is a core."""
-    monkeypatch.setattr("accel_rl.samplers.cores.physical_cores", cores_of)
+    monkeypatch.setattr("accel_rl.samplers.layout.physical_cores", cores_of)
 
 
 def cores_of(cpus: Sequence[int]) -> list[Core]:
@@ -150,7 +151,7 @@ def test_fork_within_a_collect_can_end_it() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-@pytest.mark.parametrize("module", [cores, forks], ids=["cores", "forks"])
+@pytest.mark.parametrize("module", [layout, processes], ids=["layout", "processes"])
 def test_module_can_be_imported_where_there_are_no_forks(module, monkeypatch) -> None:
     monkeypatch.delattr(os, "register_at_fork")
     runpy.run_path(module.__file__)

@@ -7,7 +7,7 @@ import numpy as np
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import SamplerConfig, SerialSampler
-from accel_rl.samplers.episodes import MOST_KEPT, EpisodeTracker
+from accel_rl.samplers.boundary import MOST_KEPT, EpisodeTracker
 
 B, T = 100, 50
 SPEC = EnvSpec(

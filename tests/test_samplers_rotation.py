@@ -7,7 +7,7 @@ import pytest
 from toy_envs import ToyEnv
 
 from accel_rl.samplers import ParallelSampler, SamplerConfig
-from accel_rl.samplers.cores import rotation
+from accel_rl.samplers.layout import rotation
 
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -24,9 +24,8 @@ LAYERS = (
     ("agents", "envs", "models"),
     (
         "capture",
-        "descriptors",
         "functions",
-        "limits",
+        "processes",
         "registration",
         "rollout",
         "settings",
@@ -36,7 +35,7 @@ LAYERS = (
     ),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = ("envs", "functions", "limits", "rollout", "settings", "signing", "topology")
+WITHOUT_TORCH = ("envs", "functions", "processes", "rollout", "settings", "signing", "topology")
 
 MAX_FUNCTION_LINES = 60  # docstring not counted
 # The wiring of an entry point reads best in one piece.

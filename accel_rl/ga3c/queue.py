@@ -1,15 +1,16 @@
-"""A bounded queue between threads that can be closed."""
+"""A bounded queue between threads that can be closed, and a lock that some take before others."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
-from threading import Condition
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from threading import Condition, RLock
 from typing import Generic, TypeVar
 
-from accel_rl.samplers.errors import name_error, of_another_process
-from accel_rl.samplers.forks import disown_in_forks
+from accel_rl.processes import disown_in_forks
+from accel_rl.samplers.base import name_error, of_another_process
 from accel_rl.settings import check_kind
 
 Item = TypeVar("Item", bound=Sized)
@@ -138,6 +139,48 @@ class ClosableQueue(Generic[Item]):
                     f"the training queue has been {state} for {timeout_seconds:g} s "
                     f"({len(self._items)} of {self._capacity} segments)"
                 )
+
+
+class PriorityLock:
+    """Who wants it `urgently` gets it before all that want it `in_turn`.
+
+    Locks of the standard library know no order: threads that take one again as soon as they have
+    released it may keep another one out for long. Who has it may take it again, `urgently`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._changes = Condition()
+        self._num_urgent = 0  # that wait for it
+
+    @contextmanager
+    def urgently(self) -> Iterator[None]:
+        """Within, the caller has the lock."""
+        self._count(1)
+        try:
+            self._lock.acquire()
+        finally:
+            self._count(-1)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Likewise."""
+        while True:
+            with self._changes:
+                self._changes.wait_for(lambda: not self._num_urgent)
+            with self._lock:
+                if not self._num_urgent:  # none came while this one stood in line
+                    yield
+                    return
+
+    def _count(self, change: int) -> None:
+        with self._changes:
+            self._num_urgent += change
+            self._changes.notify_all()
 
 
 def _check_wait(timeout_seconds: float) -> None:

@@ -24,23 +24,22 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.make import probe_spec
 from accel_rl.ga3c.arguments import check_queued, check_queues
-from accel_rl.ga3c.noise import EnvNoise
-from accel_rl.ga3c.priority_lock import PriorityLock
-from accel_rl.ga3c.queue import ClosableQueue, QueueClosed
-from accel_rl.ga3c.segments import Segment, Segments, Taken
+from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
+from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
 from accel_rl.samplers.base import (
     Episode,
     SamplerConfig,
+    SamplerError,
     SamplerState,
     SamplerTimes,
     check_arguments,
+    name_error,
 )
-from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error
+from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.samplers.layout import assign_agents
-from accel_rl.samplers.limits import allow_open_files
 from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.pool import WorkerPool
+from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.settings import check_kind
 from accel_rl.topology import plan_cores

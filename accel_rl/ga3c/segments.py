@@ -3,7 +3,8 @@
 Each environment goes through the rows ``0 .. R - 1`` of a shared rollout again and again; row ``R``
 of the observations is row 0 of the next round. A segment is the run of steps from the end of the
 one before to the end of an episode, or to its ``horizon``-th step. So it may begin in any row, and
-a whole one is still there when it ends: ``R`` is ``horizon + 1``.
+a whole one is still there when it ends: ``R`` is ``horizon + 1``. The noise of an environment's
+actions is its own, too, so that actions do not depend on who steps with whom.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.rollout import Rollout
+from accel_rl.samplers.block import NOISE_STREAM
 
 Columns = NDArray[np.int64]
+
+_NOISE_BLOCK = 64
 
 
 class Segment(NamedTuple):
@@ -196,3 +200,35 @@ class Segments:
         self._start[closing] = row[taken.is_closing]
         self._length[closing] = 0
         return row
+
+
+class EnvNoise:
+    """For each environment a stream of its own: its ``k``-th action has the ``k``-th number of it.
+
+    Streams are disjoint over seeds, environments and ``generation``.
+    """
+
+    def __init__(self, seed: int, num_envs: int) -> None:
+        self._seed = seed
+        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._block = np.zeros((num_envs, _NOISE_BLOCK))
+        self._used = np.full(num_envs, _NOISE_BLOCK)
+
+    def begin(self, columns: slice, generation: int) -> None:
+        """Environments ``columns`` begin their streams of this generation."""
+        for b in range(columns.start, columns.stop):
+            key = (NOISE_STREAM, b, generation)
+            self._rngs[b] = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
+        self._used[columns] = _NOISE_BLOCK
+
+    def take(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The next number in [0, 1) of each of ``columns``, ``[n]``."""
+        for b in columns[self._used[columns] == _NOISE_BLOCK].tolist():
+            rng = self._rngs[b]
+            assert rng is not None, "begin first"
+            rng.random(out=self._block[b])
+            self._used[b] = 0
+        used = self._used[columns]
+        self._used[columns] = used + 1
+        uniform: NDArray[np.float64] = self._block[columns, used]
+        return uniform

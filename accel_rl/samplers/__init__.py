@@ -14,10 +14,11 @@ if TYPE_CHECKING:
         Policy,
         PolicyInput,
         SamplerConfig,
+        SamplerError,
         SamplerState,
         SamplerTimes,
+        WorkerError,
     )
-    from accel_rl.samplers.errors import SamplerError, WorkerError
     from accel_rl.samplers.evaluation import Evaluation, evaluate
     from accel_rl.samplers.local_pool import LocalPool, Pool
     from accel_rl.samplers.pool import WorkerPool
@@ -34,11 +35,11 @@ _MODULES = {
     "Pool": "local_pool",
     "RolloutSampler": "sampler",
     "SamplerConfig": "base",
-    "SamplerError": "errors",
+    "SamplerError": "base",
     "SamplerState": "base",
     "SamplerTimes": "base",
     "SerialSampler": "sampler",
-    "WorkerError": "errors",
+    "WorkerError": "base",
     "WorkerPool": "pool",
     "evaluate": "evaluation",
 }

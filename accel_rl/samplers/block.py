@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory, Environment
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.simulators import Each
 
 EnvStates = dict[int, bytes | None]

@@ -1,15 +1,40 @@
-"""Which worker steps which environments."""
+"""Which worker steps which environments, and on which cores workers and the policy's thread run.
+
+Each sampler is planned as if it were alone, so samplers that take turns, as in training and
+evaluation, use the same cores. When a sampler begins to collect while another one of this process
+does, the two divide the cores between them. They keep their parts until one of them is closed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.topology import CorePlan, Machine, Seat, plan_cores
+from accel_rl.topology import (
+    Core,
+    CorePlan,
+    Machine,
+    Seat,
+    physical_cores,
+    place_workers,
+    plan_cores,
+)
 
 ALONE = Seat()
+
+MoveOn = Callable[[], None]
+"""Moves the calling thread to the next core."""
+
+Places = Sequence[tuple[int, ...]]
+"""CPUs of each worker"""
 
 
 def plan_workers(
@@ -107,3 +132,147 @@ def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
     step = config.num_groups * slices
     below = config.num_envs // step * step
     return [each for each in (below, below + step) if each]
+
+
+class CoreShare:
+    """The cores of one sampler's workers.
+
+    Args:
+        planned: where the workers run while this sampler is alone; empty if they are not pinned.
+        workers_per_core: as in `plan_cores`.
+        move: moves the workers to new places.
+
+    Attributes:
+        worker_cpus: where the workers are now.
+    """
+
+    def __init__(
+        self, planned: Places, workers_per_core: int, move: Callable[[Places], None]
+    ) -> None:
+        self._planned = self.worker_cpus = planned
+        self._workers_per_core = workers_per_core
+        self._move = move
+        self._number = next(_NUMBERS)
+        self._rivals: weakref.WeakSet[CoreShare] = weakref.WeakSet([self])
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Within, the sampler collects; others that do so now, or begin to, get other cores."""
+        with _LOCK:
+            for other in _COLLECTING:
+                if other not in self._rivals and other._cpus & self._cpus:
+                    self._join(other)
+            _COLLECTING.append(self)
+        try:
+            yield
+        finally:
+            with _LOCK, suppress(ValueError):  # a fork that the policy has made has none
+                _COLLECTING.remove(self)
+
+    def close(self) -> None:
+        """Leave the cores to the others. Calling it again does nothing."""
+        with _LOCK:
+            rivals, self._rivals = self._rivals, weakref.WeakSet()
+            rivals.discard(self)
+            _divide(rivals)
+
+    @property
+    def _cpus(self) -> set[int]:
+        return {cpu for cpus in self._planned for cpu in cpus}
+
+    @property
+    def _num_needed(self) -> int:
+        """Cores on which each worker has its own place."""
+        return -(-len(self._planned) // self._workers_per_core)
+
+    def _join(self, other: CoreShare) -> None:
+        together = self._rivals | other._rivals
+        for each in together:
+            each._rivals = together
+        _divide(together)
+
+    def _place(self, cores: Sequence[Core]) -> None:
+        cpus = self._planned
+        if cores:
+            cpus = place_workers(cores, len(self._planned), self._workers_per_core)
+        if cpus != self.worker_cpus:
+            self.worker_cpus = cpus
+            self._move(cpus)
+
+
+_LOCK = threading.RLock()  # a signal handler may close a sampler
+_COLLECTING: list[CoreShare] = []
+_NUMBERS = itertools.count()
+
+
+def _forget() -> None:
+    """In a fork: what its parent's threads collect is not collected here."""
+    global _LOCK
+    _LOCK = threading.RLock()
+    _COLLECTING.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _divide(rivals: Iterable[CoreShare]) -> None:
+    """Give each of ``rivals`` cores of its own, if there are enough, else what it had alone."""
+    shares = sorted(rivals, key=lambda share: share._number)  # the oldest has the first cores
+    parts = None
+    if len(shares) > 1:
+        parts = divide_cores([(share._cpus, share._num_needed) for share in shares])
+    for share, part in zip(shares, parts or [[]] * len(shares), strict=True):
+        share._place(part)
+
+
+def divide_cores(wanted: Sequence[tuple[Iterable[int], int]]) -> list[list[Core]] | None:
+    """Divide the cores of this machine among some samplers; None if they need more than there are.
+
+    Args:
+        wanted: for each, the CPUs that it may use, and the number of cores that it needs.
+    """
+    allowed = [set(cpus) for cpus, _ in wanted]
+    free = physical_cores(set().union(*allowed))
+    parts: list[list[Core]] = [[] for _ in wanted]
+    # Who may use the fewest chooses first; then what is left goes to who has the least of it.
+    order = sorted(range(len(wanted)), key=lambda i: len(allowed[i]))
+    for i in order:
+        fitting = [core for core in free if allowed[i].issuperset(core.cpus)]
+        parts[i] = fitting[: wanted[i][1]]
+        if len(parts[i]) < wanted[i][1]:
+            return None
+        free = [core for core in free if core not in parts[i]]
+    for core in free:
+        fitting_parts = [i for i in order if allowed[i].issuperset(core.cpus)]
+        if fitting_parts:
+            parts[min(fitting_parts, key=lambda i: len(parts[i]) / wanted[i][1])].append(core)
+    return parts
+
+
+@contextmanager
+def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
+    """Let a policy that has no core of its own move from core to core.
+
+    On the CPU the policy takes its time from the simulators. Left to the kernel it tends to wake on
+    the same core again and again; the worker there falls behind, and every group waits for it. A
+    thread that moves on by one core after each group takes from all alike: on two cores with
+    A3C-Net and 64 environments that is worth 12 % (figures in benchmarks/results/README.md).
+
+    Within, each call of the function moves this thread to the next core. With fewer than two cores
+    the thread stays where it is. Threads that are started within inherit the one core, so nothing
+    within should start any.
+
+    Args:
+        cores: CPU ids of each core.
+    """
+    distinct = list(dict.fromkeys(cores))
+    if len(distinct) < 2:
+        yield lambda: None
+        return
+    before = os.sched_getaffinity(0)
+    following = itertools.cycle(distinct)
+    try:
+        yield lambda: os.sched_setaffinity(0, next(following))
+    finally:
+        os.sched_setaffinity(0, before)

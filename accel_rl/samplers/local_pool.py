@@ -12,10 +12,15 @@ import numpy as np
 
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.rollout import Rollout, RolloutSpec
-from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.base import (
+    SamplerConfig,
+    SamplerError,
+    check_memory,
+    of_another_process,
+    was_closed,
+)
 from accel_rl.samplers.block import Autoreset, Block, BlockArrays, Carry, EnvStates, check_distinct
-from accel_rl.samplers.episodes import Place
-from accel_rl.samplers.errors import SamplerError, of_another_process, was_closed
+from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.shared import GET_STATE, STEP
 
 

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import Rollout, RolloutSpec
-from accel_rl.samplers.base import SamplerConfig
+from accel_rl.samplers.base import SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import Autoreset, EnvStates
-from accel_rl.samplers.episodes import Place
-from accel_rl.samplers.errors import SamplerError, WorkerError
+from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,

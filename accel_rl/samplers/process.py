@@ -1,7 +1,8 @@
-"""One worker process as its pool sees it: started, watched, ended."""
+"""One worker process as its pool sees it: started, watched, ended; and what the system allows."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -18,15 +19,19 @@ import cloudpickle
 import psutil
 
 from accel_rl.envs.base import EnvFactory
+from accel_rl.processes import add_package_path, disown_in_forks
+from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
-from accel_rl.samplers.errors import WorkerError
-from accel_rl.samplers.forks import disown_in_forks
-from accel_rl.samplers.package_path import add_package_path
 from accel_rl.samplers.shared import Descriptors, Setup
 from accel_rl.topology import format_cpus
 
 KILL_SECONDS = 10.0
 """for a killed process to end, which the kernel does at once unless a device or file hangs"""
+_WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each here, at most
+_SERIAL = (
+    "SerialSampler (serial=true on the command line, where algo is not ga3c) or "
+    "VectorEnv(num_workers=0)"
+)
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOGGER = logging.getLogger(__name__)
@@ -191,6 +196,59 @@ class WorkerProcess:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def shortage(error: OSError, num_workers: int) -> Exception:
+    """What to say of ``error``, which came while workers, or what they need, were made."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SamplerError(
+            f"no more files can be opened ({error.strerror}); {num_workers} workers need up to "
+            f"{_WORKER_DESCRIPTORS * num_workers} beside those of this program: raise "
+            f"`ulimit -n`, or {_less_than(num_workers)}"
+        )
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return SamplerError(
+            f"no more processes can be started ({error.strerror}) for {num_workers} workers; raise "
+            f"`ulimit -u`, or the limit of processes or memory of the container, or "
+            f"{_less_than(num_workers)}"
+        )
+    return error
+
+
+def allow_open_files(num_workers: int, num_groups: int) -> None:
+    """Raise this process' limit of open files to the number that the workers and groups need.
+
+    Raises:
+        SamplerError: this is not Linux.
+        ValueError: it cannot be raised so far.
+    """
+    if sys.platform != "linux":
+        raise SamplerError(
+            f"parallel samplers need Linux, and this is {sys.platform}; use {_SERIAL}"
+        )
+    import resource  # not on every system
+
+    own = num_workers * _WORKER_DESCRIPTORS + num_groups * _GROUP_DESCRIPTORS
+    needed = own + len(os.listdir("/proc/self/fd")) + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(
+            f"{num_workers} workers in {num_groups} groups need {needed} open files, and "
+            f"`ulimit -Hn` allows {hard}; raise `ulimit -n` to {needed}, or "
+            f"{_less_than(num_workers)}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _less_than(num_workers: int) -> str:
+    if num_workers == 1:
+        return f"use {_SERIAL}"
+    return (
+        f"use fewer workers (a smaller num_workers, with GA3C a smaller num_groups or max_agents), "
+        f"or {_SERIAL}"
+    )
 
 
 def close_descriptors(descriptors: list[int]) -> None:

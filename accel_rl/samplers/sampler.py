@@ -22,17 +22,25 @@ from accel_rl.samplers.base import (
     Policy,
     PolicyInput,
     SamplerConfig,
+    SamplerError,
     SamplerState,
     SamplerTimes,
     check_arguments,
     check_policy,
+    name_error,
+    not_running,
+    one_at_a_time,
 )
 from accel_rl.samplers.block import EnvStates
-from accel_rl.samplers.boundary import Boundary
-from accel_rl.samplers.cores import CoreShare, MoveOn, rotation
-from accel_rl.samplers.episodes import EpisodeTracker
-from accel_rl.samplers.errors import SamplerError, name_error, not_running, one_at_a_time
-from accel_rl.samplers.layout import ALONE, assign_columns, plan_workers
+from accel_rl.samplers.boundary import Boundary, EpisodeTracker
+from accel_rl.samplers.layout import (
+    ALONE,
+    CoreShare,
+    MoveOn,
+    assign_columns,
+    plan_workers,
+    rotation,
+)
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool

@@ -13,7 +13,7 @@ from accel_rl.envs.base import Environment, Resumable, close_all
 from accel_rl.envs.errors import EnvError
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.errors import SamplerError
+from accel_rl.samplers.base import SamplerError
 from accel_rl.states import decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())

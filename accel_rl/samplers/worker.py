@@ -8,12 +8,10 @@ also kills a worker that is stuck in C with the interpreter locked, and one that
 
 from __future__ import annotations
 
-import fcntl
 import json
 import mmap
 import os
 import pickle
-import select
 import signal
 import struct
 import sys
@@ -24,8 +22,8 @@ from time import perf_counter
 from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.block import Block, check_distinct
-from accel_rl.samplers.package_path import forget_package_path
 from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
@@ -94,21 +92,6 @@ def leave_signals_to_server() -> None:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)  # `os.eventfd_read` would raise InterruptedError
         os.register_at_fork(after_in_child=partial(signal.signal, number, signal.SIG_DFL))
-
-
-def die_with_server(life: int, owner: int) -> None:
-    """Let the kernel kill ``owner`` when the write end of the pipe ``life`` is closed.
-
-    ``owner``: this process, or its process group, as a negative number.
-    """
-    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(life, fcntl.F_SETOWN, owner)
-    flags = fcntl.fcntl(life, fcntl.F_GETFL)
-    fcntl.fcntl(life, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    poll = select.poll()
-    poll.register(life, 0)
-    if poll.poll(0):  # the server was gone before the signal was asked for
-        os._exit(1)
 
 
 def read_setup(descriptor: int) -> Setup:

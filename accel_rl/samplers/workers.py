@@ -14,15 +14,24 @@ from threading import RLock
 from time import monotonic
 from typing import Any
 
-from accel_rl.descriptors import open_standard_descriptors
 from accel_rl.envs.base import EnvFactory
+from accel_rl.processes import disown_in_forks, open_standard_descriptors
 from accel_rl.rollout import RolloutSpec
-from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.base import (
+    SamplerConfig,
+    WorkerError,
+    check_memory,
+    of_another_process,
+    was_closed,
+)
 from accel_rl.samplers.block import Autoreset, EnvStates
-from accel_rl.samplers.errors import WorkerError, of_another_process, was_closed
-from accel_rl.samplers.forks import disown_in_forks
-from accel_rl.samplers.limits import allow_open_files, shortage
-from accel_rl.samplers.process import WorkerProcess, close_descriptors, store_factory
+from accel_rl.samplers.process import (
+    WorkerProcess,
+    allow_open_files,
+    close_descriptors,
+    shortage,
+    store_factory,
+)
 from accel_rl.samplers.shared import (
     CLOSE,
     GRACE_SECONDS,

@@ -28,7 +28,7 @@ from accel_rl.parallel.meeting import (
 )
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
-from accel_rl.samplers.package_path import add_package_path
+from accel_rl.processes import add_package_path
 from accel_rl.training.console import tell_error
 from accel_rl.training.stopping import (
     HANGUP,

@@ -19,8 +19,8 @@ from rich.console import Console
 from accel_rl.config import TrainConfig
 from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.ga3c.queued import QueuedSampler
-from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.parallel import Exchange, StoreExchange, Team, TeamError
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs
 from accel_rl.signing import user_key

@@ -14,7 +14,6 @@ from rich.console import Console
 from accel_rl.config import TrainConfig
 from accel_rl.envs.make import probe_spec
 from accel_rl.functions import ExitError, refusing_exit
-from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.parallel import (
     ParallelConfig,
     Ranks,
@@ -25,6 +24,7 @@ from accel_rl.parallel import (
     read_ranks,
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.command_line import help_text, parse_arguments, wants_help

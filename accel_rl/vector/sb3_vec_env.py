@@ -10,8 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from accel_rl.samplers.policy_output import write_actions
-from accel_rl.vector.vector_env import Array, VectorEnv
-from accel_rl.vector.wrapped import check_wrapped
+from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
 
 try:
     from stable_baselines3.common.vec_env import VecEnv

@@ -9,8 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from accel_rl.samplers.policy_output import write_actions
-from accel_rl.vector.vector_env import Array, VectorEnv
-from accel_rl.vector.wrapped import check_wrapped
+from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
 
 try:
     from tensordict import TensorDict, TensorDictBase

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
-from accel_rl.samplers.base import SamplerConfig, check_memory
+from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.block import LEAVE, Autoreset
-from accel_rl.samplers.errors import SamplerError
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.policy_output import write_actions
@@ -381,6 +380,26 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
                 f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode "
                 f"is DISABLED; call reset(options={{'reset_mask': terminated | truncated}}) first"
             )
+
+
+def check_wrapped(env: object, mode: AutoresetMode, library: str) -> None:
+    """Raises ValueError unless it is a `VectorEnv` in ``mode``, of one group, that copies."""
+    if not isinstance(env, VectorEnv):
+        raise ValueError(
+            f"env is {env!r}; it must be a VectorEnv, as in "
+            f'VectorEnv("CartPole-v1", num_envs=8, autoreset_mode="{mode.value}")'
+        )
+    found = env.metadata["autoreset_mode"]
+    if found is not mode:
+        raise ValueError(
+            f"the VectorEnv has autoreset_mode={found}; {library} needs {mode.name}: give "
+            f'autoreset_mode="{mode.value}"'
+        )
+    if len(env.groups) > 1 or not env.copy:
+        raise ValueError(
+            f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; {library} "
+            f"steps all at once and keeps observations: leave both out"
+        )
 
 
 def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.signing import user_key
 from accel_rl.training.command_line import help_entry, wants_help
 from accel_rl.training.console import LastingConsole, complain, print_text, tell_error

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Literal
 
-from accel_rl.samplers.package_path import add_package_path
+from accel_rl.processes import add_package_path
 from accel_rl.training.files import naming, no_link
 from accel_rl.training.run_directory import hold
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest

@@ -17,7 +17,7 @@ from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.queued import QueuedSampler
-from accel_rl.samplers.errors import WorkerError
+from accel_rl.samplers.base import WorkerError
 from accel_rl.samplers.pool import _Start
 
 LONG = partial(ScriptedEnv, "." * 99_999 + "t")  # games that do not end here
@@ -338,7 +338,7 @@ def test_open_files_are_allowed_or_the_number_of_agents_is_refused():
     """As many as 300 agents need; they are not started."""
     script = """
 import resource
-from accel_rl.samplers.limits import allow_open_files
+from accel_rl.samplers.process import allow_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4000))
 allow_open_files(10, 10)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

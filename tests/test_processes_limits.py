@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accel_rl.__main__ import main
-from accel_rl.limits import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 
 OPTIONS = ["env=catch", "serial=true", "total_steps=400", "decorrelation_steps=0"]
 

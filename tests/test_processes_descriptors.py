@@ -40,7 +40,7 @@ def start_without(closed: str, folder: Path, *command: str) -> "subprocess.Compl
 def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> None:
     code = (
         "import os, subprocess, sys\n"
-        "from accel_rl.descriptors import open_standard_descriptors\n"
+        "from accel_rl.processes import open_standard_descriptors\n"
         "open_standard_descriptors()\n"
         "places = [os.readlink(f'/proc/self/fd/{n}') for n in range(3)]\n"
         "assert None not in (sys.stdin, sys.stdout, sys.stderr)\n"
@@ -57,7 +57,7 @@ def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> N
 
 @pytest.mark.parametrize("closed", ["<&-", pytest.param(">&- 2>&-", marks=pytest.mark.learning)])
 def test_run_without_standard_descriptors_trains(closed: str, tmp_path) -> None:
-    options = ["env=test_descriptors:chatty", "total_steps=2000", "run_dir=run"]
+    options = ["env=test_processes_descriptors:chatty", "total_steps=2000", "run_dir=run"]
     done = start_without(closed, tmp_path, "-m", "accel_rl", *options, "decorrelation_steps=0")
     assert done.returncode == 0
     assert "finished" in (tmp_path / "run" / "train.log").read_text()
@@ -68,7 +68,7 @@ def test_workers_of_a_host_without_standard_output_write_into_nothing_else(tmp_p
         "from contextlib import closing\n"
         "import numpy as np\n"
         "from accel_rl.vector import VectorEnv\n"
-        "from test_descriptors import chatty\n"
+        "from test_processes_descriptors import chatty\n"
         "if __name__ == '__main__':\n"
         "    with closing(VectorEnv(chatty, num_envs=2, num_groups=1)) as envs:\n"
         "        envs.reset()\n"

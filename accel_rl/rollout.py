@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -85,16 +85,21 @@ class Rollout:
     final_observation: NDArray[Any]  # [K, B, ...]
     final_step: NDArray[np.int64]  # [K, B], -1 where unused
     info: NDArray[np.float32]  # [T, B, len(info_keys)], NaN where a step did not tell
+    # [T, B, ...] each, by name: what the policy gave beside actions.
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def from_buffer(cls, spec: RolloutSpec, buffer: Any) -> Rollout:
         """Views of ``buffer``: shared memory, say."""
-        return cls(**carve(spec.layout(), buffer))
+        arrays: dict[str, Any] = carve(spec.layout(), buffer)
+        return cls(**arrays)
 
     @classmethod
     def allocate(cls, spec: RolloutSpec) -> Rollout:
         """A rollout in this process' own memory, zeroed."""
-        return cls(**{n: np.zeros(shape, dtype) for n, (shape, dtype) in spec.layout().items()})
+        layout = spec.layout().items()
+        arrays: dict[str, Any] = {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout}
+        return cls(**arrays)
 
     @property
     def results(self) -> tuple[NDArray[Any], ...]:
@@ -116,9 +121,51 @@ class Rollout:
         final_observation = np.zeros(self.final_observation.shape, self.final_observation.dtype)
         used = np.nonzero(self.final_step >= 0)
         final_observation[used] = self.final_observation[used]
-        others = (field.name for field in fields(self) if field.name != "final_observation")
-        copies = {name: getattr(self, name).copy() for name in others}
-        return Rollout(final_observation=final_observation, **copies)
+        names = {each.name for each in fields(self)} - {"final_observation", "extras"}
+        copies = {name: getattr(self, name).copy() for name in names}
+        extras = {name: array.copy() for name, array in self.extras.items()}
+        return Rollout(final_observation=final_observation, extras=extras, **copies)
+
+
+def truncate_running(
+    rollout: Rollout, columns: range, t: int, is_done: bool, waits: bool
+) -> list[int]:
+    """Mark the running episodes of ``columns`` as truncated at row ``t``; returns their columns.
+
+    ``t`` is the last order. ``is_done``: the worker had taken step ``t`` before it was lost; the
+    episode ends behind it. Otherwise there was no such step: its row is not valid, and what was
+    last seen is the final observation. ``waits``: under the ``wait`` reset policy, where an episode
+    that ended earlier in the rollout has no successor yet.
+    """
+    cols = np.arange(columns.start, columns.stop)
+    if not is_done:
+        _forget_step(rollout, cols, t)
+    if waits:
+        cols = cols[~rollout.episode_ended[:t, cols].any(axis=0)]
+    cols = cols[~rollout.episode_ended[t, cols]]
+    for b in cols[~rollout.terminated[t, cols]]:
+        slot = int(np.argmin(rollout.final_step[:, b]))
+        if rollout.final_step[slot, b] == -1:
+            rollout.final_observation[slot, b] = rollout.observation[t + is_done, b]
+            rollout.final_step[slot, b] = t
+        else:
+            # All slots are taken by earlier truncations of this rollout. Rare enough to give up
+            # the bootstrap value of one episode.
+            rollout.terminated[t, b] = True
+    if waits:
+        rollout.observation[t + 1, columns.start : columns.stop] = 0
+    rollout.truncated[t, cols] = True
+    rollout.episode_ended[t, cols] = True
+    return [int(b) for b in cols]
+
+
+def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
+    """Undo whatever the lost worker may have written of step ``t``."""
+    for results in rollout.results:
+        results[t, cols] = 0
+    rollout.info[t, cols] = np.nan
+    used = rollout.final_step[:, cols]
+    rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)
 
 
 def layout_bytes(layout: Layout) -> int:

@@ -10,10 +10,9 @@ from toy_envs import ScriptedEnv
 
 from accel_rl.envs.base import StepResult
 from accel_rl.ga3c.segments import Segment, Segments
-from accel_rl.rollout import Rollout
+from accel_rl.rollout import Rollout, truncate_running
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.samplers.block import Block, BlockArrays, Carry
-from accel_rl.samplers.pool import truncate_running
 
 GAMMA = 0.9
 GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]

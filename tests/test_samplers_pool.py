@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from toy_envs import ToyEnv
 
+from accel_rl.rollout import truncate_running
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import assign_columns, even_num_envs, plan_workers
-from accel_rl.samplers.pool import truncate_running
 from accel_rl.samplers.process import allow_open_files
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accel_rl.samplers.action_server import ActionServer
     from accel_rl.samplers.base import (
+        Acted,
         Episode,
         Policy,
         PolicyInput,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.sampler import ParallelSampler, RolloutSampler, SerialSampler
 
 _MODULES = {
+    "Acted": "base",
     "ActionServer": "action_server",
     "Episode": "base",
     "Evaluation": "evaluation",
@@ -46,6 +48,7 @@ _MODULES = {
 
 
 __all__ = [
+    "Acted",
     "ActionServer",
     "Episode",
     "Evaluation",

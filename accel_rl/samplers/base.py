@@ -127,6 +127,23 @@ def check_policy(policy: object) -> None:
         )
 
 
+def to_array(value: Any) -> NDArray[Any]:
+    """Return an array, a tensor on any device, or a list of numbers, as an array.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if hasattr(value, "detach"):  # a tensor of torch's, which is not imported here
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:  # torch's, and NumPy's
+        raise ValueError(f"got {type(value).__name__}, which is no array: {error}") from error
+    if array.dtype.hasobject:
+        raise ValueError(f"got {value!r}, which is no array of numbers")
+    return array
+
+
 def check_memory(spec: RolloutSpec) -> None:
     """Raises ValueError where the free memory does not suffice for rollouts."""
     # Slots for final observations take memory when they are used, and few are.
@@ -157,8 +174,22 @@ class PolicyInput(NamedTuple):
     begins: NDArray[np.bool_]
 
 
+class Acted(NamedTuple):
+    """Actions, and what else a policy wants to find in the rollout: log-probabilities, values.
+
+    Attributes:
+        action: the actions, as a policy returns them by themselves.
+        extras: arrays or tensors ``[n, ...]`` by name. They are kept in ``rollout.extras``, with
+            the shapes and dtypes that they have first.
+    """
+
+    action: Any
+    extras: Mapping[str, Any]
+
+
 Policy = Callable[[PolicyInput], Any]
-"""Returns the actions, ``[n]`` integers in ``0 .. num_actions - 1``: an array, tensor or list."""
+"""Returns the actions, ``[n]`` integers in ``0 .. num_actions - 1``: an array, tensor or list; or
+`Acted`, with more that the rollout is to keep."""
 
 
 class Episode(NamedTuple):

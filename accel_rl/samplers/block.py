@@ -151,6 +151,12 @@ class Block:
             self._begin_episode(i, out)
             self._take_random_steps(i, out, np.random.default_rng(seed))
 
+    def restart(self, row: int) -> None:
+        """Begin new episodes in all environments, with first observations in row ``row``."""
+        for i, out in enumerate(self._out[row]):
+            self._has_lost_life[i] = self._is_idle[i] = False
+            self._begin_episode(i, out)
+
     def wait_for_reset(self) -> None:
         """Let all environments wait, in the place of others that were lost within a rollout."""
         self._is_idle = [True] * len(self.envs)

@@ -161,10 +161,26 @@ class Boundary:
             observation[0, fresh] = carry.observation[fresh]
             carry.is_fresh[fresh] = False
 
-    def finish(self, lost: set[Place]) -> None:
-        """Take in a complete rollout. ``lost``: where episodes ended because a worker was lost."""
-        self._begins[:] = self._ended(-1, slice(None))
+    def finish(self, lost: set[Place], is_whole: bool = True) -> None:
+        """Take in a rollout. ``lost``: where episodes ended because a worker was lost."""
+        if is_whole:
+            self._begins[:] = self._ended(-1, slice(None))
         self._tracker.update(self._rollout, lost)
+        lost.clear()
+
+    def cut(self, columns: slice, num_rows: int | None) -> None:
+        """End the rollout of ``columns`` after ``num_rows`` steps; the next one goes on from there.
+
+        The rows behind are not valid. None: not even row 0 has been begun.
+        """
+        rollout = self._rollout
+        for field in rollout.results:
+            field[num_rows or 0 :, columns] = 0
+        rollout.info[num_rows or 0 :, columns] = np.nan
+        if num_rows is not None:
+            rollout.observation[-1, columns] = rollout.observation[num_rows, columns]
+        if num_rows:
+            self._begins[columns] = self._ended(num_rows - 1, columns)
 
     def restart(self, columns: Sequence[int]) -> None:
         """Begin new episodes in ``columns``, whose environments have been replaced."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, close_all
-from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.functions import FAILURES
+from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerError,
@@ -145,6 +147,7 @@ class LocalPool:
         self._blocks: list[Block] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
         self._states: EnvStates = {}
+        self._interrupted: set[int] = set()  # groups whose work Ctrl-C has cut short
         self._pid = 0  # of the process that has started this
 
     def check_open(self) -> None:
@@ -190,16 +193,48 @@ class LocalPool:
         ready = [g for g in self._orders if groups is None or g in groups][:limit]
         began = perf_counter()
         for group in ready:
-            command, row = self._orders.pop(group)
-            block = self._blocks[group]
-            if command == STEP:
-                block.step(row)
-            elif command == GET_STATE:
-                self._states |= block.get_states()
-            elif command:
-                block.reset()
+            try:
+                self._carry_out(group, *self._orders[group])
+            except KeyboardInterrupt:
+                self._interrupted.add(group)
+                raise
+            except BaseException:
+                with suppress(*FAILURES):
+                    self.close()
+                raise
+            del self._orders[group]
         self.busy_seconds += perf_counter() - began
         return ready
+
+    def _carry_out(self, group: int, command: int, row: int) -> None:
+        block = self._blocks[group]
+        if group in self._interrupted:
+            self._restart(group, command, row)
+            self._interrupted.remove(group)
+        elif command == STEP:
+            block.step(row)
+        elif command == GET_STATE:
+            self._states |= block.get_states()
+        elif command:
+            block.reset()
+
+    def _restart(self, group: int, command: int, row: int) -> None:
+        """Begin new episodes in a group within whose work Ctrl-C came."""
+        block, columns = self._blocks[group], self.columns[group]
+        rollout, carry, _ = self.arrays
+        waits = self._make[1].reset_policy == "wait"
+        if command == STEP:
+            own = range(columns.start, columns.stop)
+            cut_off = truncate_running(rollout, own, row, is_done=False, waits=waits)
+            self.lost |= {(row, b) for b in cut_off}
+            if waits:
+                block.wait_for_reset()
+            else:
+                block.restart(row + 1)
+        else:
+            self.replaced += range(columns.start, columns.stop)
+            carry.is_fresh[columns] = False
+            block.restart(len(rollout.action))
 
     def get_states(self) -> EnvStates:
         for command in (None, GET_STATE):

@@ -15,9 +15,12 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
+import numpy as np
+
 from accel_rl.envs.make import make_env_factory, probe_spec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
+    Acted,
     Episode,
     Policy,
     PolicyInput,
@@ -30,6 +33,7 @@ from accel_rl.samplers.base import (
     name_error,
     not_running,
     one_at_a_time,
+    to_array,
 )
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
@@ -74,6 +78,9 @@ class RolloutSampler:
         self._seed = seed
         self.is_running = False
         self._ended_by = ""
+        # Of the rollout that is collected: steps that each group was sent, if its row 0 was begun.
+        self._num_sent: dict[int, int] = {}
+        self._sending: int | None = None
         self._waiting = self._in_policy = 0.0
 
     def _use(self, pool: Pool) -> None:
@@ -116,7 +123,9 @@ class RolloutSampler:
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment.
 
-        An error in between, the policy's own included, closes the sampler.
+        After an error of the policy, or Ctrl-C, the sampler may be used again: the next rollout
+        goes on where the environments are, and what was collected of this one is not returned. An
+        error of an environment or a worker closes the sampler.
 
         Raises:
             SamplerError: not started, or closed, or in another ``collect``.
@@ -132,14 +141,35 @@ class RolloutSampler:
                 with self._placed() as move_on:
                     self._collect(policy, move_on)
             except BaseException as error:
-                if self.is_running:  # not closed, by its policy or in another thread
-                    self._ended_by = name_error(error)
-                self.close()
+                if self._pool.is_closed or not self._settle():
+                    if self.is_running:  # not closed, by its policy or in another thread
+                        self._ended_by = name_error(error)
+                    self.close()
                 raise
             return self.rollout
 
+    def _settle(self) -> bool:
+        """After an error of the policy: make ready for another rollout; False if that fails."""
+        pool, boundary = self._pool, self._boundary
+        try:
+            for group, columns in enumerate(pool.columns):
+                # A step that was sent, and not noted, is under way.
+                is_under_way = self._sending == group and pool.is_released(group)
+                if pool.is_released(group):
+                    pool.recv((group,))
+                num_rows = self._num_sent.get(group)
+                boundary.cut(columns, (num_rows or 0) + 1 if is_under_way else num_rows)
+            self._note_replaced()
+            boundary.finish(pool.lost, is_whole=False)
+            self._reset_waiting()
+        except SamplerError:
+            return False
+        return True
+
     def _collect(self, policy: Policy, move_on: MoveOn) -> None:
         rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
+        self._num_sent.clear()
+        self._sending = None
         uniform = boundary.draw_noise()
         for t in range(T):
             for group, columns in enumerate(pool.columns):
@@ -152,12 +182,19 @@ class RolloutSampler:
                 begins = boundary.begins(t, columns)
                 if t == 0:
                     boundary.begin_row_zero(columns)
+                    self._num_sent[group] = 0
                 observation = rollout.observation[t, columns]
                 step = PolicyInput(observation, uniform[t, columns], t, columns, begins)
                 actions = policy(step)
                 pool.check_open()
+                if isinstance(actions, Acted):
+                    self._keep(actions.extras, t, columns)
+                    actions = actions.action
                 write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
+                self._sending = group
                 pool.send((group,), (t,))
+                self._num_sent[group] = t + 1
+                self._sending = None
                 move_on()
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
@@ -165,11 +202,37 @@ class RolloutSampler:
         for group in range(len(pool.columns)):
             pool.recv((group,))
         self._waiting += perf_counter() - began
+        self._num_sent.clear()
         boundary.finish(pool.lost)
-        pool.lost.clear()
-        if self.config.reset_policy == "wait" and rollout.episode_ended.any():
-            groups = range(len(pool.columns))
-            pool.send(groups, [T] * len(groups), RESET)
+        self._reset_waiting()
+
+    def _reset_waiting(self) -> None:
+        """Let environments that wait be reset while the caller learns."""
+        if self.config.reset_policy == "wait" and self.rollout.episode_ended.any():
+            groups = range(len(self._pool.columns))
+            self._pool.send(groups, [self.config.horizon] * len(groups), RESET)
+
+    def _keep(self, extras: Mapping[str, Any], t: int, columns: slice) -> None:
+        """Write what the policy gave beside actions into the rollout."""
+        kept, B = self.rollout.extras, self.config.num_envs
+        arrays = {name: to_array(value) for name, value in extras.items()}
+        if not kept:
+            for name, array in arrays.items():
+                kept[name] = np.zeros((self.config.horizon, B, *array.shape[1:]), array.dtype)
+        if kept.keys() != arrays.keys():
+            raise ValueError(
+                f"the policy gave the extras {sorted(arrays)}, and {sorted(kept)} before; it must "
+                f"give the same in every call"
+            )
+        for name, array in arrays.items():
+            place = kept[name][t, columns]
+            if array.shape != place.shape or array.dtype != place.dtype:
+                raise ValueError(
+                    f"the policy gave {name}, an extra, as {array.dtype} {list(array.shape)}; it "
+                    f"must be {place.dtype} {list(place.shape)}, one row for each observation and "
+                    f"as it was before"
+                )
+            place[...] = array
 
     def _note_replaced(self) -> None:
         if self._pool.replaced:

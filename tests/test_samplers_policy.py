@@ -1,0 +1,179 @@
+"""What a policy may return beside actions, and what happens when it raises."""
+
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from toy_envs import ScriptedEnv, ToyEnv
+
+from accel_rl.envs.base import StepResult
+from accel_rl.samplers import (
+    Acted,
+    ParallelSampler,
+    PolicyInput,
+    RolloutSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+)
+
+T, B = 5, 6
+KINDS: dict[str, Any] = {
+    "serial": SerialSampler,
+    "1 group": partial(ParallelSampler, num_groups=1, num_workers=2),
+    "3 groups": partial(ParallelSampler, num_groups=3, num_workers=2),
+}
+
+
+def make(kind: str, env: Any = ToyEnv, **settings: Any) -> RolloutSampler:
+    config = SamplerConfig(num_envs=B, horizon=T)
+    sampler: RolloutSampler = KINDS[kind](env, config=config, seed=3, **settings)
+    return sampler
+
+
+def zeros(step: PolicyInput) -> np.ndarray:
+    return np.zeros(len(step.uniform), np.int64)
+
+
+# ---- a policy that raises ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SamplerError])
+@pytest.mark.parametrize("place", [(0, 0), (0, 4), (2, 2), (4, 4)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_go_on_where_they_were_when_the_policy_raised(
+    kind: str, place: tuple[int, int], error: type[BaseException]
+) -> None:
+    """The steps of an environment are the same as without the error, each once."""
+    seen: list[list[Any]] = [[] for _ in range(B)]
+    is_new: list[list[bool]] = [[] for _ in range(B)]
+
+    def policy(step: PolicyInput) -> np.ndarray:
+        columns = range(step.columns.start, step.columns.stop)
+        if place == (step.t, place[1]) and place[1] in columns and errors:
+            raise errors.pop()
+        for b, observation, begins in zip(columns, step.observation, step.begins, strict=True):
+            seen[b].append(observation.tolist())
+            is_new[b].append(bool(begins))
+        return zeros(step)
+
+    with make(kind) as sampler:
+        errors = [error()]
+        for _ in range(4):
+            try:
+                sampler.collect(policy)
+            except error:
+                assert not errors
+        episodes = sorted(sampler.take_episodes())
+        assert not errors and sampler.is_running
+    with SerialSampler(ToyEnv, num_envs=B, horizon=4 * T, seed=3) as serial:
+        rollout = serial.collect(zeros)
+        steps = [len(each) for each in seen]
+        assert 3 * T <= min(steps) and max(steps) <= 4 * T
+        for b, number in enumerate(steps):
+            assert seen[b] == rollout.observation[:number, b].tolist()
+            ended = (rollout.terminated | rollout.truncated)[: number - 1, b].tolist()
+            assert is_new[b] == [True, *ended]
+        expected = []
+        for b, number in enumerate(steps):
+            ends = np.flatnonzero(rollout.episode_ended[:number, b]).tolist()
+            for start, end in zip([0, *(end + 1 for end in ends)], ends, strict=False):
+                expected.append((b, rollout.raw_reward[start : end + 1, b].sum(), end + 1 - start))
+    assert [(e.env_index, e.raw_return, e.length) for e in episodes] == sorted(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_that_wait_are_reset_after_an_error_of_the_policy(kind: str) -> None:
+    """Games have three steps, so most end in the rollout that the policy does not finish."""
+    games = partial(ScriptedEnv, "..t")
+
+    def policy(step: PolicyInput) -> np.ndarray:
+        if step.t == 4:
+            raise ZeroDivisionError
+        return zeros(step)
+
+    with make(kind, games, reset_policy="wait") as sampler:
+        with pytest.raises(ZeroDivisionError):
+            sampler.collect(policy)
+        rollout = sampler.collect(zeros)
+        assert rollout.observation[0].tolist() == [[2, 0, 0]] * B
+        assert rollout.valid.sum(axis=0).tolist() == [3] * B
+        assert [episode.length for episode in sampler.take_episodes()] == [3] * (2 * B)
+
+
+class Slow(ToyEnv):
+    def step(self, action: int, out: Any) -> StepResult:
+        time.sleep(0.05)
+        return super().step(action, out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampler_goes_on_after_ctrl_c_within_a_step(kind: str) -> None:
+    """A serial sampler's step is cut short: its episodes are lost, and others begin."""
+    with make(kind, Slow) as sampler:
+        before = psutil.Process().children()
+        sampler.collect(zeros)
+        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.22)
+            with pytest.raises(KeyboardInterrupt):
+                sampler.collect(zeros)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+        sampler.take_episodes()
+        first = sampler.collect(zeros)
+        assert first.valid.all()
+        same_episode = first.observation[1:, :, 1] == first.observation[:-1, :, 1]
+        assert (first.observation[1:, :, 2] == first.observation[:-1, :, 2] + 1)[same_episode].all()
+        if kind == "serial":
+            assert (first.observation[0, :, 2] == 0).all()
+        assert psutil.Process().children() == before
+
+
+# ---- more than actions ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
+    def policy(step: PolicyInput) -> Acted:
+        values = torch.from_numpy(step.uniform).float().requires_grad_()
+        state = np.stack([step.observation[:, 0], np.full(len(values), step.t)], axis=1)
+        return Acted(torch.zeros(len(values), dtype=torch.int64), {"value": values, "state": state})
+
+    with make(kind) as sampler:
+        for _ in range(2):
+            rollout = sampler.collect(policy)
+        kept = rollout.copy()
+        sampler.collect(policy)
+    assert kept.extras.keys() == {"value", "state"}
+    assert kept.extras["value"].shape == (T, B) and kept.extras["value"].dtype == np.float32
+    assert len(np.unique(kept.extras["value"])) == T * B
+    assert np.array_equal(kept.extras["state"][..., 0], kept.observation[:-1, :, 0])
+    assert np.array_equal(kept.extras["state"][..., 1], np.arange(T)[:, None].repeat(B, axis=1))
+    assert not np.array_equal(kept.extras["value"], rollout.extras["value"])
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ({}, r"gave the extras \[\], and \['value'\] before"),
+        (
+            {"value": np.zeros(2)},
+            r"gave value, an extra, as float64 \[2\]; it must be float64 \[6\]",
+        ),
+        ({"value": np.zeros(B, int)}, r"as int64 \[6\]; it must be float64"),
+        ({"value": [object()] * B}, "which is no array of numbers"),
+    ],
+)
+def test_extras_that_change_are_refused(later: dict[str, Any], message: str) -> None:
+    def policy(step: PolicyInput) -> Acted:
+        return Acted(zeros(step), {"value": np.zeros(B)} if step.t < 2 else later)
+
+    with make("serial") as sampler, pytest.raises(ValueError, match=message):
+        sampler.collect(policy)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from accel_rl import __version__
+from accel_rl.extras import TRAINING_PACKAGES, missing_package
 from accel_rl.processes import open_standard_descriptors
 
 TOOLS = ("evaluate", "play", "plot")
@@ -54,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from accel_rl.training.run import run
 
         return run(given)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in TRAINING_PACKAGES:
+            raise
+        print(f"error: {missing_package('this command', 'train', error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +11,7 @@ import numpy as np
 from ale_py import roms
 
 from accel_rl.envs.atari_screen import shows_ntsc_colours
+from accel_rl.envs.errors import close_names
 
 SCOUTED_FRAMES = 60
 NOOP, FIRE, UP = 0, 1, 2  # the emulator's own codes, in whatever action set
@@ -39,13 +38,6 @@ def check_game(game: str) -> None:
         close = close_names(game, atari_games())
         offer = f"did you mean {close}?" if close else f"there are {', '.join(atari_games())}"
         raise ValueError(f"{game!r} is not an Atari game; {offer}")
-
-
-def close_names(name: str, known: Iterable[str]) -> str:
-    """Up to three of ``known`` that are close to ``name``, joined by "or"; empty if none is."""
-    by_lower = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(name.lower(), by_lower)
-    return " or ".join(by_lower[word] for word in close)
 
 
 def load_emulator(game: str, seed: int) -> ale_py.ALEInterface:

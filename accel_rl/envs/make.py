@@ -21,7 +21,8 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
-from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.envs.errors import EnvError, close_names, env_failure
+from accel_rl.extras import how_to_install
 from accel_rl.functions import FAILURES, find_function, import_module
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
@@ -80,9 +81,16 @@ def make_env_factory(
 
 def is_atari_game(env: str) -> bool:
     """Whether ``env`` names an Atari game, so that `AtariConfig` applies."""
-    from accel_rl.envs.atari_games import atari_games
+    return env in _atari_games()[0]
 
-    return env in atari_games()
+
+def _atari_games() -> tuple[tuple[str, ...], str]:
+    """The games that can be played, and what to install if none can."""
+    try:
+        from accel_rl.envs.atari_games import atari_games
+    except ImportError as error:
+        return (), f"; Atari games need packages ({error}): {how_to_install('atari')}"
+    return atari_games(), ""
 
 
 def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -> EnvFactory:
@@ -332,20 +340,20 @@ def _gymnasium_spec(env: str) -> Any:
     """The ``gymnasium.envs.registration.EnvSpec`` of an id; ValueError where there is none."""
     import gymnasium
 
-    from accel_rl.envs.atari_games import atari_games, close_names
-
     module_name, _, env_id = env.rpartition(":")
     if module_name:
         import_module(module_name, "env", env)
     if env_id.startswith("ALE/"):
-        importlib.import_module("ale_py")  # registers its environments
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ale_py")  # registers its environments
     try:
         spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        close = close_names(env_id, [*_OWN, *atari_games(), *gymnasium.registry])
+        games, how_to_install_them = _atari_games()
+        close = close_names(env_id, [*_OWN, *games, *gymnasium.registry])
         raise ValueError(
             f"env={env} is neither an Atari game nor catch, counting, a Gymnasium id or "
-            f"module:function{close and f'; did you mean {close}?'}"
+            f"module:function{close and f'; did you mean {close}?'}{how_to_install_them}"
         ) from error
     entry_point = spec.entry_point
     if isinstance(entry_point, str) and entry_point.startswith(_MAIN):

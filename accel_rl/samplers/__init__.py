@@ -7,6 +7,8 @@ never loads torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from accel_rl import extras
+
 if TYPE_CHECKING:
     from accel_rl.samplers.action_server import ActionServer
     from accel_rl.samplers.base import (
@@ -72,4 +74,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        raise extras.missing_package(name, "train", error) from error
+    return getattr(module, name)

@@ -46,9 +46,9 @@ def find_factory(
         ValueError: there is no such environment, it cannot be made, or ``atari`` or ``info_keys``
             do not apply.
     """
+    factory = make_env_factory(env, atari or AtariConfig(), info_keys)
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
-    factory = make_env_factory(env, atari or AtariConfig(), info_keys)
     kind = probe(factory, _kind_of, timeout_seconds)
     _check_names(kind.spec.info_keys)
     if not isinstance(env, str) and not kind.is_gymnasium:

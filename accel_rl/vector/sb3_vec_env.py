@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env import VecEnv
 
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
-
-try:
-    from stable_baselines3.common.vec_env import VecEnv
-except ImportError as error:
-    raise ImportError("SB3VecEnv needs Stable-Baselines3: pip install stable-baselines3") from error
 
 Indices = int | Iterable[int] | None
 

@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
 
 from accel_rl.samplers.policy_output import write_actions
 from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
-
-try:
-    from tensordict import TensorDict, TensorDictBase
-    from torchrl.data import Categorical, Composite, Unbounded
-    from torchrl.envs import EnvBase
-except ImportError as error:
-    raise ImportError("TorchRLEnv needs TorchRL: pip install torchrl") from error
 
 
 class TorchRLEnv(EnvBase):  # type: ignore[misc]

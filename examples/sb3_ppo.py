@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO on our workers.
 
-pip install stable-baselines3
+pip install "accel_rl[sb3]"
 python examples/sb3_ppo.py [TOTAL_STEPS]
 """
 

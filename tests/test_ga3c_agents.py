@@ -217,7 +217,7 @@ def test_agent_killed_while_it_starts_is_replaced():
         await_true(lambda: sampler.serve(policy) >= 0 and pid_of(sampler, 0) != first)
         os.kill(pid_of(sampler, 0), signal.SIGKILL)  # the replacement of one that ran
         await_true(lambda: sampler.serve(policy) >= 0 and sampler.num_starting == 0)
-        take_all(sampler)
+        serve_until(sampler, sampler.steps + 50)  # the last segments of the lost ones, too
         segments = serve_until(sampler, sampler.steps + 50)
         assert sampler.num_agents == 2 and num_children() == 2
     assert len({segment.observation[0, 0] for segment in segments}) == 2

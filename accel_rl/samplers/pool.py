@@ -373,6 +373,7 @@ class WorkerPool:
             shared.done_at[worker] = perf_counter()
             for group in start.owed:
                 count_down(workers.countdown[group], workers.ready[group])
+                self._note(group)
 
     # ---- workers that are late, hang or die ------------------------------------------------------
 

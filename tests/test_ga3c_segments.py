@@ -1,18 +1,22 @@
 """Segments and their n-step returns, against steps played by hand one environment at a time."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from batches import LoopBatch
 from toy_envs import ScriptedEnv
 
+from accel_rl.envs import Batched
 from accel_rl.envs.base import StepResult
 from accel_rl.ga3c.segments import Segment, Segments
 from accel_rl.rollout import Rollout, truncate_running
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.block import Block, BlockArrays, Carry
+from accel_rl.samplers.batch_block import make_block
+from accel_rl.samplers.block import BlockArrays, Carry
 
 GAMMA = 0.9
 GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]
@@ -84,18 +88,21 @@ class MarkedEnv(ScriptedEnv):
 class Play:
     """Environments that are stepped in this process, each column a game, as agents would."""
 
+    factory: Callable[..., Any] = MarkedEnv
+
     def __init__(self, games: list[str], horizon: int, **flags: bool) -> None:
         B = len(games)
         config = SamplerConfig(
             num_envs=B, horizon=horizon + 1, num_groups=1, final_observation_slots=horizon + 1
         )
-        self.rollout = Rollout.allocate(config.rollout_spec(ScriptedEnv.spec))
+        spec = config.rollout_spec(ScriptedEnv.spec)
+        self.rollout = Rollout.allocate(spec)
         self.games, self.played = games, [0] * B  # letters of the running games
         self.steps, self.segments = [[] for _ in games], [[] for _ in games]
         carry = Carry(np.zeros((B, 3), np.int64), np.zeros(B, bool))
-        arrays = BlockArrays(self.rollout, carry, np.zeros(B, np.int64))
+        arrays = BlockArrays(spec, self.rollout, carry, np.zeros(B, np.int64))
         self.blocks = [
-            Block(partial(MarkedEnv, b, game), slice(b, b + 1), arrays, config, 0)
+            make_block(partial(self.factory, b, game), slice(b, b + 1), arrays, config, 0)
             for b, game in enumerate(games)
         ]
         flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}
@@ -181,6 +188,37 @@ def test_returns_of_one_segment_by_hand():
     assert segment.action.tolist() == [1, 2, 3]
     assert segment.return_.tolist() == pytest.approx([12.52, 12.8, 12.0])
     assert segment.version.tolist() == [0, 1, 2] and len(segment) == 3
+
+
+class BatchPlay(Play):
+    """Columns are batches that reset in the next step."""
+
+    @staticmethod
+    def factory(column: int, game: str) -> Batched:
+        make = partial(MarkedEnv, column, game)
+        return Batched(partial(LoopBatch, make=make, autoreset="next_step"))
+
+
+def test_step_that_resets_is_in_no_segment():
+    play = BatchPlay(["...t"] * 2, horizon=3)
+    columns, found = np.arange(2), []
+    for version in range(30):
+        taken = play.cutter.take(columns, play.has_stepped)
+        found += play.cutter.cut(taken, np.zeros(2, np.float32))
+        action = np.full(2, version % 4)
+        rows = play.cutter.act(taken, action, version, probability_of(version, columns))
+        for block, row in zip(play.blocks, rows.tolist(), strict=True):
+            block.step(row)
+        play.has_stepped[:] = True
+    own = [as_tuples(each) for each in found if each.observation[0, 1] == 0]
+    places = [(*observation, version) for each in own for observation, _, _, version in each]
+    # A game takes four steps, in two segments, and a fifth step that resets.
+    assert places == [(v // 5 + 1, 0, v % 5, v) for v in range(29) if v % 5 < 4]
+    assert [len(each) for each in own] == [3, 1] * 6
+    for each in own:  # rewards are the actions; nothing is expected behind a segment
+        actions = [action for _, action, _, _ in each]
+        returns = [sum(GAMMA**k * a for k, a in enumerate(actions[i:])) for i in range(len(each))]
+        assert [return_ for _, _, return_, _ in each] == pytest.approx(returns)
 
 
 def test_segments_are_copies():

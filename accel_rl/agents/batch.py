@@ -46,7 +46,8 @@ class RolloutTensors(NamedTuple):
         """What a recurrent network must know of ``rows``; None for one that is not."""
         if self.recurrent_state is None:
             return None
-        ended = self.terminated | self.truncated
+        # A step that is not valid was the reset of an environment, or comes before one.
+        ended = self.terminated | self.truncated | ~self.valid
         # Of row 0 the state says it.
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         return Sequences(self.recurrent_state[rows.start], begins[rows])

@@ -19,6 +19,7 @@ import numpy as np
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
+from accel_rl.envs.batched import ADAPTERS, Batched, One, call_factory
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, close_names, env_failure
@@ -28,6 +29,11 @@ from accel_rl.functions import FAILURES, find_function, import_module
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
 _OWN = {"catch": Catch, "counting": CountingEnv}
+_ADAPTED = {
+    "envpool": f"{ADAPTERS}envpool:make_envpool",
+    "gymnasium-vec": f"{ADAPTERS}gymnasium_vector:make_gymnasium_vector",
+}
+"""functions that make a `Batched`, by what stands before the colon in the name of an environment"""
 _MAIN = "__main__:"
 """what is in that module goes to workers by value: they have another main module"""
 _NUM_PROBE_STEPS = 20
@@ -49,8 +55,10 @@ def make_env_factory(
     Args:
         env: an Atari game (``breakout``, ``ms_pacman``), ``catch``, ``counting``, a Gymnasium id
             (``CartPole-v1``, ``ALE/Pong-v5``; ``module:Id-v0`` for one that a module registers),
-            or ``module:function`` with a function that takes no arguments and returns a
-            ``gymnasium.Env`` or an `Environment`; or such a function itself.
+            ``envpool:Breakout-v5`` or ``gymnasium-vec:CartPole-v1``, which are batches, or
+            ``module:function`` with a function that returns a ``gymnasium.Env``, an `Environment`
+            or a `Batched`; or such a function itself, or a `Batched`. A parameter ``env_index`` of
+            the function gets the number of the environment; it may have no other one.
         atari: how Atari games are played; the others ignore it.
         info_keys: numbers in the ``info`` of a Gymnasium environment that each step keeps
             (`StepResult.info`). An `Environment` names its own in its spec.
@@ -70,6 +78,10 @@ def make_env_factory(
                 f"info, as Gymnasium's environments have (ALE/Pong-v5); leave it out"
             )
         return _OWN[env] if env in _OWN else _named(env, _make_atari, env, atari)
+    kind, _, task = env.partition(":")
+    if kind in _ADAPTED:
+        batched = find_function("env", _ADAPTED[kind])(task, info_keys=info_keys)
+        return _named(env, _itself, batched)
     if ":" in env and not re.search(r"-v\d+$", env):
         function = find_function("env", env)
         if env.startswith(_MAIN):
@@ -242,7 +254,9 @@ class _Probe:
 
     def _make(self) -> Environment:
         try:
-            env = self._factory()
+            env = call_factory(self._factory, 0)
+            if isinstance(env, Batched):
+                env = One(env.make(1))
         except EnvError:
             raise
         except FAILURES as error:
@@ -292,13 +306,18 @@ def _make_atari(game: str, config: AtariConfig) -> Environment:
     return AtariEnv(game, config)
 
 
-def _make_from_function(path: str, info_keys: Sequence[str]) -> Environment:
-    return _call(find_function("env", path), path, info_keys)
+def _itself(batched: Batched) -> Any:
+    return batched
 
 
-def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Environment:
+def _make_from_function(path: str, info_keys: Sequence[str], env_index: int = 0) -> Any:
+    return _call(find_function("env", path), path, info_keys, env_index)
+
+
+def _call(make: Callable[..., Any], name: str, info_keys: Sequence[str], env_index: int = 0) -> Any:
+    """What ``make`` returns, as an `Environment` or a `Batched`."""
     try:
-        env = make()
+        env = call_factory(make, env_index)
     except EnvError:
         raise
     except FAILURES as error:
@@ -308,18 +327,19 @@ def _call(make: Callable[[], Any], name: str, info_keys: Sequence[str]) -> Envir
         from accel_rl.envs.gymnasium_env import GymnasiumEnv
 
         return GymnasiumEnv(lambda: env, name, info_keys)
-    if isinstance(env, Environment):
+    if isinstance(env, Environment | Batched):
         if info_keys:
             close_quietly(env)
             raise EnvError(
                 f"info_keys=[{','.join(info_keys)}] cannot be given with env={name}, an "
-                f"accel_rl.envs.Environment: name them in its spec, and leave info_keys out"
+                f"accel_rl.envs.{'Batched' if isinstance(env, Batched) else 'Environment'}: name "
+                f"them in its spec, and leave info_keys out"
             )
         return env
     close_quietly(env)
     raise EnvError(
-        f"environment {name} is a {type(env).__name__}; the function must return a gymnasium.Env "
-        f"or an accel_rl.envs.Environment"
+        f"environment {name} is a {type(env).__name__}; the function must return a gymnasium.Env, "
+        f"an accel_rl.envs.Environment or an accel_rl.envs.Batched"
     )
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
-from accel_rl.envs.make import probe_spec
 from accel_rl.ga3c.arguments import check_queued, check_queues
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
@@ -35,6 +34,7 @@ from accel_rl.samplers.base import (
     check_arguments,
     name_error,
 )
+from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.samplers.layout import assign_agents
 from accel_rl.samplers.policy_output import check_values, write_actions
@@ -126,7 +126,7 @@ class QueuedSampler:
         check_queues(max_prediction_batch, training_queue_size, gamma)
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
-        self.env_spec = spec = probe_spec(factory, config.reset_timeout_seconds)
+        self.env_spec = spec = probe_spec_for(factory, config)
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
         rows = config.horizon + 1

@@ -105,6 +105,9 @@ class Segments:
         """Take in the last step of those that ``has_stepped``, ``[n]``; all wait for an action."""
         rollout, row = self._rollout, self._row[columns]
         self._length[columns] += has_stepped & rollout.valid[row, columns]
+        # Some batches reset in the first row of a segment, after the end of an episode.
+        was_reset = has_stepped & ~rollout.valid[row, columns] & (self._length[columns] == 0)
+        self._start[columns[was_reset]] = (row[was_reset] + 1) % len(rollout.action)
         terminated = has_stepped & rollout.terminated[row, columns]
         truncated = has_stepped & rollout.truncated[row, columns] & ~terminated
         is_closing = (self._length[columns] == self._horizon) | terminated | truncated

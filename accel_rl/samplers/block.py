@@ -7,15 +7,15 @@ have one block for each of their groups, so both give the same rollouts by const
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory, Environment
-from accel_rl.rollout import Rollout
+from accel_rl.envs.base import Environment
+from accel_rl.envs.batched import Simulators
+from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.simulators import Each
 
@@ -39,13 +39,23 @@ def environment_seed(seed: int, env_index: int, restart: int = 0) -> np.random.S
     return np.random.SeedSequence(seed, spawn_key=(ENVIRONMENT_STREAM, env_index, restart))
 
 
-def check_distinct(envs: Sequence[Environment]) -> None:
-    """Raises SamplerError where two of ``envs`` are one object, in Gymnasium's wrappers too."""
+def check_distinct(blocks: Sequence[Sequence[Environment | Simulators]]) -> None:
+    """Raises SamplerError where two environments of ``blocks`` are one object, in wrappers too."""
+    envs = [env for block in blocks for env in block]
     if len({id(getattr(env, "innermost", env)) for env in envs}) < len(envs):
         raise SamplerError(
             f"the factory of {envs[0].spec.name} has returned the same environment twice; it must "
             f"make a new one in each call"
         )
+
+
+def too_many_truncated(index: int, rollout: Rollout) -> SamplerError:
+    """Return the error for environment ``index``, whose slots are full."""
+    return SamplerError(
+        f"environment {index} was truncated more than final_observation_slots="
+        f"{len(rollout.final_step)} times within one rollout of {len(rollout.action)} steps; leave "
+        f"final_observation_slots out, or raise it"
+    )
 
 
 class Carry(NamedTuple):
@@ -66,11 +76,13 @@ class BlockArrays(NamedTuple):
     """What blocks of environments write into, and read their actions and orders from.
 
     Attributes:
+        spec: what the rollout is like.
         rollout: the rollout.
         carry: first observations after a wait for a reset.
         reset_order: ``[B]`` int64, what a `VectorEnv` orders to reset.
     """
 
+    spec: RolloutSpec
     rollout: Rollout
     carry: Carry
     reset_order: NDArray[np.int64]
@@ -85,7 +97,7 @@ class Block:
     lost life begins without a reset: the observation is the next life's first already.
 
     Args:
-        factory: makes one environment.
+        envs: the environments; `make_block` makes them.
         columns: the columns of the environments.
         arrays: where observations and results go.
         config: the sampler's settings.
@@ -100,7 +112,7 @@ class Block:
 
     def __init__(
         self,
-        factory: EnvFactory,
+        envs: Sequence[Environment],
         columns: slice,
         arrays: BlockArrays,
         config: SamplerConfig,
@@ -115,14 +127,7 @@ class Block:
         self._arrays = arrays
         self._rollout = rollout = arrays.rollout
         self._indices = range(columns.start, columns.stop)
-        self.envs: list[Environment] = []
-        try:
-            for _ in self._indices:
-                self.envs.append(factory())
-        except BaseException:
-            with suppress(Exception):
-                Each(self.envs, rollout, self._indices).close()
-            raise
+        self.envs = envs
         self._simulators = Each(self.envs, rollout, self._indices)
         # The seed of each environment, and that of its random first steps.
         self._seeds = [environment_seed(seed, b, restart).spawn(2) for b in self._indices]
@@ -228,12 +233,7 @@ class Block:
             final_step = self._rollout.final_step[:, index]
             slot = int(final_step.argmin())
             if final_step[slot] >= 0:
-                slots = len(final_step)
-                raise SamplerError(
-                    f"environment {index} was truncated more than final_observation_slots={slots} "
-                    f"times within one rollout of {len(self._rollout.action)} steps; leave "
-                    f"final_observation_slots out, or raise it"
-                )
+                raise too_many_truncated(index, self._rollout)
             self._rollout.final_observation[slot, index] = out
             final_step[slot] = t
         if self._autoreset in ("immediate", "SameStep"):

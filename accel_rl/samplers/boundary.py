@@ -225,7 +225,8 @@ class Boundary:
         return dict(enumerate(state.environments))
 
     def _ended(self, t: int, columns: slice) -> NDArray[np.bool_]:
-        ended: NDArray[np.bool_] = (
-            self._rollout.terminated[t, columns] | self._rollout.truncated[t, columns]
-        )
-        return ended
+        rollout = self._rollout
+        ended = rollout.terminated[t, columns] | rollout.truncated[t, columns]
+        # A step that is not valid was the reset of an environment, or comes before one.
+        began: NDArray[np.bool_] = ended | ~rollout.valid[t, columns]
+        return began

@@ -21,6 +21,7 @@ from accel_rl.samplers.base import (
     of_another_process,
     was_closed,
 )
+from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Autoreset, Block, BlockArrays, Carry, EnvStates, check_distinct
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.shared import GET_STATE, STEP
@@ -135,7 +136,7 @@ class LocalPool:
         check_memory(spec)
         rollout = Rollout.allocate(spec)
         carry = Carry(np.zeros_like(rollout.observation[0]), np.zeros(spec.B, np.bool_))
-        self.arrays = BlockArrays(rollout, carry, np.zeros(spec.B, np.int64))
+        self.arrays = BlockArrays(spec, rollout, carry, np.zeros(spec.B, np.int64))
         size = spec.B // num_groups
         self.columns = [slice(g * size, (g + 1) * size) for g in range(num_groups)]
         self.lost: set[Place] = set()
@@ -144,7 +145,7 @@ class LocalPool:
         self.busy_seconds = 0.0
         self.is_closed = False
         self._make = (factory, config, seed, autoreset)
-        self._blocks: list[Block] = []
+        self._blocks: list[Block | BatchBlock] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
         self._states: EnvStates = {}
         self._interrupted: set[int] = set()  # groups whose work Ctrl-C has cut short
@@ -168,9 +169,11 @@ class LocalPool:
         factory, config, seed, autoreset = self._make
         try:
             for columns in self.columns:
-                block = Block(factory, columns, self.arrays, config, seed, generation, autoreset)
+                block = make_block(
+                    factory, columns, self.arrays, config, seed, generation, autoreset
+                )
                 self._blocks.append(block)
-            check_distinct([env for block in self._blocks for env in block.envs])
+            check_distinct([block.envs for block in self._blocks])
             for group in groups:
                 self._blocks[group].start(row, states)
                 self._orders[group] = (0, row)
@@ -221,7 +224,7 @@ class LocalPool:
     def _restart(self, group: int, command: int, row: int) -> None:
         """Begin new episodes in a group within whose work Ctrl-C came."""
         block, columns = self._blocks[group], self.columns[group]
-        rollout, carry, _ = self.arrays
+        rollout, carry = self.arrays.rollout, self.arrays.carry
         waits = self._make[1].reset_policy == "wait"
         if command == STEP:
             own = range(columns.start, columns.stop)

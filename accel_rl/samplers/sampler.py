@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from accel_rl.envs.make import make_env_factory, probe_spec
+from accel_rl.envs.make import make_env_factory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Acted,
@@ -35,6 +35,7 @@ from accel_rl.samplers.base import (
     one_at_a_time,
     to_array,
 )
+from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
@@ -73,7 +74,7 @@ class RolloutSampler:
     def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
         self.config = config
         self._factory = make_env_factory(env)
-        self.env_spec = probe_spec(self._factory, config.reset_timeout_seconds)
+        self.env_spec = probe_spec_for(self._factory, config)
         self.rollout_spec = config.rollout_spec(self.env_spec)
         self._seed = seed
         self.is_running = False
@@ -359,8 +360,9 @@ class ParallelSampler(RolloutSampler):
 
     Args:
         env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
-            function without arguments that makes a `gymnasium.Env` or an `Environment`.
-            `make_env_factory` gives such a function for other settings of Atari games.
+            function that makes a `gymnasium.Env` or an `Environment`, or a `Batched`.
+            `make_env_factory` gives such a function for other settings of Atari games. A function
+            with a parameter ``env_index`` gets the number of each environment.
         config: the settings; None: the defaults, with one group if ``num_envs`` is odd.
         seed: what all randomness follows from.
         cpus: the only CPUs that workers may be pinned to; None: all that this process may use.

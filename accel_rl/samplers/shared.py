@@ -143,7 +143,9 @@ def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)
     carry = Carry(arrays.pop("carry_observation"), arrays.pop("carry_is_fresh"))
     rollout = Rollout.from_buffer(spec.rollout, buffer)
-    return SharedArrays(BlockArrays(rollout, carry, arrays.pop("reset_order")), **arrays)
+    return SharedArrays(
+        BlockArrays(spec.rollout, rollout, carry, arrays.pop("reset_order")), **arrays
+    )
 
 
 def count_down(countdown: int | None, ready: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.processes import die_with_server, forget_package_path
+from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Block, check_distinct
 from accel_rl.samplers.shared import (
     CLOSE,
@@ -38,7 +39,7 @@ from accel_rl.samplers.shared import (
     map_memory,
 )
 
-Blocks = list[tuple[int, Block]]
+Blocks = list[tuple[int, Block | BatchBlock]]
 """a worker's environments of each of its groups, by group"""
 
 
@@ -131,7 +132,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     views: list[Any] = [array.data for array in (*own, arrays.is_awake)]
     done, busy_seconds, longest_seconds, done_at, is_awake = views
 
-    def find_released() -> list[tuple[int, Block]]:
+    def find_released() -> Blocks:
         return [(group, block) for group, block in blocks if sequence[group] != done[group]]
 
     num_woken = 0  # orders whose signals were read and that were not taken yet, or more
@@ -175,7 +176,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             count_down(setup.countdown[group], setup.ready[group])
 
 
-def _leave_states(block: Block, descriptor: int) -> None:
+def _leave_states(block: Block | BatchBlock, descriptor: int) -> None:
     with open(descriptor, "ab", closefd=False) as file:
         pickle.dump(block.get_states(), file)
 
@@ -199,7 +200,7 @@ def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks
     """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
-            block = Block(
+            block = make_block(
                 factory,
                 slice(columns.start, columns.stop),
                 arrays.block,
@@ -209,7 +210,7 @@ def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks
                 setup.autoreset,
             )
             blocks.append((group, block))
-            check_distinct([env for _, each in blocks for env in each.envs])
+            check_distinct([each.envs for _, each in blocks])
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()
             else:

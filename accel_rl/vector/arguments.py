@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
+from accel_rl.envs.batched import BatchReset, One
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
+from accel_rl.samplers.batch_block import autoreset_of
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.settings import check_kind
 
@@ -24,7 +26,10 @@ _MAX_SEED = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """What one environment is like; ``gymnasium_spec`` and ``metadata`` are Gymnasium's."""
+    """What one environment is like; ``gymnasium_spec`` and ``metadata`` are Gymnasium's.
+
+    ``own_reset``: how a batch resets itself; None: it is no batch.
+    """
 
     spec: EnvSpec
     observation_space: gymnasium.Space[Any]
@@ -32,6 +37,7 @@ class Kind(NamedTuple):
     is_gymnasium: bool
     gymnasium_spec: Any
     metadata: dict[str, Any]
+    own_reset: BatchReset | None = None
 
 
 def find_factory(
@@ -75,7 +81,10 @@ def find_mode(mode: AutoresetMode | str, affinity: str) -> AutoresetMode:
 
 
 def reset_orders(
-    num_envs: int, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None
+    num_envs: int,
+    seed: int | Sequence[int | None] | None,
+    options: dict[str, Any] | None,
+    own_reset: BatchReset | None = None,
 ) -> NDArray[np.int64]:
     """What `Block` is told for the arguments of `VectorEnv.reset`, ``[num_envs]``.
 
@@ -89,6 +98,16 @@ def reset_orders(
             orders[i] = number
     if mask is not None:
         orders[~mask] = LEAVE
+    is_seeded = orders >= 0
+    if own_reset is not None and is_seeded.any() and not is_seeded.all():
+        raise ValueError(
+            "seed seeds only some environments of a batch; give a seed to all, in a reset of all"
+        )
+    if own_reset not in (None, "disabled") and (orders == LEAVE).any():
+        raise ValueError(
+            f"reset_mask leaves out some environments of a batch with autoreset={own_reset!r}, "
+            f"which it cannot; leave reset_mask out, or use a batch with autoreset='disabled'"
+        )
     return orders
 
 
@@ -105,7 +124,11 @@ def _kind_of(env: Environment) -> Kind:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     elif dtype.kind == "b":
         low, high = 0, 1
-    return Kind(env.spec, gymnasium.spaces.Box(low, high, shape, dtype.type), 0, False, None, {})
+    space: Any = gymnasium.spaces.Box(low, high, shape, dtype.type)
+    own_reset = autoreset_of(env)
+    if isinstance(env, One):
+        space = getattr(env.simulators, "observation_space", space)
+    return Kind(env.spec, space, 0, False, None, {}, own_reset)
 
 
 def _check_names(info_keys: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
+from accel_rl.samplers.batch_block import check_autoreset
 from accel_rl.samplers.block import LEAVE, Autoreset
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
@@ -73,7 +74,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     Args:
         env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
-            function without arguments that makes a `gymnasium.Env` or an `Environment`.
+            function that makes a `gymnasium.Env` or an `Environment`, or a `Batched`, whose
+            environments must be able to reset as ``autoreset_mode`` says.
         num_envs: how many of it.
         num_workers: processes; None: one for each core; 0: environments are in this process, on any
             system, and options that place workers and limit their time have no effect.
@@ -139,6 +141,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         )
         self.plan = None if num_workers == 0 else plan_workers(config, cpus)
         factory, kind = find_factory(env, atari, info_keys, reset_timeout_seconds)
+        check_autoreset(kind.spec.name, kind.own_reset, mode.value)
+        self._own_reset = kind.own_reset
         spec = config.rollout_spec(kind.spec)
         check_memory(spec)  # the spaces below take as much
         self.info_keys = kind.spec.info_keys
@@ -199,7 +203,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         self._check_open()
-        orders = reset_orders(self.num_envs, seed, options)
+        orders = reset_orders(self.num_envs, seed, options, self._own_reset)
         is_left = orders == LEAVE
         if is_left.any() and not self._is_started:
             raise ValueError("reset_mask leaves environments out; the first reset must take all")

@@ -1,0 +1,241 @@
+"""Simulators that are batches: one call steps all environments of a worker's slice.
+
+A NumPy simulator of a thousand environments, or one in C with threads of its own, takes one call
+for what a loop over `Environment` takes a thousand calls for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import Array, EnvSpec, StepResult, close_quietly
+from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.functions import FAILURES, find_function
+
+BatchReset = Literal["disabled", "next_step", "same_step"]
+"""How a batch resets its environments, as in Gymnasium's autoreset modes."""
+
+ADAPTERS = "accel_rl.vector.adapters."
+"""Package of the adapters. Modules of it are found by name, since they lie above this one."""
+
+
+class Results(NamedTuple):
+    """What one step of ``n`` environments leaves; the fields mean what those of `StepResult` do.
+
+    The arrays belong to the caller, who copies them after each step.
+
+    Attributes:
+        reward: ``[n]`` float32.
+        raw_reward: ``[n]`` float32.
+        terminated: ``[n]`` bool.
+        truncated: ``[n]`` bool.
+        episode_ended: ``[n]`` bool.
+        info: ``[n, len(info_keys)]`` float32, NaN before each step.
+        final_observation: ``[n, ...]``. A batch with ``autoreset="same_step"`` writes the last
+            observations of the episodes that ended into their rows; others leave it alone.
+    """
+
+    reward: NDArray[np.float32]
+    raw_reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    episode_ended: NDArray[np.bool_]
+    info: NDArray[np.float32]
+    final_observation: Array
+
+    @classmethod
+    def allocate(cls, spec: EnvSpec, n: int) -> Results:
+        """Return the results of ``n`` environments that are described by ``spec``."""
+        reward, raw_reward = np.zeros((2, n), np.float32)
+        terminated, truncated, episode_ended = np.zeros((3, n), np.bool_)
+        info = np.full((n, len(spec.info_keys)), np.nan, np.float32)
+        final = np.empty((n, *spec.observation_shape), spec.observation_dtype)
+        return cls(reward, raw_reward, terminated, truncated, episode_ended, info, final)
+
+
+@runtime_checkable
+class Simulators(Protocol):
+    """``n`` environments of one spec that one call steps.
+
+    Rows of ``out`` (``[n, ...]``, of the spec's dtype) and of the results belong to the caller.
+
+    ``autoreset`` says how the next episode of an environment begins after ``episode_ended``:
+
+    - ``disabled``: when the caller resets it. Until then, `step` may be called with any action for
+      it; its results and its observation have no effect, but they must not be an error.
+    - ``next_step``: in the next call of `step`, which ignores its action and returns its first
+      observation.
+    - ``same_step``: in the same call of `step`, which returns its first observation, and writes
+      the last one into ``results.final_observation``.
+
+    A batch may have an attribute ``observation_space``, which a `VectorEnv` then shows.
+
+    A batch may also have ``get_state(i)``, which returns the state of environment ``i``, and
+    ``set_state(i, state)``. Their values are those of `accel_rl.envs.Resumable`.
+    """
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    @property
+    def autoreset(self) -> BatchReset: ...
+
+    def seed(self, seeds: Sequence[np.random.SeedSequence | None]) -> None:
+        """Seed the environments before they are reset: environment ``i`` from ``seeds[i]``.
+
+        None leaves an environment's randomness alone, and appears only after a first call without
+        None. A batch that cannot seed its environments apart ignores a call with None.
+        """
+        ...
+
+    def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
+        """Reset the environments where ``mask`` is True; write their rows of ``out`` alone.
+
+        The first reset takes all. If ``autoreset`` is not ``disabled``, every reset does.
+        """
+        ...
+
+    def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
+        """Take one step of all environments; write ``out`` and ``results``.
+
+        Args:
+            action: ``[n]``, in ``0 .. num_actions - 1``.
+            out: the next observations.
+            results: the rest.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Batched:
+    """A factory of environments that are stepped as one batch, for a sampler or a `VectorEnv`.
+
+    Each worker makes one batch for each group of environments that it has.
+
+    Args:
+        make: called with the number of environments, returns `Simulators` or a
+            `gymnasium.vector.VectorEnv`.
+        name: what messages call it.
+        indexed: call ``make(n, first_index)``: its environments are number ``first_index`` to
+            ``first_index + n - 1`` of all.
+
+    Raises:
+        ValueError: ``make`` is no function.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], *, name: str | None = None, indexed: bool = False
+    ) -> None:
+        if not callable(make):
+            raise ValueError(
+                f"Batched: make is {make!r}; it must be a function of the number of environments"
+            )
+        self._make = make
+        self._indexed = indexed
+        self.__name__ = str(name or getattr(make, "__name__", "batch"))
+
+    def __call__(self) -> Any:
+        """Return this object, so that it can be given where a factory is expected."""
+        return self
+
+    def make(self, n: int, first_index: int = 0) -> Simulators:
+        """Make the batch of environments ``first_index`` to ``first_index + n - 1``.
+
+        Raises:
+            EnvError: it cannot be made, or lacks what `Simulators` must have.
+        """
+        name = self.__name__
+        try:
+            made = self._make(n, first_index) if self._indexed else self._make(n)
+            made = _as_simulators(made, n, name)
+        except EnvError:
+            raise
+        except FAILURES as error:
+            raise env_failure(name, "its constructor", error) from error
+        autoreset = getattr(made, "autoreset", None)
+        if isinstance(made, Simulators) and autoreset in get_args(BatchReset):
+            return made
+        close_quietly(made)
+        what = f"a {type(made).__name__}"
+        if isinstance(made, Simulators):
+            what = f"a batch with autoreset={autoreset!r}"
+        raise EnvError(
+            f"environment {name} is {what}; the function of a Batched must return "
+            f"accel_rl.envs.Simulators, whose autoreset is {', '.join(get_args(BatchReset))}, or a "
+            f"gymnasium.vector.VectorEnv"
+        )
+
+
+class One:
+    """A batch of one, as an `accel_rl.envs.Environment`: to look at what a `Batched` makes.
+
+    Args:
+        simulators: the batch.
+
+    Attributes:
+        simulators: the batch.
+    """
+
+    def __init__(self, simulators: Simulators) -> None:
+        self.simulators = simulators
+        self._results = Results.allocate(simulators.spec, 1)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.simulators.spec
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self.simulators.seed([seed])
+
+    def reset(self, out: Array) -> None:
+        self.simulators.reset(np.ones(1, np.bool_), out[None])
+
+    def step(self, action: int, out: Array) -> StepResult:
+        results = self._results
+        results.info.fill(np.nan)
+        self.simulators.step(np.array([action]), out[None], results)
+        info: list[float] = results.info[0].tolist()
+        return StepResult(
+            reward=float(results.reward[0]),
+            raw_reward=float(results.raw_reward[0]),
+            terminated=bool(results.terminated[0]),
+            truncated=bool(results.truncated[0]),
+            episode_ended=bool(results.episode_ended[0]),
+            info=info,
+        )
+
+    def close(self) -> None:
+        self.simulators.close()
+
+
+def call_factory(factory: Callable[..., Any], env_index: int) -> Any:
+    """Call a factory; one that has a parameter ``env_index`` gets the environment's number."""
+    return factory(env_index=env_index) if takes_index(factory) else factory()
+
+
+def takes_index(factory: Callable[..., Any]) -> bool:
+    """Whether a factory has a parameter ``env_index``."""
+    try:
+        return "env_index" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some functions written in C
+        return False
+
+
+def _as_simulators(made: Any, n: int, name: str) -> Any:
+    """What a function of `Batched` has made; a vector environment of Gymnasium's in its adapter."""
+    vector = sys.modules.get("gymnasium.vector")
+    if vector is None or not isinstance(made, vector.VectorEnv):
+        return made
+    adapt = find_function("env", f"{ADAPTERS}gymnasium_vector:GymnasiumVector")
+    try:
+        return adapt(made, n, name)
+    except BaseException:
+        close_quietly(made)
+        raise

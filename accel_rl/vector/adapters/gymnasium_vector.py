@@ -1,0 +1,205 @@
+"""Any `gymnasium.vector.VectorEnv` as a batch of simulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import Array
+from accel_rl.envs.batched import Batched, BatchReset, Results
+from accel_rl.envs.errors import EnvError
+from accel_rl.vector.adapters.spec import check_array, number_of, read_spec, write_info
+from accel_rl.vector.vector_env import VectorEnv
+
+_OWN_MODES: dict[AutoresetMode, BatchReset] = {
+    AutoresetMode.DISABLED: "disabled",
+    AutoresetMode.NEXT_STEP: "next_step",
+    AutoresetMode.SAME_STEP: "same_step",
+}
+
+
+def make_gymnasium_vector(env_id: str, *, info_keys: Sequence[str] = (), **options: Any) -> Batched:
+    """Return a factory of batches that `gymnasium.make_vec` makes.
+
+    An environment that has a vector entry point, such as ``CartPole-v1``, resets as that does. Of
+    others a `gymnasium.vector.SyncVectorEnv` is made, which is reset by the sampler.
+
+    Args:
+        env_id: a Gymnasium id, ``module:Id-v0`` for one that a module registers.
+        info_keys: numbers in the infos of each step that the rollout keeps.
+        options: more arguments of `gymnasium.make_vec`, ``vectorization_mode`` for example.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    module_name, _, short_id = env_id.rpartition(":")
+    try:
+        if short_id.startswith("ALE/"):
+            import ale_py  # noqa: F401  # registers its environments
+        if module_name:
+            __import__(module_name)
+        spec = gymnasium.spec(short_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ValueError(
+            f"env=gymnasium-vec:{env_id} is no environment that Gymnasium knows ({error}); use an "
+            f"id that is registered, such as gymnasium-vec:CartPole-v1"
+        ) from error
+    mode = options.pop("vectorization_mode", None)
+    mode = mode or ("vector_entry_point" if spec.vector_entry_point else "sync")
+    if mode != "vector_entry_point":
+        vector_options = {"autoreset_mode": AutoresetMode.DISABLED}
+        options["vector_kwargs"] = vector_options | (options.pop("vector_kwargs", None) or {})
+    name = f"gymnasium-vec:{env_id}"
+    make = partial(_make, env_id, name, tuple(info_keys), options | {"vectorization_mode": mode})
+    return Batched(make, name=name)
+
+
+def _make(
+    env_id: str, name: str, info_keys: Sequence[str], options: dict[str, Any], n: int
+) -> GymnasiumVector:
+    if "ALE/" in env_id:
+        import ale_py  # noqa: F401  # registers its environments
+    return GymnasiumVector(gymnasium.make_vec(env_id, num_envs=n, **options), n, name, info_keys)
+
+
+class GymnasiumVector:
+    """A vector environment of Gymnasium's as `accel_rl.envs.Simulators`.
+
+    `SyncVectorEnv`, `AsyncVectorEnv` and `accel_rl.vector.VectorEnv` take a seed for each
+    environment; environments there are seeded as they are alone. Others are seeded with the number
+    of the first environment, whose rollouts then depend on how many environments a worker has.
+
+    Args:
+        env: the vector environment. The mode in its ``metadata`` says how it resets.
+        n: the number of its environments.
+        name: what messages call it.
+        info_keys: numbers in the infos of each step that the rollout keeps.
+        frame_skip: emulator frames in a step.
+        clips_rewards: the learner sees rewards clipped to -1 to 1.
+
+    Raises:
+        EnvError: its spaces, size or mode do not fit; from `step`, for results that do not.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        n: int,
+        name: str,
+        info_keys: Sequence[str] = (),
+        frame_skip: int = 1,
+        clips_rewards: bool = False,
+    ) -> None:
+        self._env = env
+        self._n = n
+        if env.num_envs != n:
+            raise EnvError(f"environment {name} has num_envs={env.num_envs}; it must have {n}")
+        self.spec, self._first_action = read_spec(
+            name, env.single_observation_space, env.single_action_space, info_keys, frame_skip
+        )
+        self.observation_space = env.single_observation_space
+        try:
+            mode = AutoresetMode(env.metadata.get("autoreset_mode"))
+        except ValueError:
+            raise EnvError(
+                f"environment {name} has the autoreset_mode {env.metadata.get('autoreset_mode')!r} "
+                f"in its metadata; it must be a gymnasium.vector.AutoresetMode"
+            ) from None
+        self.autoreset = _OWN_MODES[mode]
+        self._clips_rewards = clips_rewards
+        self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv | VectorEnv)
+        self._seeds: list[int | None] = [None] * n
+        self._has_ended = np.zeros(n, np.bool_)  # and was not reset, in a mode without autoreset
+
+    def seed(self, seeds: Sequence[np.random.SeedSequence | None]) -> None:
+        if self._takes_seeds or None not in seeds:
+            self._seeds = [None if seed is None else number_of(seed) for seed in seeds]
+
+    def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
+        options = None if mask.all() else {"reset_mask": mask.copy()}
+        observation, _ = self._env.reset(seed=self._take_seeds(mask), options=options)
+        observation = self._observation(observation)
+        if options is None:
+            out[...] = observation
+        else:
+            out[mask] = observation[mask]
+        self._has_ended &= ~mask
+
+    def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
+        if self.autoreset == "disabled" and self._has_ended.any():
+            # The caller does not look at these, and Gymnasium does not step them as they are.
+            self._env.reset(options={"reset_mask": self._has_ended.copy()})
+        if self._first_action:
+            action = action + self._first_action
+        returned = self._env.step(action)
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            raise EnvError(
+                f"environment {self.spec.name}: step must return observation, reward, terminated, "
+                f"truncated, info"
+            )
+        observation, reward, terminated, truncated, infos = returned
+        np.copyto(out, self._observation(observation), casting="same_kind")
+        name, shape = self.spec.name, (self._n,)
+        reward = check_array(name, "a reward", reward, shape, np.float32)
+        terminated = check_array(name, "terminated", terminated, shape, np.bool_)
+        truncated = check_array(name, "truncated", truncated, shape, np.bool_)
+        results.raw_reward[:] = reward
+        if self._clips_rewards:
+            np.clip(results.raw_reward, -1, 1, out=results.reward)
+        else:
+            results.reward[:] = results.raw_reward
+        results.terminated[:] = terminated
+        results.truncated[:] = truncated
+        ended = np.logical_or(terminated, truncated, out=results.episode_ended)
+        if self.autoreset == "disabled":
+            self._has_ended = ended.copy()
+        elif self.autoreset == "same_step" and ended.any():
+            self._write_finals(ended, infos, results)
+        if self.spec.info_keys:
+            write_info(self.spec.info_keys, infos, results.info)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _take_seeds(self, mask: NDArray[np.bool_]) -> Any:
+        """The seeds of the environments in ``mask``, which later resets no longer have."""
+        seeds: list[int | None] = [
+            seed if each else None for seed, each in zip(self._seeds, mask.tolist(), strict=True)
+        ]
+        if seeds.count(None) == self._n:
+            return None
+        self._seeds = [
+            None if each else seed for seed, each in zip(self._seeds, mask.tolist(), strict=True)
+        ]
+        return self._seed_argument(seeds)
+
+    def _seed_argument(self, seeds: list[int | None]) -> Any:
+        return seeds if self._takes_seeds else seeds[0]
+
+    def _observation(self, observation: Any) -> Array:
+        spec = self.spec
+        shape = (self._n, *spec.observation_shape)
+        return check_array(spec.name, "observations", observation, shape, spec.observation_dtype)
+
+    def _write_finals(self, ended: NDArray[np.bool_], infos: Any, results: Results) -> None:
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise EnvError(
+                f"environment {self.spec.name} has autoreset_mode=SAME_STEP and returned no "
+                f"final_obs in its infos"
+            )
+        rows = np.flatnonzero(ended)
+        if finals.dtype == object:
+            finals = np.stack([finals[i] for i in rows])
+        else:
+            finals = finals[rows]
+        results.final_observation[rows] = finals
+        if self.spec.info_keys:
+            final_infos = infos.get("final_info", {})
+            write_info(self.spec.info_keys, final_infos, results.info, ended)

@@ -1,0 +1,102 @@
+"""From Gymnasium's spaces to an `EnvSpec`, and checks of what a batch returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from accel_rl.envs.base import Array, EnvSpec
+from accel_rl.envs.errors import EnvError
+from accel_rl.topology import available_cpus
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+def read_spec(
+    name: str,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    info_keys: Sequence[str] = (),
+    frame_skip: int = 1,
+) -> tuple[EnvSpec, int]:
+    """Return the spec of environments with these spaces, and the number of the first action.
+
+    Raises:
+        EnvError: a space or a key does not fit.
+    """
+    if not isinstance(action_space, spaces.Discrete):
+        raise EnvError(
+            f"environment {name} has the action space {action_space}; that of a batch must be "
+            f"Discrete"
+        )
+    if not isinstance(observation_space, _ARRAY_SPACES):
+        raise EnvError(
+            f"environment {name} has the observation space {observation_space}; that of a batch "
+            f"must be one array (Box, Discrete, MultiBinary or MultiDiscrete)"
+        )
+    try:
+        spec = EnvSpec(
+            name=name,
+            observation_shape=observation_space.shape or (),
+            observation_dtype=np.dtype(observation_space.dtype),
+            num_actions=int(action_space.n),
+            frame_skip=frame_skip,
+            info_keys=tuple(info_keys),
+        )
+    except ValueError as error:
+        raise EnvError(f"environment {name}: {error}") from error
+    return spec, int(action_space.start)
+
+
+def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return ``value`` as an array.
+
+    Raises:
+        EnvError: it is not of this shape, or of a dtype that cannot stand for this one.
+    """
+    array = np.asarray(value)
+    if array.shape == shape and np.can_cast(array.dtype, dtype, "same_kind"):
+        return array
+    raise EnvError(
+        f"environment {name} returned {what} of shape {array.shape} and dtype {array.dtype}; it "
+        f"must be of shape {shape} and dtype {np.dtype(dtype)}"
+    )
+
+
+def number_of(seed: np.random.SeedSequence) -> int:
+    """The plain number that environments of Gymnasium are seeded with."""
+    if isinstance(seed.entropy, int) and not seed.spawn_key:
+        return seed.entropy
+    return int(seed.generate_state(1)[0])
+
+
+def small_number_of(seed: np.random.SeedSequence) -> int:
+    """A number of 31 bits, for simulators in C."""
+    return number_of(seed) & 0x7FFFFFFF
+
+
+def write_info(
+    keys: Sequence[str], infos: Any, out: NDArray[np.float32], rows: NDArray[np.bool_] | None = None
+) -> None:
+    """Write the numbers that a batch tells under ``keys`` into ``out``, ``[n, len(keys)]``.
+
+    Args:
+        keys: names in ``infos``.
+        infos: arrays ``[n]``; a mask ``_key`` says where the array at ``key`` is told.
+        out: NaN where nothing is told.
+        rows: where to write; None: everywhere.
+    """
+    for k, key in enumerate(keys):
+        if key in infos:
+            is_told = np.asarray(infos.get(f"_{key}", True)) & (True if rows is None else rows)
+            np.copyto(out[:, k], np.asarray(infos[key], np.float32), where=is_told)
+
+
+def own_threads(n: int) -> int:
+    """Threads for ``n`` environments: one for each CPU that this process may use, at most ``n``."""
+    return max(1, min(n, len(available_cpus())))

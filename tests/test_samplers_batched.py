@@ -1,0 +1,411 @@
+"""Environments that are stepped as a batch give the rollouts that they give in a loop."""
+
+import os
+import signal
+from contextlib import closing
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import LoopBatch, Walk, Walks, make_walks
+from telling_envs import KEYS, TellingEnv
+from toy_envs import ScriptedEnv, ToyEnv
+
+from accel_rl.envs import Batched, EnvSpec, make_env_factory, probe_spec
+from accel_rl.rollout import Rollout
+from accel_rl.samplers import (
+    ParallelSampler,
+    PolicyInput,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    WorkerError,
+)
+from accel_rl.vector import VectorEnv
+
+T, B = 7, 12
+KINDS = [SerialSampler, ParallelSampler]
+SHAPES = [(1, 1, 1), (1, 3, 1), (2, 2, 1), (3, 3, 3)]
+
+
+def config(reset_policy: Any = "immediate", groups: int = 1, **options: Any) -> SamplerConfig:
+    return SamplerConfig(
+        num_envs=B, horizon=T, num_groups=groups, reset_policy=reset_policy, **options
+    )
+
+
+def policy(step: PolicyInput) -> Any:
+    observed = np.abs(step.observation.sum(axis=1).astype(np.int64))
+    return (observed + (step.uniform * 2).astype(np.int64)) % 2
+
+
+def assert_same(one: Rollout, other: Rollout) -> None:
+    for field in fields(Rollout)[:11]:  # without extras
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if field.name == "final_observation":  # slots that are not used hold anything
+            a, b = a[one.final_step >= 0], b[one.final_step >= 0]
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), field.name
+
+
+def batch_of(make: Any, autoreset: str = "disabled") -> Batched:
+    return Batched(partial(LoopBatch, make=make, autoreset=autoreset))
+
+
+@pytest.mark.parametrize("decorrelation_steps", [0, 11])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("groups, workers, workers_per_core", SHAPES)
+def test_rollouts_of_a_batch_equal_those_of_a_loop(
+    reset_policy, groups, workers, workers_per_core, decorrelation_steps
+):
+    options = config(
+        reset_policy,
+        groups,
+        num_workers=workers,
+        workers_per_core=workers_per_core,
+        decorrelation_steps=decorrelation_steps,
+    )
+    with (
+        SerialSampler(Walk, config=options, seed=3) as loop,
+        SerialSampler(Batched(Walks), config=options, seed=3) as serial,
+        ParallelSampler(Batched(Walks), config=options, seed=3) as parallel,
+    ):
+        num_truncated = 0
+        for _ in range(12):
+            rollout = loop.collect(policy)
+            num_truncated += int((rollout.final_step >= 0).sum())
+            assert_same(rollout, serial.collect(policy))
+            assert_same(rollout, parallel.collect(policy))
+            episodes = loop.take_episodes()
+            assert episodes == serial.take_episodes() == parallel.take_episodes()
+        assert num_truncated > 3
+
+
+@pytest.mark.parametrize("autoreset", ["disabled", "same_step"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autoreset):
+    games = (".l.t", ".c", "b", ".....c")
+    for make in (
+        ToyEnv,
+        partial(ScriptedEnv, *games),
+        make_env_factory(TellingEnv, info_keys=KEYS),
+    ):
+        options = config(num_workers=2) if kind is ParallelSampler else config()
+        with (
+            SerialSampler(make, config=options, seed=1) as loop,
+            kind(batch_of(make, autoreset), config=options, seed=1) as batch,
+        ):
+            for _ in range(6):
+                assert_same(loop.collect(policy), batch.collect(policy))
+                assert loop.take_episodes() == batch.take_episodes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
+    games = (".l.t", ".c", "b", ".....c", "...t")
+    options = SamplerConfig(num_envs=3, horizon=9, num_groups=1, num_workers=1)
+    begins = []
+
+    def noting(step: PolicyInput) -> Any:
+        begins.append(step.begins.copy())
+        return policy(step)
+
+    with kind(batch_of(partial(ScriptedEnv, *games), "next_step"), config=options) as sampler:
+        rollouts = [sampler.collect(noting).copy() for _ in range(4)]
+        episodes = sampler.take_episodes()
+    observation = np.concatenate([each.observation[:-1] for each in rollouts])
+    valid, ended, terminated, truncated, reward = (
+        np.concatenate([getattr(each, name) for each in rollouts])
+        for name in ("valid", "episode_ended", "terminated", "truncated", "reward")
+    )
+    for b in range(3):
+        letters = "".join(games * 2)
+        place = game = t_of_game = 0
+        starts_game, last = True, (0, 0)
+        for t in range(36):
+            if t and ended[t - 1, b]:  # this step resets; its observation is the final one
+                assert not valid[t, b] and not reward[t, b]
+                assert not (ended[t, b] or terminated[t, b] or truncated[t, b])
+                assert begins[t][b]
+                assert tuple(observation[t, b]) == (game + 1, *last)
+                game, starts_game = game + 1, True
+                continue
+            assert valid[t, b]
+            if starts_game:
+                assert tuple(observation[t, b]) == (game + 1, 0, 0) and begins[t][b]
+                starts_game, t_of_game, life = False, 0, 0
+            letter = letters[place]
+            place, t_of_game = place + 1, t_of_game + 1
+            if letter == "l":
+                life, t_of_game = life + 1, 0
+            last = (life, t_of_game)
+            assert terminated[t, b] == (letter in "ltb") and truncated[t, b] == (letter in "cb")
+            assert ended[t, b] == (letter in "tcb")
+    for rollout in rollouts:
+        for t, b in np.argwhere(rollout.truncated & ~rollout.terminated):
+            (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
+            final = rollout.final_observation[slot, b]
+            assert np.array_equal(final, rollout.observation[t + 1, b])
+    assert [each.length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(kind, reset_policy):
+    options = config(reset_policy, num_workers=2)
+    with kind(Batched(Walks), config=options, seed=5) as sampler:
+        for _ in range(3):
+            sampler.collect(policy)
+        state = sampler.get_state()
+        expected = [sampler.collect(policy).copy() for _ in range(4)]
+    assert all(each is not None for each in state.environments)
+    again = ParallelSampler(Batched(Walks), config=config(reset_policy, num_workers=3), seed=5)
+    again.start(state)
+    try:
+        for rollout in expected:
+            assert_same(rollout, again.collect(policy))
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])
+def test_batch_of_a_killed_worker_is_replaced(autoreset, reset_policy):
+    if reset_policy == "wait" and autoreset != "disabled":
+        return
+    options = config(reset_policy, num_workers=2, on_worker_failure="restart")
+    calls = []
+
+    def killing(step: PolicyInput) -> Any:
+        calls.append(step.t)
+        if len(calls) == 3:
+            workers = sampler._pool._workers.processes
+            os.kill(workers[0].pid, signal.SIGKILL)
+        return policy(step)
+
+    with ParallelSampler(batch_of(Walk, autoreset), config=options, seed=2) as sampler:
+        rollouts = [sampler.collect(killing).copy() for _ in range(5)]
+        assert sampler.generation == 1
+    lost = ~rollouts[0].valid[:, :6]
+    assert lost.any() and rollouts[0].truncated[:, :6].any()
+    assert rollouts[-1].valid.any(axis=0).all()
+
+
+def test_states_of_a_batch_that_cannot_tell_are_none():
+    with SerialSampler(batch_of(Walk), config=config()) as sampler:
+        sampler.collect(policy)
+        assert sampler.get_state().environments == [None] * B
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("own", ["disabled", "same"])
+def test_vector_env_of_a_batch_equals_that_of_a_loop(mode, own, num_workers):
+    autoreset = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}[mode]
+    batch = batch_of(Walk, "disabled" if own == "disabled" else autoreset)
+    rng = np.random.default_rng(0)
+    one = VectorEnv(Walk, 6, num_workers=0, autoreset_mode=mode)
+    other = VectorEnv(batch, 6, num_workers=num_workers, autoreset_mode=mode)
+    try:
+        for seed in (4, None, [3, 1, 4, 1, 5, 9]):
+            results = [each.reset(seed=seed) for each in (one, other)]
+            assert np.array_equal(results[0][0], results[1][0])
+            for _ in range(40):
+                action = rng.integers(2, size=6)
+                a, b = one.step(action), other.step(action)
+                for x, y in zip(a[:4], b[:4], strict=True):
+                    assert np.array_equal(x, y)
+                assert a[4].keys() == b[4].keys()
+                for key, value in a[4].items():
+                    if key == "final_obs":
+                        assert all(map(np.array_equal, value, b[4][key]))
+                    elif isinstance(value, np.ndarray):
+                        assert np.array_equal(value, b[4][key]), key
+                done = a[2] | a[3]
+                if mode == "Disabled" and done.any():
+                    results = [e.reset(options={"reset_mask": done})[0] for e in (one, other)]
+                    assert np.array_equal(*results)
+    finally:
+        one.close()
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "autoreset, mode",
+    [("next_step", "SameStep"), ("same_step", "NextStep"), ("next_step", "Disabled")],
+)
+def test_vector_env_refuses_a_mode_that_the_batch_has_not(autoreset, mode):
+    with pytest.raises(ValueError, match=f"autoreset_mode is {mode}.*autoreset='disabled'"):
+        VectorEnv(batch_of(Walk, autoreset), 4, num_workers=0, autoreset_mode=mode)
+
+
+def test_vector_env_of_a_batch_refuses_masks_and_seeds_that_it_cannot_follow():
+    mask = np.array([True, False, True, True])
+    with closing(VectorEnv(batch_of(Walk, "next_step"), 4, num_workers=0)) as env:
+        env.reset()
+        with pytest.raises(ValueError, match=r"reset_mask.*autoreset='disabled'"):
+            env.reset(options={"reset_mask": mask})
+    with closing(VectorEnv(batch_of(Walk), 4, num_workers=0, autoreset_mode="Disabled")) as env:
+        env.reset()
+        with pytest.raises(ValueError, match="give a seed to all"):
+            env.reset(seed=3, options={"reset_mask": mask})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_batch_that_resets_itself_cannot_wait(kind, autoreset):
+    with pytest.raises(ValueError, match=r"reset_policy is wait.*use immediate"):
+        kind(batch_of(Walk, autoreset), config=config("wait"))
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_random_first_steps_of_a_batch_that_resets_itself_repeat(autoreset):
+    options = config(decorrelation_steps=11)
+    rollouts = []
+    for _ in range(2):
+        with SerialSampler(batch_of(Walk, autoreset), config=options, seed=7) as sampler:
+            rollouts.append(sampler.collect(policy).copy())
+    assert_same(*rollouts)
+    assert rollouts[0].observation[0, :, 1].any()  # steps were taken
+
+
+class Broken(Walks):
+    """Goes wrong in its third step."""
+
+    def __init__(self, n: int, fault: str) -> None:
+        super().__init__(n + (fault == "size"))
+        self.fault, self.num_steps = fault, 0
+
+    def reset(self, mask: Any, out: Any) -> None:
+        if self.fault != "size":
+            super().reset(mask, out)
+
+    def step(self, action: Any, out: Any, results: Any) -> None:
+        super().step(action, out, results)
+        self.num_steps += 1
+        if self.num_steps == 3:
+            if self.fault == "nan":
+                results.reward[2] = np.nan
+            if self.fault == "inf":
+                results.raw_reward[2] = np.inf
+            if self.fault == "truncated alone":
+                results.truncated[2], results.episode_ended[2] = True, False
+            if self.fault == "ended alone":
+                results.episode_ended[2], results.terminated[2] = True, False
+                results.truncated[2] = False
+            if self.fault == "raise":
+                raise RuntimeError("the simulator broke")
+
+
+@pytest.mark.parametrize(
+    "kind, error", [(SerialSampler, SamplerError), (ParallelSampler, WorkerError)]
+)
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        ("nan", r"reward nan for environment 2.*finite"),
+        ("inf", r"raw_reward inf for environment 2.*finite"),
+        ("truncated alone", "environment 2.*episode_ended goes with truncated"),
+        ("ended alone", "environment 2.*episode_ended goes with truncated"),
+        ("raise", "environments 0 to 11.*failed in step: RuntimeError: the simulator broke"),
+        ("size", "environments 0 to 11.*failed in step: ValueError"),
+    ],
+)
+def test_batch_that_goes_wrong_is_one_message(kind, error, fault, message):
+    options = config(num_workers=1)
+    with pytest.raises(error, match=message):
+        with kind(Batched(partial(Broken, fault=fault)), config=options) as sampler:
+            for _ in range(3):
+                sampler.collect(policy)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda n: "batch", "is a str.*must return accel_rl.envs.Simulators"),
+        (lambda n: 1 / 0, "failed in its constructor: ZeroDivisionError"),
+    ],
+    ids=["another", "raises"],
+)
+def test_function_that_makes_no_batch_is_one_message(make, message):
+    with pytest.raises(ValueError, match=message):
+        SerialSampler(Batched(make), config=config())
+
+
+def test_autoreset_that_there_is_not_is_one_message():
+    with pytest.raises(ValueError, match=r"autoreset='never'.*disabled, next_step, same_step"):
+        SerialSampler(batch_of(Walk, "never"), config=config())
+
+
+def test_batched_of_no_function_is_one_message():
+    with pytest.raises(ValueError, match="make is 3; it must be a function"):
+        Batched(3)  # type: ignore[arg-type]
+
+
+def test_name_of_a_function_that_returns_a_batch_is_an_environment():
+    factory = make_env_factory("batches:make_walks")
+    assert probe_spec(factory).name == "walk"
+    with (
+        SerialSampler(Walk, config=config(), seed=1) as loop,
+        ParallelSampler(factory, config=config(num_workers=2), seed=1) as named,
+        SerialSampler(make_env_factory(make_walks), config=config(), seed=1) as made,
+    ):
+        rollout = loop.collect(policy)
+        assert_same(rollout, named.collect(policy))
+        assert_same(rollout, made.collect(policy))
+    with pytest.raises(ValueError, match=r"info_keys=.*leave info_keys out"):
+        probe_spec(make_env_factory("batches:make_walks", info_keys=("x",)))
+
+
+# ---- one pool, several games ---------------------------------------------------------------------
+
+
+class Numbered(Walk):
+    """Begins at its number."""
+
+    def __init__(self, env_index: int) -> None:
+        self.env_index = env_index
+
+    def reset(self, out: Any) -> None:
+        self.x, self.t = 0, 0
+        out[:] = self.env_index, 0
+
+
+class NumberedBatch(Walks):
+    def __init__(self, n: int, first_index: int) -> None:
+        super().__init__(n)
+        self.numbers = np.arange(first_index, first_index + n)
+
+    def reset(self, mask: Any, out: Any) -> None:
+        out[mask, 0], out[mask, 1] = self.numbers[mask], 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "factory",
+    [Numbered, make_env_factory(Numbered), Batched(NumberedBatch, indexed=True)],
+    ids=["factory", "made", "batched"],
+)
+def test_factory_gets_the_index_of_each_environment(kind, factory):
+    with kind(factory, config=config(groups=2, num_workers=2)) as sampler:
+        rollout = sampler.collect(policy)
+    assert rollout.observation[0, :, 0].tolist() == list(range(B))
+
+
+class Other(Walk):
+    spec = EnvSpec(
+        name="other", observation_shape=(2,), observation_dtype=np.float32, num_actions=3
+    )  # type: ignore[arg-type]
+
+
+def test_environments_that_differ_are_one_message():
+    def make(env_index: int) -> Walk:
+        return Walk() if env_index < 9 else Other()
+
+    with pytest.raises(SamplerError, match=r"environment 9.*num_actions is 3 and not 2"):
+        with SerialSampler(make, config=config()):
+            pass
+    with pytest.raises(WorkerError, match=r"environment 9.*num_actions is 3 and not 2"):
+        with ParallelSampler(make, config=config(num_workers=2)):
+            pass

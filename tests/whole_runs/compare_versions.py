@@ -104,7 +104,7 @@ def compare(before: dict[str, str], after: dict[str, str]) -> list[str]:
         for name, new in renamed.items()
         if new is not None and before[name] != after.get(new)
     ]
-    known = set(renamed.values())
+    known = {*renamed.values(), *RENAMED}
     return differing + [f"{name} is new" for name in after if name not in known]
 
 

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accel_rl.spaces import Leaf, Space, dtype_of, shape_of
+
 ALIGNMENT_BYTES = 64  # one cache line, and what vector loads like
 
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -34,35 +36,44 @@ Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 class RolloutSpec:
     """Shapes and dtypes of a rollout: ``T`` steps of ``B`` environments.
 
-    ``final_observation_slots`` is ``K``, for each environment. ``info_keys``: what the numbers in
-    the last axis of ``info`` are.
+    ``observation`` and ``action`` are the spaces of one environment. ``final_observation_slots`` is
+    ``K``, for each environment. ``info_keys``: what the numbers in the last axis of ``info`` are.
+    ``info_shapes``: the shape under each key, if some are arrays; ``info`` is of structs then.
     """
 
     T: int
     B: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: np.dtype[Any]
-    num_actions: int
+    observation: Space
+    action: Space
     final_observation_slots: int = 1
     info_keys: tuple[str, ...] = ()
+    info_shapes: tuple[tuple[int, ...], ...] = ()
 
     def layout(self) -> Layout:
         """Shape and dtype of each field of `Rollout`, in its order."""
         T, B, K = self.T, self.B, self.final_observation_slots
         boolean, float32 = np.dtype(np.bool_), np.dtype(np.float32)
+        shape, dtype = shape_of(self.observation), dtype_of(self.observation)
         return {
-            "observation": ((T + 1, B, *self.observation_shape), self.observation_dtype),
-            "action": ((T, B), np.dtype(np.int64)),
+            "observation": ((T + 1, B, *shape), dtype),
+            "action": ((T, B, *shape_of(self.action)), dtype_of(self.action)),
             "reward": ((T, B), float32),
             "raw_reward": ((T, B), float32),
             "terminated": ((T, B), boolean),
             "truncated": ((T, B), boolean),
             "episode_ended": ((T, B), boolean),
             "valid": ((T, B), boolean),
-            "final_observation": ((K, B, *self.observation_shape), self.observation_dtype),
+            "final_observation": ((K, B, *shape), dtype),
             "final_step": ((K, B), np.dtype(np.int64)),
-            "info": ((T, B, len(self.info_keys)), float32),
+            "info": self._info_layout(),
         }
+
+    def _info_layout(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        float32 = np.dtype(np.float32)
+        if not any(self.info_shapes):
+            return (self.T, self.B, len(self.info_keys)), float32
+        shapes = dict(zip(self.info_keys, self.info_shapes, strict=True))
+        return (self.T, self.B), dtype_of({k: Leaf(s, float32) for k, s in shapes.items()})
 
     @property
     def nbytes(self) -> int:
@@ -74,8 +85,8 @@ class RolloutSpec:
 class Rollout:
     """Arrays of one rollout. Who writes which and when, the sampler that owns it says."""
 
-    observation: NDArray[Any]  # [T + 1, B, ...]
-    action: NDArray[np.int64]  # [T, B]
+    observation: NDArray[Any]  # [T + 1, B, ...]; structs, if its space is a mapping
+    action: NDArray[Any]  # [T, B, ...], likewise
     reward: NDArray[np.float32]  # [T, B], as the learner sees it
     raw_reward: NDArray[np.float32]  # [T, B], the task's own
     terminated: NDArray[np.bool_]  # [T, B]
@@ -84,7 +95,7 @@ class Rollout:
     valid: NDArray[np.bool_]  # [T, B], False where no step was taken
     final_observation: NDArray[Any]  # [K, B, ...]
     final_step: NDArray[np.int64]  # [K, B], -1 where unused
-    info: NDArray[np.float32]  # [T, B, len(info_keys)], NaN where a step did not tell
+    info: NDArray[Any]  # float32 [T, B, len(info_keys)], or structs [T, B]; NaN where not told
     # [T, B, ...] each, by name: what the policy gave beside actions.
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -166,6 +177,13 @@ def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
     rollout.info[t, cols] = np.nan
     used = rollout.final_step[:, cols]
     rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)
+
+
+def told(rollout: Rollout, k: int) -> NDArray[np.float32]:
+    """The values under the ``k``-th info key, ``[T, B]`` or ``[T, B, ...]``."""
+    names = rollout.info.dtype.names
+    values: NDArray[np.float32] = rollout.info[names[k]] if names else rollout.info[..., k]
+    return values
 
 
 def layout_bytes(layout: Layout) -> int:

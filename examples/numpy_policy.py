@@ -15,6 +15,7 @@ import numpy as np
 
 from accel_rl.envs import EnvSpec, StepResult
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig
+from accel_rl.spaces import Leaf, discrete
 
 NUM_ENVS, EPISODE_STEPS, NUM_BEST = 32, 60, 6
 
@@ -24,9 +25,8 @@ class Cart:
 
     spec = EnvSpec(
         name="cart",
-        observation_shape=(2,),
-        observation_dtype=np.dtype(np.float32),
-        num_actions=2,
+        observation=Leaf((2,), np.dtype(np.float32)),
+        action=discrete(2),
     )
 
     def seed(self, seed: np.random.SeedSequence) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from accel_rl.envs import EnvSpec, Results, StepResult
 from accel_rl.envs.base import Environment
+from accel_rl.spaces import Leaf, discrete
 
 
 class LoopBatch:
@@ -57,7 +58,7 @@ class LoopBatch:
             env.close()
 
 
-WALK = EnvSpec(name="walk", observation_shape=(2,), observation_dtype=np.float32, num_actions=2)  # type: ignore[arg-type]
+WALK = EnvSpec(name="walk", observation=Leaf((2,), np.float32), action=discrete(2))
 LIMIT, BOUND = 9, 3
 
 

@@ -14,13 +14,13 @@ from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS = 4, 6, 4
 IMAGES = EnvSpec(
     name="images",
-    observation_shape=(2, 44, 44),
-    observation_dtype=np.dtype(np.uint8),
-    num_actions=NUM_ACTIONS,
+    observation=Leaf((2, 44, 44), np.dtype(np.uint8)),
+    action=discrete(NUM_ACTIONS),
 )
 Q: dict[str, Any] = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "lr_schedule": "linear"}
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.archive import write_archive
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.training.command_line import parse_arguments
@@ -58,9 +59,8 @@ class Pay:
 
     spec = EnvSpec(
         name="pay",
-        observation_shape=(4, 6, 3),
-        observation_dtype=np.dtype(np.uint8),
-        num_actions=3,
+        observation=Leaf((4, 6, 3), np.dtype(np.uint8)),
+        action=discrete(3),
     )
 
     def seed(self, seed: np.random.SeedSequence) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.spaces import Leaf, discrete
 
 KEYS = ("place", "even", "is_success", "never")
 
@@ -64,9 +65,8 @@ class SteppingEnv:
 
     spec = EnvSpec(
         name="stepping",
-        observation_shape=(1,),
-        observation_dtype=np.dtype(np.int64),
-        num_actions=2,
+        observation=Leaf((1,), np.dtype(np.int64)),
+        action=discrete(2),
         info_keys=("step", "action"),
     )
 

@@ -17,11 +17,14 @@ from accel_rl.algos.replay import ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
 from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
+from accel_rl.spaces import Leaf, discrete
 
 T, B = 4, 6
 CPU = torch.device("cpu")
 ENV = EnvSpec(
-    name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
+    name="toy",
+    observation=Leaf((3,), np.dtype(np.float32)),
+    action=discrete(2),
 )
 
 
@@ -75,7 +78,7 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized: bool) -> None:
     """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
-    env = replace(ENV, observation_shape=(4, 3), frame_stack=4)
+    env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
     config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
     agent = make_agent(config, "auto", env, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
@@ -367,7 +370,7 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
 
 
 def test_stack_too_long_for_a_replay_is_refused() -> None:
-    env = replace(ENV, observation_shape=(300, 3), frame_stack=300)
+    env = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
     config = DQNConfig()
     agent = make_agent(config, "auto", env, CPU)
     exchange = Local(FlatParameters(agent.model), config.rule, None)

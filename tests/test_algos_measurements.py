@@ -15,13 +15,16 @@ from accel_rl.algos.learner_config import LearnerConfig as Base
 from accel_rl.algos.measurements import Half, Measurements
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local, RMSProp
+from accel_rl.spaces import Leaf, discrete
 
 pytestmark = pytest.mark.numeric
 
 T, B = 4, 6
 ONE = torch.ones(())
 ENV = EnvSpec(
-    name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.float32), num_actions=2
+    name="toy",
+    observation=Leaf((3,), np.dtype(np.float32)),
+    action=discrete(2),
 )
 SMALL_DQN = {"batch_size": 8, "min_steps": 48, "replay_size": 600}
 CONFIGS: dict[str, Callable[..., LearnerConfig]] = {

@@ -31,6 +31,7 @@ from accel_rl.envs import (
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import _warn_once, probe, probe_observations
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.spaces import Leaf, discrete
 from accel_rl.vector import VectorEnv
 
 
@@ -48,8 +49,8 @@ def make_number() -> int:
 
 @pytest.mark.parametrize("shape", [(3, 10), ()])
 def test_stack_that_is_not_the_first_axis_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"frame_stack is 4, and observation_shape is .* first ax"):
-        dataclasses.replace(Catch.spec, observation_shape=shape, frame_stack=4)
+    with pytest.raises(ValueError, match=r"frame_stack is 4, and observation is .* first ax"):
+        dataclasses.replace(Catch.spec, observation=Leaf(shape, np.float32), frame_stack=4)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,11 @@ def test_a_bare_function_of_gymnasium_s_is_told_what_makes_a_factory_of_it() -> 
     assert spec.name == "make_cart_pole" and spec.observation_shape == (4,)
 
 
-def test_continuous_action_space_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Pendulum-v1 has the action space Box.*must be Discrete"):
-        probe_spec(make_env_factory("Pendulum-v1"))
+def test_spaces_of_any_environment_are_in_its_spec() -> None:
+    spec = probe_spec(make_env_factory("Pendulum-v1"))
+    assert spec.action == Leaf((1,), np.float32, -2.0, 2.0)
+    with pytest.raises(ValueError, match=r"actions of environment Pendulum-v1 are .* Discrete"):
+        _ = spec.num_actions
 
 
 # ---- observations to look at ---------------------------------------------------------------------
@@ -165,7 +168,7 @@ def test_continuous_action_space_is_refused() -> None:
 class Steps:
     """Observations ``[episode, step]``; ``num_still``: steps before the first that shows."""
 
-    spec = EnvSpec(name="steps", observation_shape=(2,), observation_dtype=np.int64, num_actions=2)
+    spec = EnvSpec(name="steps", observation=Leaf((2,), np.int64), action=discrete(2))
 
     def __init__(self, num_still: int = 0, fails_in: str = "") -> None:
         self._num_still, self._fails_in, self._episode, self.is_closed = (
@@ -434,6 +437,7 @@ def make():
     from importing_module import CartPoleEnv
     return CartPoleEnv()
 from gymnasium.envs.classic_control import CartPoleEnv
+from accel_rl.spaces import Leaf, discrete
 spec = probe_spec(make_env_factory("importing_module:make"), timeout_seconds=5)
 """
     (tmp_path / "importing_module.py").write_text(text)
@@ -449,18 +453,18 @@ class NotedCartPole(CartPoleEnv):
         super().close()
 
 
-class Continuous(NotedCartPole):
+class Writing(NotedCartPole):
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = gymnasium.spaces.Box(0, 1, (1,))  # type: ignore[assignment]
+        self.action_space = gymnasium.spaces.Text(3)  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
     "factory",
     [
         NotedCartPole,  # no `Environment`
-        make_env_factory(Continuous),
-        make_env_factory(lambda: GymnasiumEnv(Continuous, "continuous")),
+        make_env_factory(Writing),
+        make_env_factory(lambda: GymnasiumEnv(Writing, "writing")),
         make_env_factory(NotedCartPole, info_keys=["a", "a"]),
     ],
     ids=["bare", "spaces", "spaces of our own", "keys"],

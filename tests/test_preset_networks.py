@@ -10,6 +10,7 @@ from saved_runs import quiet
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_model, make_q_model
 from accel_rl.presets import PRESETS
+from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.agent import agent_of
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import train
@@ -51,7 +52,9 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     config, uint8 = PRESETS[name](), np.dtype(np.uint8)
     height, width = map(int, config.atari.observation_size.split("x"))
     spec = EnvSpec(
-        name="pong", observation_shape=(4, height, width), observation_dtype=uint8, num_actions=6
+        name="pong",
+        observation=Leaf((4, height, width), uint8),
+        action=discrete(6),
     )
     model = agent_of(config, spec, torch.device("cpu")).model
     if NETWORKS[name] == "dqn":
@@ -80,9 +83,8 @@ def test_preset_learns_on_an_environment_without_images(name: str, env: str, tmp
 def test_image_too_small_for_the_network_of_the_preset_gets_one_that_fits() -> None:
     spec = EnvSpec(
         name="small",
-        observation_shape=(1, 20, 20),
-        observation_dtype=np.dtype(np.uint8),
-        num_actions=3,
+        observation=Leaf((1, 20, 20), np.dtype(np.uint8)),
+        action=discrete(3),
     )
     config = PRESETS["a2c_baselines"]()
     model = agent_of(config, spec, torch.device("cpu")).model

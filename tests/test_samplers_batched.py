@@ -23,6 +23,7 @@ from accel_rl.samplers import (
     SerialSampler,
     WorkerError,
 )
+from accel_rl.spaces import Leaf, discrete
 from accel_rl.vector import VectorEnv
 
 T, B = 7, 12
@@ -394,18 +395,16 @@ def test_factory_gets_the_index_of_each_environment(kind, factory):
 
 
 class Other(Walk):
-    spec = EnvSpec(
-        name="other", observation_shape=(2,), observation_dtype=np.float32, num_actions=3
-    )  # type: ignore[arg-type]
+    spec = EnvSpec(name="other", observation=Leaf((2,), np.float32), action=discrete(3))
 
 
 def test_environments_that_differ_are_one_message():
     def make(env_index: int) -> Walk:
         return Walk() if env_index < 9 else Other()
 
-    with pytest.raises(SamplerError, match=r"environment 9.*num_actions is 3 and not 2"):
+    with pytest.raises(SamplerError, match=r"environment 9.*action is .* 2 and not .* 1"):
         with SerialSampler(make, config=config()):
             pass
-    with pytest.raises(WorkerError, match=r"environment 9.*num_actions is 3 and not 2"):
+    with pytest.raises(WorkerError, match=r"environment 9.*action is .* 2 and not .* 1"):
         with ParallelSampler(make, config=config(num_workers=2)):
             pass

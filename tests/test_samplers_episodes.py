@@ -8,10 +8,13 @@ from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import SamplerConfig, SerialSampler
 from accel_rl.samplers.boundary import MOST_KEPT, EpisodeTracker
+from accel_rl.spaces import Leaf, discrete
 
 B, T = 100, 50
 SPEC = EnvSpec(
-    name="short", observation_shape=(1,), observation_dtype=np.dtype(np.uint8), num_actions=2
+    name="short",
+    observation=Leaf((1,), np.dtype(np.uint8)),
+    action=discrete(2),
 )
 
 

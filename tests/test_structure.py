@@ -31,6 +31,7 @@ LAYERS = (
         "rollout",
         "settings",
         "signing",
+        "spaces",
         "states",
         "topology",
     ),

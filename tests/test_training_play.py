@@ -13,6 +13,7 @@ from saved_runs import Pay, prefer_action, quiet, trained
 
 from accel_rl.envs import AtariConfig, EnvError, StepResult, make_env_factory
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.spaces import Leaf
 from accel_rl.training.movie import film
 from accel_rl.training.play import Game, PlayOptions, play
 
@@ -147,7 +148,7 @@ def test_end_of_a_game_is_told_from_its_time_limit_and_the_end_of_the_film(
 class Stacked(Pay):
     """Its observation is a stack of two frames, the newest last, as in Atari."""
 
-    spec = dataclasses.replace(Pay.spec, observation_shape=(2, 4, 6))
+    spec = dataclasses.replace(Pay.spec, observation=Leaf((2, 4, 6), np.uint8))
 
     def reset(self, out: Any) -> None:
         super().reset(out)
@@ -186,7 +187,7 @@ def test_error_of_an_own_environment_is_named() -> None:
 class ChannelsLast(Pay):
     """Its observation has its channels last."""
 
-    spec = dataclasses.replace(Pay.spec, observation_shape=(5, 6, 2))
+    spec = dataclasses.replace(Pay.spec, observation=Leaf((5, 6, 2), np.uint8))
 
     def reset(self, out: Any) -> None:
         super().reset(out)

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 
 from accel_rl.envs.base import EnvSpec, StepResult
+from accel_rl.spaces import Leaf, discrete
 
 
 class ToyEnv:
@@ -19,7 +20,9 @@ class ToyEnv:
     """
 
     spec = EnvSpec(
-        name="toy", observation_shape=(3,), observation_dtype=np.dtype(np.int64), num_actions=4
+        name="toy",
+        observation=Leaf((3,), np.dtype(np.int64)),
+        action=discrete(4),
     )
 
     def __init__(self) -> None:
@@ -62,7 +65,9 @@ class ScriptedEnv:
     """
 
     spec = EnvSpec(
-        name="scripted", observation_shape=(3,), observation_dtype=np.dtype(np.int64), num_actions=4
+        name="scripted",
+        observation=Leaf((3,), np.dtype(np.int64)),
+        action=discrete(4),
     )
 
     def __init__(self, *games: str) -> None:

@@ -42,8 +42,10 @@ def make_agent(
     is tried.
 
     Raises:
-        ValueError: there is no such network, or it does not fit the environment.
+        ValueError: there is no such network, or it does not fit the environment; or the algorithm
+            cannot learn the environment's spaces.
     """
+    env.check_plain(type(config).__name__.removesuffix("Config"))
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
     if lstm:
         assert isinstance(config, A2CConfig | PPOConfig)

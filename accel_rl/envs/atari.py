@@ -35,6 +35,7 @@ from accel_rl.envs.atari_games import FIRE, NOOP, UP, check_game, game_facts, lo
 from accel_rl.envs.atari_screen import Screen
 from accel_rl.envs.atari_starts import SavedStart, save_starts, start_game, starts_are_identical
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
+from accel_rl.spaces import Leaf, discrete
 
 _NOTHING = StepResult(0.0, 0.0, False, False, False)  # most steps
 
@@ -58,9 +59,10 @@ class AtariEnv:
         self._start_presses = (NOOP, *buttons) if config.press_fire else ()
         self._spec = EnvSpec(
             name=game,
-            observation_shape=(config.frame_stack, *SIZES[config.observation_size]),
-            observation_dtype=np.dtype(np.uint8),
-            num_actions=len(self._codes),
+            observation=Leaf(
+                (config.frame_stack, *SIZES[config.observation_size]), np.dtype(np.uint8)
+            ),
+            action=discrete(len(self._codes)),
             frame_skip=config.frame_skip,
             frame_stack=config.frame_stack,
         )

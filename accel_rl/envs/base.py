@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.functions import FAILURES
+from accel_rl.spaces import ACTION_MASK, Leaf, Space, check_mask, check_space, describe
 
 Array = NDArray[Any]
 
@@ -25,22 +26,28 @@ Array = NDArray[Any]
 class EnvSpec:
     """What a caller must know of an environment before it makes one.
 
-    ``name`` appears in messages; ``frame_skip`` is the number of emulator frames in one step.
-    ``frame_stack`` above 1: the first axis of observations is a stack of so many frames, the newest
-    last, those before a reset or a lost life (`StepResult.terminated`) blank. ``info_keys``: names
-    of the numbers in `StepResult.info`.
+    Attributes:
+        name: appears in messages.
+        observation: the space of observations. A leaf ``action_mask`` says which actions are
+            allowed, see `accel_rl.spaces`.
+        action: the space of actions.
+        frame_skip: emulator frames in one step.
+        frame_stack: above 1: the first axis of observations is a stack of this many frames, the
+            newest last, those before a reset or a lost life (`StepResult.terminated`) blank.
+        info_keys: names of what is in `StepResult.info`.
+        info_shapes: the shape under each of these; empty: all are numbers.
 
     Raises:
-        ValueError: a shape, dtype, number of actions or keys that cannot be.
+        ValueError: a space, number, key or shape that cannot be.
     """
 
     name: str
-    observation_shape: tuple[int, ...]
-    observation_dtype: np.dtype[Any]
-    num_actions: int
+    observation: Space
+    action: Space
     frame_skip: int = 1
     frame_stack: int = 1
     info_keys: tuple[str, ...] = ()
+    info_shapes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name, (converted, required) in _CHECKS.items():
@@ -49,28 +56,87 @@ class EnvSpec:
                 object.__setattr__(self, name, converted(value))
             except (TypeError, ValueError):
                 raise ValueError(f"EnvSpec: {name} is {value!r}; it must be {required}") from None
-        if self.frame_stack > 1 and self.observation_shape[:1] != (self.frame_stack,):
+        space = self.observation
+        stack = space.shape[:1] if isinstance(space, Leaf) else None
+        if self.frame_stack > 1 and stack != (self.frame_stack,):
             raise ValueError(
-                f"EnvSpec: frame_stack is {self.frame_stack}, and observation_shape is "
-                f"{self.observation_shape}; a stack is the first axis"
+                f"EnvSpec: frame_stack is {self.frame_stack}, and observation is "
+                f"{describe(space)}; it must be one array whose first axis is the stack"
             )
+        if len(self.info_shapes) not in (0, len(self.info_keys)):
+            raise ValueError(
+                f"EnvSpec: info_shapes has {len(self.info_shapes)} shapes for "
+                f"{len(self.info_keys)} info_keys; it must have one for each, or none"
+            )
+        if self.mask is not None:
+            try:
+                check_mask(self.action, self.mask)
+            except ValueError as error:
+                raise ValueError(f"EnvSpec of {self.name}: {error}") from None
+
+    @property
+    def mask(self) -> Space | None:
+        """The space of action masks in observations; None: every action is always allowed."""
+        return None if isinstance(self.observation, Leaf) else self.observation.get(ACTION_MASK)
+
+    def check_plain(self, user: str) -> None:
+        """Raises ValueError unless observations are one array and actions the integers from 0.
+
+        Args:
+            user: what can use no other environment, for the message.
+        """
+        try:
+            _ = self.num_actions, self.observation_shape
+        except ValueError as error:
+            raise ValueError(f"{user} cannot use this environment: {error}") from None
+
+    @property
+    def num_actions(self) -> int:
+        """The number of actions, if they are the integers from 0.
+
+        Raises:
+            ValueError: they are not.
+        """
+        action = self.action
+        if not isinstance(action, Leaf) or action.num_values is None or action.low:
+            raise ValueError(
+                f"the actions of environment {self.name} are {describe(action)}; here they must be "
+                f"the integers 0 .. n - 1 (a Discrete space)"
+            )
+        return action.num_values
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of observations that are one array.
+
+        Raises:
+            ValueError: they are a mapping.
+        """
+        return self._array.shape
+
+    @property
+    def observation_dtype(self) -> np.dtype[Any]:
+        """The dtype of observations that are one array.
+
+        Raises:
+            ValueError: they are a mapping.
+        """
+        return self._array.dtype
+
+    @property
+    def _array(self) -> Leaf:
+        if not isinstance(self.observation, Leaf):
+            raise ValueError(
+                f"the observations of environment {self.name} are {describe(self.observation)}; "
+                f"here they must be one array: wrap the environment in one that joins them"
+            )
+        return self.observation
 
 
 def _count(value: Any) -> int:
     if operator.index(value) < 1:
         raise ValueError
     return operator.index(value)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(map(_count, value))
-
-
-def _dtype(value: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(value)  # also of a type, such as np.float32
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:  # torch knows none
-        raise ValueError
-    return dtype
 
 
 def _keys(value: Any) -> tuple[str, ...]:
@@ -82,16 +148,17 @@ def _keys(value: Any) -> tuple[str, ...]:
     return keys
 
 
+def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(_count, shape)) for shape in value)
+
+
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "observation_shape": (_shape, "a tuple of whole numbers above 0, such as (10,)"),
-    "observation_dtype": (
-        _dtype,
-        "the dtype of numbers or booleans of up to 8 bytes, such as np.float32",
-    ),
-    "num_actions": (_count, "a whole number above 0"),
+    "observation": (check_space, "a Leaf(shape, dtype), or a mapping of names to these"),
+    "action": (check_space, "discrete(n), a Leaf(shape, dtype, low, high), or a mapping of these"),
     "frame_skip": (_count, "a whole number above 0"),
     "frame_stack": (_count, "a whole number above 0"),
     "info_keys": (_keys, "a tuple of different printable names, such as ('is_success',)"),
+    "info_shapes": (_shapes, "a tuple of shapes, such as ((), (3,))"),
 }
 
 
@@ -102,8 +169,8 @@ class StepResult(NamedTuple):
     task's own. ``terminated``: the episode ended as the learner sees it (game over, or a lost life
     where lives count), so the next state has value 0. ``truncated``: cut off by a time limit.
     ``episode_ended``: game over or truncated; only this asks for a reset. ``info``: a number for
-    each of `EnvSpec.info_keys`, in their order, NaN where there is none; empty: for no key. They
-    are kept as float32.
+    each of `EnvSpec.info_keys`, in their order, or an array of the key's shape; NaN where there is
+    none; empty: for no key. They are kept as float32.
     """
 
     reward: float
@@ -111,17 +178,18 @@ class StepResult(NamedTuple):
     terminated: bool
     truncated: bool
     episode_ended: bool
-    info: Sequence[float] = ()
+    info: Sequence[Any] = ()
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """One simulator with discrete actions ``0 .. spec.num_actions - 1``.
+    """One simulator.
 
     ``seed`` is called before the first ``reset``; all later randomness follows from it. It is
     called again, before another ``reset``, only where a user of `VectorEnv` gives a new seed.
-    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation_shape`` and
-    dtype.
+    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation``: an array, or
+    a struct with ``out["camera"][...] = picture``. ``action`` is a number for a space without
+    axes; otherwise an array, or a struct, which the next step overwrites.
     """
 
     @property
@@ -131,7 +199,7 @@ class Environment(Protocol):
 
     def reset(self, out: Array) -> None: ...
 
-    def step(self, action: int, out: Array) -> StepResult: ...
+    def step(self, action: Any, out: Array) -> StepResult: ...
 
     def close(self) -> None: ...
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array, EnvSpec, StepResult, close_quietly
 from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.functions import FAILURES, find_function
+from accel_rl.spaces import zeros
 
 BatchReset = Literal["disabled", "next_step", "same_step"]
 """How a batch resets its environments, as in Gymnasium's autoreset modes."""
@@ -55,7 +56,7 @@ class Results(NamedTuple):
         reward, raw_reward = np.zeros((2, n), np.float32)
         terminated, truncated, episode_ended = np.zeros((3, n), np.bool_)
         info = np.full((n, len(spec.info_keys)), np.nan, np.float32)
-        final = np.empty((n, *spec.observation_shape), spec.observation_dtype)
+        final = zeros(spec.observation, n)
         return cls(reward, raw_reward, terminated, truncated, episode_ended, info, final)
 
 
@@ -101,11 +102,11 @@ class Simulators(Protocol):
         """
         ...
 
-    def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
+    def step(self, action: NDArray[Any], out: Array, results: Results) -> None:
         """Take one step of all environments; write ``out`` and ``results``.
 
         Args:
-            action: ``[n]``, in ``0 .. num_actions - 1``.
+            action: ``[n, ...]``, of the spec's ``action``.
             out: the next observations.
             results: the rest.
         """
@@ -197,10 +198,12 @@ class One:
     def reset(self, out: Array) -> None:
         self.simulators.reset(np.ones(1, np.bool_), out[None])
 
-    def step(self, action: int, out: Array) -> StepResult:
+    def step(self, action: Any, out: Array) -> StepResult:
         results = self._results
         results.info.fill(np.nan)
-        self.simulators.step(np.array([action]), out[None], results)
+        actions = zeros(self.spec.action, 1)
+        actions[0] = action
+        self.simulators.step(actions, out[None], results)
         info: list[float] = results.info[0].tolist()
         return StepResult(
             reward=float(results.reward[0]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
+from accel_rl.spaces import Leaf, discrete
 
 ROWS, COLUMNS = 10, 5
 LEFT, STAY, RIGHT = range(3)
@@ -22,9 +23,8 @@ class Catch:
 
     spec = EnvSpec(
         name="catch",
-        observation_shape=(ROWS, COLUMNS),
-        observation_dtype=np.dtype(np.float32),
-        num_actions=3,
+        observation=Leaf((ROWS, COLUMNS), np.dtype(np.float32)),
+        action=discrete(3),
     )
 
     def seed(self, seed: np.random.SeedSequence) -> None:

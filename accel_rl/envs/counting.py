@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
+from accel_rl.spaces import Leaf, discrete
 
 
 class CountingEnv:
@@ -18,9 +19,8 @@ class CountingEnv:
 
     spec = EnvSpec(
         name="counting",
-        observation_shape=(3,),
-        observation_dtype=np.dtype(np.int64),
-        num_actions=4,
+        observation=Leaf((3,), np.dtype(np.int64)),
+        action=discrete(4),
     )
 
     def __init__(

@@ -1,9 +1,11 @@
-"""Any Gymnasium environment with discrete actions and array observations."""
+"""Any Gymnasium environment whose spaces are made of arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -13,10 +15,28 @@ from gymnasium import spaces
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult, close_quietly
 from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.functions import FAILURES
+from accel_rl.spaces import (
+    ACTION_MASK,
+    OBSERVATION,
+    Leaf,
+    Space,
+    discrete,
+    follow,
+    from_gymnasium,
+    leaves_of,
+    mask_space,
+    random_values,
+    zeros,
+)
 
 _STEP_RETURNS = "observation, reward, terminated, truncated, info"
 _LARGEST = float(np.finfo(np.float32).max)
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+_MOST_LEARNING_STEPS = 100
+"""after which nothing more is learned of infos"""
+
+Path = tuple[str, ...]
+Part = tuple[tuple[Any, ...], Path, Leaf]
+"""Keys of a leaf in what the environment returns, its path in ours, and the leaf."""
 
 
 class GymnasiumEnv:
@@ -25,25 +45,27 @@ class GymnasiumEnv:
     It is `Resumable` if the Gymnasium environment has ``get_state`` and ``set_state`` itself (the
     outermost wrapper, which knows what the others hold).
 
-    The observation is an array of the observation space's shape and dtype; a ``Discrete`` space
-    gives a scalar, shape ``()``. Actions are ``0 .. n - 1`` also where the action space starts
-    elsewhere. A seed sequence of one plain number seeds the environment with that number.
+    Spaces are those of `accel_rl.spaces.from_gymnasium`. Actions of a ``Discrete`` space are
+    ``0 .. n - 1`` also where the space starts elsewhere; discrete parts of other spaces keep their
+    numbers. A seed sequence of one plain number seeds the environment with that number.
 
-    Of the ``info`` of each step, the numbers under ``info_keys`` go into `StepResult.info`: NaN
-    where it lacks a key. The ``info`` of a reset is not looked at.
+    Of the ``info`` of each step, the values under ``info_keys`` go into `StepResult.info`: NaN
+    where it lacks a key. The ``info`` of a reset is not looked at. One exception: the key
+    ``action_mask`` makes the mask in ``info``, of resets too, a leaf of the observation. An
+    observation of one array becomes the leaf ``observation`` then.
 
     ``env``: the Gymnasium environment. ``first_action``: where its action space starts.
 
     Args:
         make: makes the environment.
         name: what messages call it.
-        info_keys: of bools, numbers, or arrays of one of these.
+        info_keys: of bools, numbers, or arrays of them.
 
     Raises:
         EnvError: from the constructor if ``make`` raises, or for spaces or keys that do not fit;
             from ``reset`` and ``step`` if the environment raises, or returns an observation of
             another shape or kind, a reward that is not finite, flags that are no bools, or under an
-            info key something else than one number.
+            info key something else than numbers.
     """
 
     def __init__(
@@ -90,12 +112,15 @@ class GymnasiumEnv:
             raise env_failure(self._name, "reset", error) from error
         if not isinstance(returned, tuple | list) or len(returned) != 2:
             raise self._wrong_return("reset", "observation, info", returned)
-        observation, _ = returned
-        self._write(observation, out, "reset")
+        observation, info = returned
+        self._write(observation, info, out, "reset")
 
-    def step(self, action: int, out: Array) -> StepResult:
+    def step(self, action: Any, out: Array) -> StepResult:
         try:
-            returned = self.env.step(action + self.first_action)
+            if self._is_discrete:
+                returned = self.env.step(action + self.first_action)
+            else:
+                returned = self.env.step(_to_gymnasium(self.env.action_space, action))
         except FAILURES as error:
             raise env_failure(self._name, "step", error) from error
         try:
@@ -116,7 +141,7 @@ class GymnasiumEnv:
                 f"environment {self._name} returned the reward {reward} from step; "
                 f"it must be finite, as float32 too"
             )
-        self._write(observation, out, "step")
+        self._write(observation, info, out, "step")
         is_terminated = self._flag("terminated", terminated)
         is_truncated = self._flag("truncated", truncated)
         ended = is_terminated or is_truncated
@@ -138,32 +163,79 @@ class GymnasiumEnv:
                     f"environment {name} has no {space}; set it in the constructor, to one of "
                     f"gymnasium.spaces"
                 )
-        actions, observations = self.env.action_space, self.env.observation_space
-        if not isinstance(actions, spaces.Discrete):
-            raise EnvError(
-                f"environment {name} has the action space {actions}; it must be Discrete: wrap the "
-                f"environment in one that has such a space (gymnasium.ActionWrapper)"
-            )
-        if not isinstance(observations, _ARRAY_SPACES):
-            raise EnvError(
-                f"environment {name} has the observation space {observations}; it must be one "
-                f"array (Box, Discrete, MultiBinary or MultiDiscrete): wrap the environment in "
-                f"gymnasium.wrappers.FlattenObservation"
-            )
-        assert observations.shape is not None
-        self.first_action = int(actions.start)
-        self._shape = observations.shape
+        actions = self.env.action_space
+        self._is_discrete = isinstance(actions, spaces.Discrete)
+        self.first_action = int(actions.start) if isinstance(actions, spaces.Discrete) else 0
+        action, observation = self._convert("action_space"), self._convert("observation_space")
+        if isinstance(actions, spaces.Discrete):
+            action = discrete(int(actions.n))
+        self._is_told_mask = ACTION_MASK in info_keys
+        self._parts = list(_parts(self.env.observation_space))
+        if self._is_told_mask:
+            info_keys = [key for key in info_keys if key != ACTION_MASK]
+            observation = self._with_mask(observation, action)
+        self._array = observation.shape if isinstance(observation, Leaf) else None
         try:
             self._spec = EnvSpec(
                 name=name,
-                observation_shape=self._shape,
-                observation_dtype=np.dtype(observations.dtype),
-                num_actions=int(actions.n),
+                observation=observation,
+                action=action,
                 info_keys=info_keys,  # type: ignore[arg-type]  # made a tuple there
             )
         except ValueError as error:
             raise EnvError(f"environment {name}: {error}") from error
         self._info_keys = self._spec.info_keys
+
+    def _convert(self, which: str) -> Space:
+        space = getattr(self.env, which)
+        try:
+            return from_gymnasium(space)
+        except ValueError as error:
+            words = which.replace("_", " ")
+            raise EnvError(
+                f"environment {self._name} has the {words} {space!r:.200}: {error}"
+            ) from None
+
+    def _with_mask(self, observation: Space, action: Space) -> Space:
+        """``observation`` with the leaf of a mask that comes in ``info``."""
+        mask = mask_space(action)
+        if mask is None:
+            raise EnvError(
+                f"environment {self._name}: info_keys has {ACTION_MASK}, and there are no integers "
+                f"among its actions {self.env.action_space}; leave it out"
+            )
+        if isinstance(observation, Leaf):
+            observation = {OBSERVATION: observation}
+            self._parts = [(keys, (OBSERVATION,), leaf) for keys, _, leaf in self._parts]
+        self._mask_parts = [(path, path, leaf) for path, leaf in leaves_of(mask)]
+        return {**observation, ACTION_MASK: mask}
+
+    def learn_info_shapes(self) -> None:
+        """Play a little to find out which values in ``info`` are arrays; this is the probe's."""
+        if not self._info_keys:
+            return
+        found: dict[str, tuple[int, ...]] = {}
+        with suppress(*FAILURES):  # which the first steps of a worker meet, too
+            self._play(found)
+        if found:
+            shapes = tuple(found.get(key, ()) for key in self._info_keys)
+            self._spec = replace(self._spec, info_shapes=shapes)
+
+    def _play(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Play at most one episode, and note the shapes of arrays in ``info`` by their keys."""
+        rng = np.random.default_rng(0)
+        out = zeros(self._spec.observation)
+        self.seed(np.random.SeedSequence(0))
+        self.reset(out)
+        for _ in range(_MOST_LEARNING_STEPS):
+            mask = None if self._spec.mask is None else out.reshape(1)[ACTION_MASK]
+            (action,) = random_values(self._spec.action, rng, 1, mask)
+            result = self.step(action.item() if self._is_discrete else action, out)
+            for key, value in zip(self._info_keys, result.info, strict=True):
+                if not isinstance(value, float):
+                    shapes[key] = np.shape(value)
+            if result.episode_ended:
+                break
 
     def _set_state(self, state: EnvState) -> None:
         self._seed = None  # the state has the generator, which the next reset must not seed
@@ -189,47 +261,120 @@ class GymnasiumEnv:
             )
         return bool(array.item())
 
-    def _numbers(self, info: Mapping[str, Any]) -> list[float]:
-        """Those under the info keys; NaN for one that is not there."""
-        if not isinstance(info, Mapping):
-            raise EnvError(
-                f"environment {self._name} returned an info of type {_type_name(info)} from step; "
-                f"with info_keys it must be a dict"
-            )
-        numbers = []
+    def _numbers(self, info: Mapping[str, Any]) -> list[Any]:
+        """The values under the info keys, floats and arrays; NaN for one that is not there."""
+        self._check_info(info, "step")
+        numbers: list[Any] = []
         for key in self._info_keys:
             value = info.get(key, math.nan)
             if not isinstance(value, bool | int | float):
                 array = np.asarray(value)
-                if array.size != 1 or array.dtype.kind not in "biuf":
+                if array.size == 0 or array.dtype.kind not in "biuf":
                     raise EnvError(
                         f"environment {self._name} returned info[{key!r}] of type "
-                        f"{_type_name(value)} from step; what info_keys names must be one number"
+                        f"{_type_name(value)} from step; what info_keys names must be a number or "
+                        f"an array of numbers"
                     )
+                if array.size > 1:
+                    numbers.append(array)
+                    continue
                 value = array.item()
             numbers.append(float(value))
         return numbers
 
-    def _write(self, observation: Any, out: Array, call: str) -> None:
-        array = np.asarray(observation)
-        if array.shape != self._shape:
+    def _check_info(self, info: object, call: str) -> None:
+        if not isinstance(info, Mapping):
             raise EnvError(
-                f"environment {self._name} returned an observation of shape {array.shape} from "
-                f"{call}; its observation space says {self._shape}"
+                f"environment {self._name} returned an info of type {_type_name(info)} from "
+                f"{call}; with info_keys it must be a dict"
+            )
+
+    def _write(self, observation: Any, info: Any, out: Array, call: str) -> None:
+        if self._array is not None:
+            self._write_array(observation, self._array, out, call)
+            return
+        for keys, path, leaf in self._parts:
+            value, name = observation, ""
+            for key in keys:
+                name += f"[{key!r}]"
+                try:
+                    value = value[key]
+                except (IndexError, KeyError, TypeError):
+                    raise EnvError(
+                        f"environment {self._name} returned an observation without {name} from "
+                        f"{call}; its observation space has it"
+                    ) from None
+            self._write_array(value, leaf.shape, follow(out, path), call, name)
+        if self._is_told_mask:
+            self._write_mask(info, out, call)
+
+    def _write_mask(self, info: Any, out: Array, call: str) -> None:
+        self._check_info(info, call)
+        if info.get(ACTION_MASK) is None:
+            raise EnvError(
+                f"environment {self._name} returned an info without {ACTION_MASK} from {call}; "
+                f"info_keys names it, so that each reset and step must have it"
+            )
+        for keys, path, leaf in self._mask_parts:
+            value, target = info[ACTION_MASK], out[ACTION_MASK]
+            for key in keys:
+                value = value[int(key) if isinstance(value, tuple) else key]
+            given = np.asarray(value)
+            if given.dtype.kind not in "biu" or given.shape != leaf.shape:
+                raise EnvError(
+                    f"environment {self._name} returned info[{ACTION_MASK!r}] of dtype "
+                    f"{given.dtype} and shape {given.shape} from {call}; it must be bool, of shape "
+                    f"{leaf.shape}"
+                )
+            np.not_equal(given, 0, out=follow(target, path))
+
+    def _write_array(
+        self, observation: Any, shape: tuple[int, ...], out: Any, call: str, name: str = ""
+    ) -> None:
+        array = np.asarray(observation)
+        if array.shape != shape:
+            raise EnvError(
+                f"environment {self._name} returned an observation{name} of shape {array.shape} "
+                f"from {call}; its observation space says {shape}"
             )
         try:
             np.copyto(out, array, casting="same_kind")
         except TypeError:
             raise EnvError(
-                f"environment {self._name} returned an observation of dtype {array.dtype} from "
-                f"{call}; its observation space says {out.dtype}"
+                f"environment {self._name} returned an observation{name} of dtype {array.dtype} "
+                f"from {call}; its observation space says {out.dtype}"
             ) from None
         if array.dtype != out.dtype and array.dtype.kind in "iu" and (out != array).any():
             raise EnvError(
-                f"environment {self._name} returned an observation from {call} that its "
+                f"environment {self._name} returned an observation{name} from {call} that its "
                 f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
                 f"{array.min()} to {array.max()}"
             )
+
+
+def _parts(space: Any, keys: tuple[Any, ...] = (), path: Path = ()) -> Iterator[Part]:
+    if isinstance(space, spaces.Dict):
+        for key, each in space.spaces.items():
+            yield from _parts(each, (*keys, key), (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, each in enumerate(space.spaces):
+            yield from _parts(each, (*keys, i), (*path, str(i)))
+    else:
+        leaf = from_gymnasium(space)
+        assert isinstance(leaf, Leaf)
+        yield keys, path, leaf
+
+
+def _to_gymnasium(space: Any, action: Any) -> Any:
+    """``action``, a view of shared memory, as the environment's own value."""
+    if isinstance(space, spaces.Dict):
+        return {key: _to_gymnasium(each, action[key]) for key, each in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = enumerate(space.spaces)
+        return tuple(_to_gymnasium(each, action[str(i)]) for i, each in parts)
+    if isinstance(space, spaces.Discrete):
+        return action
+    return np.array(action, space.dtype)  # a copy, which the environment may keep
 
 
 def _type_name(value: Any) -> str:

@@ -25,6 +25,7 @@ from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, close_names, env_failure
 from accel_rl.extras import how_to_install
 from accel_rl.functions import FAILURES, find_function, import_module
+from accel_rl.spaces import ACTION_MASK, random_values, zeros
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
@@ -215,6 +216,8 @@ class _Probe:
         try:
             env = self._make()
             self._doing = "its first reset and steps"
+            if learn := getattr(env, "learn_info_shapes", None):
+                learn()
             self._found.put((self._look(env), None))
         except BaseException as error:
             self._found.put((None, error))
@@ -273,7 +276,7 @@ class _Probe:
 
 def _look_at_observations(env: Environment) -> Array:
     spec = env.spec
-    found = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
+    found = zeros(spec.observation, 2)
     out = np.zeros_like(found[0, ...])
     try:
         env.seed(np.random.SeedSequence(0))
@@ -286,7 +289,9 @@ def _look_at_observations(env: Environment) -> Array:
     rng = np.random.default_rng(0)
     with contextlib.suppress(*FAILURES):  # an action may not be allowed where it is taken
         for _ in range(_NUM_PROBE_STEPS):
-            _, _, _, _, ended, _ = env.step(int(rng.integers(spec.num_actions)), out)
+            mask = None if spec.mask is None else out.reshape(1)[ACTION_MASK]
+            (action,) = random_values(spec.action, rng, 1, mask)
+            _, _, _, _, ended, _ = env.step(action, out)
             if not np.array_equal(out, found[0]):
                 found[1] = out
                 break

@@ -37,11 +37,11 @@ from accel_rl.samplers.base import (
 from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.samplers.layout import assign_agents
-from accel_rl.samplers.policy_output import check_values, write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.settings import check_kind
+from accel_rl.spaces import write_values
 from accel_rl.topology import plan_cores
 
 TAKE_SECONDS = 0.1
@@ -102,7 +102,8 @@ class QueuedSampler:
     time.
 
     Raises:
-        ValueError: an option has no use here, or the environment cannot be made.
+        ValueError: an option has no use here, or the environment cannot be made, or its
+            observations are not one array or its actions not Discrete.
         SamplerError: this is not Linux.
     """
 
@@ -127,6 +128,7 @@ class QueuedSampler:
         self.config = config
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
         self.env_spec = spec = probe_spec_for(factory, config)
+        spec.check_plain("QueuedSampler (algo=ga3c)")
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
         rows = config.horizon + 1
@@ -355,11 +357,11 @@ class QueuedSampler:
             )
         n, m = len(taken.columns), len(taken.final)
         action = np.empty(n, np.int64)
-        write_actions(action, prediction.action, self.env_spec.num_actions)
+        write_values(self.env_spec.action, prediction.action, action)
         probability = prediction.behaviour_probability
         if probability is not None:
-            probability = check_values(probability, n, "probabilities")
-        segments = self._segments.cut(taken, check_values(prediction.value, n + m))
+            probability = _check_values(probability, n, "probabilities")
+        segments = self._segments.cut(taken, _check_values(prediction.value, n + m))
         return segments, self._segments.act(taken, action, prediction.version, probability)
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
@@ -422,3 +424,20 @@ class QueuedSampler:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:
+    """The ``values`` of so many observations, as an array; ``name``: what they are called.
+
+    Raises:
+        ValueError: they are not one finite number for each.
+    """
+    given: NDArray[np.float32] = np.asarray(values, np.float32)
+    if given.shape != (num_observations,):
+        raise ValueError(
+            f"got {name} of shape {given.shape} for {num_observations} observations; there must be "
+            f"one for each, shape ({num_observations},)"
+        )
+    if not np.isfinite(given).all():
+        raise ValueError(f"got {name} that are not finite; what is learned is made of them")
+    return given

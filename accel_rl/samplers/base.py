@@ -67,11 +67,11 @@ class SamplerConfig:
         return RolloutSpec(
             T=self.horizon,
             B=self.num_envs,
-            observation_shape=env.observation_shape,
-            observation_dtype=env.observation_dtype,
-            num_actions=env.num_actions,
+            observation=env.observation,
+            action=env.action,
             final_observation_slots=min(self.final_observation_slots or self.horizon, self.horizon),
             info_keys=env.info_keys,
+            info_shapes=env.info_shapes,
         )
 
     def __post_init__(self) -> None:
@@ -158,7 +158,8 @@ def check_memory(spec: RolloutSpec) -> None:
 class PolicyInput(NamedTuple):
     """What a policy is given: row ``t`` of the columns ``columns`` of the rollout in the making.
 
-    ``observation``: ``[n, ...]``, a view of the rollout itself that the next rollout overwrites.
+    ``observation``: ``[n, ...]``, a view of the rollout itself that the next rollout overwrites; of
+    a mapping ``[n]`` structs, whose leaves are ``observation["camera"]`` and so on.
     Do not write into it, nor into a tensor that `torch.from_numpy` makes of it: the learner would
     read the changed numbers. ``uniform``: ``[n]``
     float64 in [0, 1), the step's share of a seeded block by step and environment; a policy that
@@ -188,7 +189,8 @@ class Acted(NamedTuple):
 
 
 Policy = Callable[[PolicyInput], Any]
-"""Returns the actions, ``[n]`` integers in ``0 .. num_actions - 1``: an array, tensor or list; or
+"""Returns the actions, ``[n, ...]``: an array, tensor or list; of a mapping, a mapping of these or
+a structured array. Discrete actions are ``[n]`` integers in ``0 .. num_actions - 1``. Or it returns
 `Acted`, with more that the rollout is to keep."""
 
 

@@ -24,6 +24,7 @@ from accel_rl.samplers.block import (
     environment_seed,
     too_many_truncated,
 )
+from accel_rl.spaces import describe, random_values, zeros
 from accel_rl.states import decode_state, encode_state
 
 Mask = NDArray[np.bool_]
@@ -117,15 +118,10 @@ def _check_fits(env: Any, index: int, arrays: BlockArrays) -> None:
     """Raise SamplerError if environment ``index`` is not like the one that was looked at."""
     spec: EnvSpec = env.spec
     expected = arrays.spec
-    found = (spec.observation_shape, spec.observation_dtype, spec.num_actions, spec.info_keys)
-    wanted = (
-        expected.observation_shape,
-        expected.observation_dtype,
-        expected.num_actions,
-        expected.info_keys,
-    )
+    found = (describe(spec.observation), describe(spec.action), spec.info_keys)
+    wanted = (describe(expected.observation), describe(expected.action), expected.info_keys)
     if found != wanted:
-        names = ("observation_shape", "observation_dtype", "num_actions", "info_keys")
+        names = ("observation", "action", "info_keys")
         wrong = [i for i in range(len(names)) if found[i] != wanted[i]]
         differences = "; ".join(f"{names[i]} is {found[i]} and not {wanted[i]}" for i in wrong)
         raise SamplerError(
@@ -286,7 +282,7 @@ class BatchBlock:
     def close(self) -> None:
         self._simulators.close()
 
-    def _advance(self, action: NDArray[np.int64], out: NDArray[Any]) -> Mask | None:
+    def _advance(self, action: NDArray[Any], out: NDArray[Any]) -> Mask | None:
         """Step the batch; return where `_autoreset` sees an end, None if nowhere."""
         results = self._results
         if results.info.size:
@@ -386,15 +382,15 @@ class BatchBlock:
 
     def _take_random_steps(self, out: NDArray[Any]) -> None:
         """Take up to ``decorrelation_steps`` random actions; no rollout keeps their results."""
-        n, num_actions = self._n, self._simulators.spec.num_actions
+        n, space = self._n, self._simulators.spec.action
         rngs = [np.random.default_rng(seed) for seed in self._random_seeds]
         most = self._config.decorrelation_steps + 1
         num_steps = np.array([rng.integers(most) for rng in rngs])
         longest = int(num_steps.max())
-        actions = np.zeros((longest, n), np.int64)
+        actions = zeros(space, longest, n)
         for i, rng in enumerate(rngs):
             own = longest if self._resets_itself else int(num_steps[i])
-            actions[longest - own :, i] = rng.integers(num_actions, size=own)
+            actions[longest - own :, i] = random_values(space, rng, own)
         for k in range(longest + 1):
             if k and not self._resets_itself:
                 self._begin_again(num_steps == longest - k, out)

@@ -18,6 +18,7 @@ from accel_rl.envs.batched import Simulators
 from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.simulators import Each
+from accel_rl.spaces import ACTION_MASK, NOTHING_ALLOWED, Leaf, has_allowed, random_values
 
 EnvStates = dict[int, bytes | None]
 """State by environment, as `encode_state` returns it; None: it cannot tell its state."""
@@ -129,6 +130,8 @@ class Block:
         self._indices = range(columns.start, columns.stop)
         self.envs = envs
         self._simulators = Each(self.envs, rollout, self._indices)
+        self._action = self.envs[0].spec.action
+        self._is_masked = self.envs[0].spec.mask is not None
         # The seed of each environment, and that of its random first steps.
         self._seeds = [environment_seed(seed, b, restart).spawn(2) for b in self._indices]
         self._is_seeded = [False] * len(self.envs)
@@ -186,6 +189,8 @@ class Block:
             for i, b in enumerate(self._indices):
                 if ended[i]:
                     self._end_episode(t, i, keep_final=truncated[b] and not terminated[b])
+        if self._is_masked:
+            self._check_masks(t)
 
     def reset(self) -> None:
         """Reset the environments that wait, into the carry; or what a `VectorEnv` has ordered."""
@@ -214,6 +219,20 @@ class Block:
                 out[i].fill(0)
             elif is_idle:
                 self._begin_episode(i, out[i])
+
+    def _check_masks(self, t: int) -> None:
+        """Raises SamplerError where an episode goes on and no action is allowed."""
+        rows = self._rollout.observation[t + 1, self._columns]
+        for i in np.flatnonzero(~has_allowed(self._action, rows[ACTION_MASK])).tolist():
+            b = self._indices[i]
+            is_done = self._rollout.terminated[t, b] or self._rollout.truncated[t, b]
+            if not (self._is_idle[i] or (is_done and self._autoreset == "Disabled")):
+                self._check_mask(i, self._out[t + 1][i])
+
+    def _check_mask(self, i: int, out: NDArray[Any]) -> None:
+        if self._is_masked and not has_allowed(self._action, out.reshape(1)[ACTION_MASK])[0]:
+            name = self.envs[i].spec.name
+            raise SamplerError(f"environment {self._indices[i]} ({name}): {NOTHING_ALLOWED}")
 
     def _reset_ordered(self) -> None:
         orders = self._arrays.reset_order[self._columns].tolist()
@@ -249,6 +268,7 @@ class Block:
         if not has_lost_life:
             self._seed(i)
             self._simulators.reset(i, out)
+            self._check_mask(i, out)
 
     def _seed(self, i: int, seed: np.random.SeedSequence | None = None) -> None:
         """Seed environment ``i`` with ``seed``, or with its own if it was never seeded."""
@@ -261,13 +281,18 @@ class Block:
         """Take up to ``decorrelation_steps`` random actions; no rollout keeps their results."""
         env, b = self.envs[i], self._indices[i]
         num_steps = int(rng.integers(self._config.decorrelation_steps + 1))
-        actions = rng.integers(env.spec.num_actions, size=num_steps).tolist()
-        if not actions:
+        if not num_steps:
             return
+        space, mask = env.spec.action, env.spec.mask
+        actions = random_values(space, rng, num_steps) if mask is None else None
         spec = replace(self._config.rollout_spec(env.spec), T=1, B=self._rollout.action.shape[1])
-        scratch = Rollout.allocate(replace(spec, observation_shape=()))
+        scratch = Rollout.allocate(replace(spec, observation=Leaf((), np.dtype(np.bool_))))
         simulators = Each([env], scratch, range(b, b + 1))
-        for action in actions:
-            scratch.action[0, b] = action
+        for k in range(num_steps):
+            if actions is None:
+                scratch.action[0, b] = random_values(space, rng, 1, out.reshape(1)[ACTION_MASK])[0]
+            else:
+                scratch.action[0, b] = actions[k]
             if simulators.step(0, [out], [False])[0]:
                 self._begin_episode(i, out)
+            self._check_mask(i, out)

@@ -14,7 +14,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.rollout import Rollout
+from accel_rl.rollout import Rollout, told
 from accel_rl.samplers.base import Episode, SamplerState
 from accel_rl.samplers.block import NOISE_STREAM, Carry, EnvStates
 
@@ -106,8 +106,12 @@ class EpisodeTracker:
         """The numbers of the step at ``t``, without those that it did not tell."""
         if not self._info_keys:
             return {}
-        pairs = zip(self._info_keys, rollout.info[t, b].tolist(), strict=True)
-        return {key: number for key, number in pairs if not isnan(number)}
+        found = {}
+        for k, key in enumerate(self._info_keys):
+            values = told(rollout, k)[t, b]
+            if values.ndim == 0 and not isnan(values):
+                found[key] = float(values)
+        return found
 
     def _end(self, b: int, truncated: bool, is_lost: bool, info: Mapping[str, float]) -> None:
         raw_return, clipped_return, length = self.sums[:, b].tolist()
@@ -140,7 +144,7 @@ class Boundary:
 
     def draw_noise(self) -> NDArray[np.float64]:
         """Return the action noise of one rollout, ``[T, B]`` uniform numbers in [0, 1)."""
-        return self._noise.random(self._rollout.action.shape)
+        return self._noise.random(self._rollout.action.shape[:2])
 
     def begins(self, t: int, columns: slice) -> NDArray[np.bool_]:
         """Return where observation row ``t`` is the first of an episode, ``[n]``.
@@ -189,7 +193,8 @@ class Boundary:
 
     def get_state(self, states: EnvStates, generation: int) -> SamplerState:
         """Return the state of a sampler whose environments have these states."""
-        observation = self._rollout.observation[-1].copy()
+        observation = np.zeros_like(self._rollout.observation[-1])  # of structs, padding too
+        observation[...] = self._rollout.observation[-1]
         is_fresh = self._carry.is_fresh
         observation[is_fresh] = self._carry.observation[is_fresh]
         return SamplerState(

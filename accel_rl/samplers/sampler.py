@@ -47,10 +47,10 @@ from accel_rl.samplers.layout import (
     rotation,
 )
 from accel_rl.samplers.local_pool import LocalPool, Pool
-from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET
 from accel_rl.samplers.workers import NICENESS
+from accel_rl.spaces import write_values
 from accel_rl.topology import Seat
 
 
@@ -191,7 +191,7 @@ class RolloutSampler:
                 if isinstance(actions, Acted):
                     self._keep(actions.extras, t, columns)
                     actions = actions.action
-                write_actions(rollout.action[t, columns], actions, self.env_spec.num_actions)
+                write_values(self.env_spec.action, actions, rollout.action[t, columns])
                 self._sending = group
                 pool.send((group,), (t,))
                 self._num_sent[group] = t + 1

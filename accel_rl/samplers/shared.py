@@ -180,8 +180,9 @@ def _layout(spec: PoolSpec) -> Layout:
     W, G = spec.num_workers, spec.num_groups
     int64, boolean = np.dtype(np.int64), np.dtype(np.bool_)
     rollout = spec.rollout
+    observation, dtype = rollout.layout()["observation"]
     layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-        "carry_observation": ((rollout.B, *rollout.observation_shape), rollout.observation_dtype),
+        "carry_observation": (observation[1:], dtype),
         "carry_is_fresh": ((rollout.B,), boolean),
         "reset_order": ((rollout.B,), int64),
         "command": ((G,), int64),

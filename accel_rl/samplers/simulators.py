@@ -36,9 +36,16 @@ class Each:
         self._columns = columns
         self._num_columns = rollout.action.shape[1]
         arrays = (rollout.action, *rollout.results)
-        self._views: list[Any] = [each.reshape(-1).data for each in arrays]  # [T * B]
-        self._num_info = rollout.info.shape[2]
-        self._info = rollout.info.reshape(-1, self._num_info) if self._num_info else None
+        self._views: list[Any] = [  # [T * B]
+            each.reshape(-1).data
+            if each.ndim == 2 and each.dtype.names is None
+            else each.reshape(-1, *each.shape[2:])
+            for each in arrays
+        ]
+        self._info_names = rollout.info.dtype.names
+        self._num_info = len(self._info_names or ()) or rollout.info.shape[2]
+        shape = rollout.info.shape[2:]
+        self._info = rollout.info.reshape(-1, *shape) if self._num_info else None
 
     def step(self, t: int, out: Sequence[NDArray[Any]], is_idle: Sequence[bool]) -> list[bool]:
         """Take the actions of row ``t``; return whether an episode ended, for each environment.
@@ -71,7 +78,7 @@ class Each:
                     )
                 valid[k] = not idle
                 if all_info is not None:
-                    all_info[k] = info if self._has_all(info) else nan
+                    self._write_info(all_info, k, info)
                 k += 1
         except FAILURES as error:
             failed = k - first
@@ -127,11 +134,31 @@ class Each:
     def close(self) -> None:
         close_all(self.envs)
 
-    def _has_all(self, info: Sequence[float]) -> bool:
-        """Whether there is a number for each key, False if there is none at all."""
+    def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[Any]) -> None:
+        if self._info_names is None:
+            numbers = info if self._has_all(info) else nan
+            try:
+                all_info[k] = numbers
+            except ValueError:
+                raise ValueError(
+                    f"its info is {info!r:.200}; arrays must be there in the first steps of an "
+                    f"episode, or info_shapes of its spec must have their shapes"
+                ) from None
+            return
+        values = info if self._has_all(info) else [nan] * self._num_info
+        for name, value in zip(self._info_names, values, strict=True):
+            row = all_info[name][k, ...]
+            if np.shape(value) not in ((), row.shape):
+                raise ValueError(
+                    f"its info {name} has shape {np.shape(value)}; it must be {row.shape}"
+                )
+            row[...] = value
+
+    def _has_all(self, info: Sequence[Any]) -> bool:
+        """Whether there is a value for each key, False if there is none at all."""
         if len(info) not in (0, self._num_info):
             raise ValueError(
-                f"its info has {len(info)} numbers; it must have one for each of the "
+                f"its info has {len(info)} values; it must have one for each of the "
                 f"{self._num_info} info_keys of its spec"
             )
         return len(info) > 0

@@ -18,6 +18,7 @@ from accel_rl.envs.make import is_atari_game, make_env_factory, probe
 from accel_rl.samplers.batch_block import autoreset_of
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.settings import check_kind
+from accel_rl.spaces import ACTION_MASK, OBSERVATION, to_gymnasium
 
 OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
 """what `VectorEnv` puts into infos itself, each with a mask whose name begins with _"""
@@ -33,6 +34,7 @@ class Kind(NamedTuple):
 
     spec: EnvSpec
     observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
     first_action: int
     is_gymnasium: bool
     gymnasium_spec: Any
@@ -112,23 +114,22 @@ def reset_orders(
 
 
 def _kind_of(env: Environment) -> Kind:
-    if isinstance(env, GymnasiumEnv):
-        inner = env.env
-        return Kind(
-            env.spec, inner.observation_space, env.first_action, True, inner.spec, inner.metadata
-        )
-    dtype, shape = env.spec.observation_dtype, env.spec.observation_shape
-    low: Any = -np.inf
-    high: Any = np.inf
-    if dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    elif dtype.kind == "b":
-        low, high = 0, 1
-    space: Any = gymnasium.spaces.Box(low, high, shape, dtype.type)
-    own_reset = autoreset_of(env)
-    if isinstance(env, One):
-        space = getattr(env.simulators, "observation_space", space)
-    return Kind(env.spec, space, 0, False, None, {}, own_reset)
+    spec = env.spec
+    if not isinstance(env, GymnasiumEnv):
+        space = to_gymnasium(spec.observation)
+        if isinstance(env, One):
+            space = getattr(env.simulators, "observation_space", space)
+        return Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {}, autoreset_of(env))
+    inner = env.env
+    observation = inner.observation_space
+    if spec.mask is not None:
+        parts = {OBSERVATION: observation}
+        if isinstance(observation, gymnasium.spaces.Dict):
+            parts = dict(observation.spaces)
+        parts.setdefault(ACTION_MASK, to_gymnasium(spec.mask))
+        observation = gymnasium.spaces.Dict(parts)
+    action = inner.action_space
+    return Kind(spec, observation, action, env.first_action, True, inner.spec, inner.metadata)
 
 
 def _check_names(info_keys: Sequence[str]) -> None:

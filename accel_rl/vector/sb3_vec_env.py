@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import VecEnv
 
-from accel_rl.samplers.policy_output import write_actions
+from accel_rl.spaces import write_values, zeros
 from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
 
 Indices = int | Iterable[int] | None
@@ -38,10 +38,12 @@ class SB3VecEnv(VecEnv):
     def __init__(self, env: VectorEnv) -> None:
         check_wrapped(env, AutoresetMode.SAME_STEP, "Stable-Baselines3")
         self._env = env
-        actions = spaces.Discrete(env.num_actions)  # from 0, as all policies there count
+        actions = env.single_action_space
+        if isinstance(actions, spaces.Discrete):  # from 0, as all policies there count
+            actions = spaces.Discrete(int(actions.n))
         super().__init__(env.num_envs, env.single_observation_space, actions)
 
-    def reset(self) -> Array:
+    def reset(self) -> Any:
         """First observations of new episodes."""
         options = next(filter(None, self._options), None)  # which `VectorEnv` refuses
         observation, _ = self._env.reset(seed=self._seeds, options=options)
@@ -49,12 +51,13 @@ class SB3VecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: Array) -> None:
-        """Release all environments; ``actions``: ``[num_envs]`` integers."""
-        counted = np.zeros(self.num_envs, np.int64)
-        write_actions(counted, actions, self._env.num_actions)
-        self._env.send(counted + self._env.first_action)
+        """Release all environments; ``actions``: ``[num_envs, ...]``."""
+        spec = self._env.env_spec
+        given = zeros(spec.action, self.num_envs)
+        write_values(spec.action, actions, given)
+        self._env.send(given + self._env.first_action if self._env.first_action else given)
 
-    def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Any, Array, Array, list[dict[str, Any]]]:
         """Wait for what `step_async` has released."""
         observation, reward, terminated, truncated, columns = self._env.recv()
         infos: list[dict[str, Any]] = [
@@ -66,7 +69,8 @@ class SB3VecEnv(VecEnv):
         for source in (columns, columns.get("final_info", {})):
             for key in self._env.info_keys:
                 for i in np.flatnonzero(source.get(f"_{key}", ())):
-                    infos[i][key] = float(source[key][i])
+                    values = source[key][i]
+                    infos[i][key] = values.copy() if np.ndim(values) else float(values)
         done = terminated | truncated
         for i in np.flatnonzero(done):
             infos[i]["terminal_observation"] = columns["final_obs"][i]

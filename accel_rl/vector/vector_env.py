@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
-from accel_rl.rollout import RolloutSpec
+from accel_rl.rollout import RolloutSpec, told
 from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.batch_block import check_autoreset
 from accel_rl.samplers.block import LEAVE, Autoreset
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
-from accel_rl.samplers.policy_output import write_actions
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET, STEP
+from accel_rl.spaces import write_values
 from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
 
 Array = NDArray[Any]
-Results = tuple[Array, Array, Array, Array, dict[str, Any]]
+Results = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
-class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
+class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     """Environments in worker processes, stepped as one `gymnasium.vector.VectorEnv`.
 
     ``step`` returns observations ``[num_envs, ...]``, rewards ``[num_envs]`` float64 (of float32
@@ -39,7 +39,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     ``_raw_reward`` and ``_episode_ended``; of those of the environments themselves the numbers that
     ``info_keys`` names, float64 of float32 precision, each where its mask is True (``is_success``
     where ``_is_success``), where there is any. What a reset tells stays in the workers. Actions are
-    those of ``single_action_space``: ``n`` integers from ``first_action``.
+    those of ``single_action_space``, ``[num_envs, ...]``. Observations and actions of a ``Dict``
+    are dicts of arrays, of a ``Tuple`` tuples of arrays. An action outside its bounds is an error.
 
     A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
 
@@ -98,8 +99,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         copy: False: observations are read-only views of shared memory that stay as they are until
             the group's next `send`, `step` or `reset`; True: arrays of your own.
 
-    ``groups``: the environments of each group. ``num_actions``: ``n``.
-    ``first_action``: the first of these. ``plan``: who runs where; None: all is in this process.
+    ``groups``: the environments of each group. ``env_spec``: what one environment is like.
+    ``first_action``: the first action of a ``Discrete`` space. ``plan``: who runs where; None: all
+    is in this process.
     ``info_keys``: those that there are.
 
     Raises:
@@ -147,10 +149,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         check_memory(spec)  # the spaces below take as much
         self.info_keys = kind.spec.info_keys
         self.num_envs = num_envs
-        self.num_actions, self.first_action = kind.spec.num_actions, kind.first_action
-        self.single_action_space = gymnasium.spaces.Discrete(
-            self.num_actions, start=self.first_action
-        )
+        self.env_spec, self.first_action = kind.spec, kind.first_action
+        self.single_action_space = kind.action_space
         self.single_observation_space = kind.observation_space
         if kind.is_gymnasium:
             self.spec = kind.gymnasium_spec
@@ -185,7 +185,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes; results that `recv` has not returned are dropped.
 
         Args:
@@ -224,7 +224,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         return self._observation(self._all), {}
 
     def step(self, actions: Any) -> Results:
-        """Take one step of every environment; ``actions``: ``[num_envs]`` integers.
+        """Take one step of every environment; ``actions``: ``[num_envs, ...]``.
 
         Raises:
             ValueError: the actions are not like that.
@@ -246,7 +246,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         """Release a group: the first one after a reset, later the one received longest ago.
 
         Args:
-            actions: ``[n]`` integers for its environments.
+            actions: ``[n, ...]`` for its environments.
 
         Raises:
             ValueError: the actions are not like that.
@@ -304,7 +304,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def _write_actions(self, columns: slice, actions: Any) -> None:
         out = self._pool.arrays.rollout.action[0, columns]
-        write_actions(out, actions, self.num_actions, self.first_action)
+        write_values(self.env_spec.action, actions, out, first=self.first_action)
 
     def _release(self, command: int = STEP) -> None:
         """Send all groups and wait for them."""
@@ -320,12 +320,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
             self._to_recv.popleft()
         self._to_send = deque(range(len(self.groups)))
 
-    def _observation(self, columns: slice) -> Array:
+    def _observation(self, columns: slice) -> Any:
         view = self._pool.arrays.rollout.observation[1, columns]
-        if self.copy:
-            return view.copy()
-        view.flags.writeable = False
-        return view
+        return split(self.single_observation_space, view, copy=self.copy)
 
     def _results(self, columns: slice) -> Results:
         rollout = self._pool.arrays.rollout
@@ -349,7 +346,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
         elif is_same_step and done.any():
             final_observation = np.full(len(done), None, object)
             for i in np.flatnonzero(done):
-                final_observation[i] = rollout.final_observation[0, columns.start + i].copy()
+                final = rollout.final_observation[0, columns.start + i, ...]
+                final_observation[i] = split(self.single_observation_space, final, copy=True)
             infos["final_obs"], infos["_final_obs"] = final_observation, done
             final_info = _where(done, infos)
             self._add_told(final_info, columns, done)
@@ -359,10 +357,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Array, Array, Array]):
     def _add_told(self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]) -> None:
         """What ``columns`` told of ``info_keys``, where ``mask`` is True."""
         for k, key in enumerate(self.info_keys):
-            told = self._pool.arrays.rollout.info[0, columns, k].astype(np.float64)
-            is_told = mask & ~np.isnan(told)
+            values = told(self._pool.arrays.rollout, k)[0, columns].astype(np.float64)
+            axes = tuple(range(1, values.ndim))
+            is_told = mask & ~np.isnan(values).all(axes)
             if is_told.any():
-                infos[key], infos[f"_{key}"] = np.where(is_told, told, 0.0), is_told
+                values[~is_told] = 0.0
+                infos[key], infos[f"_{key}"] = values, is_told
 
     def _check_open(self) -> None:
         if self.closed:
@@ -404,6 +404,20 @@ def check_wrapped(env: object, mode: AutoresetMode, library: str) -> None:
             f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; {library} "
             f"steps all at once and keeps observations: leave both out"
         )
+
+
+def split(space: gymnasium.Space[Any], array: Array, copy: bool) -> Any:
+    """The observations in ``array``, as Gymnasium's: a dict for a Dict, a tuple for a Tuple."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: split(each, array[name], copy) for name, each in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        parts = enumerate(space.spaces)
+        return tuple(split(each, array[str(i)], copy) for i, each in parts)
+    if copy:
+        return array.copy()[()]
+    view = array[...]
+    view.flags.writeable = False
+    return view
 
 
 def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:

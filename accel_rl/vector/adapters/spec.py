@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
+from accel_rl.spaces import discrete, from_gymnasium
 from accel_rl.topology import available_cpus
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -42,9 +43,8 @@ def read_spec(
     try:
         spec = EnvSpec(
             name=name,
-            observation_shape=observation_space.shape or (),
-            observation_dtype=np.dtype(observation_space.dtype),
-            num_actions=int(action_space.n),
+            observation=from_gymnasium(observation_space),
+            action=discrete(int(action_space.n)),
             frame_skip=frame_skip,
             info_keys=tuple(info_keys),
         )

@@ -1,0 +1,594 @@
+"""Spaces: which arrays one observation or one action is made of.
+
+A space is one `Leaf`, or a mapping from names to spaces. Values of a single leaf are plain arrays.
+Values of a mapping are arrays of one structured dtype, `dtype_of`, so that an array ``[T, B]`` of
+them is sliced, copied, reset and saved like any other array, and its leaves are views of it:
+``observation["camera"]`` is ``[T, B, *shape]``.
+
+An **action mask** says which integer actions are allowed. It is the leaf ``action_mask`` of an
+observation, with one entry for each value of each integer of the action, one integer after the
+other: ``[n]`` for one integer with ``n`` values, ``[n_1 + ... + n_k]`` for ``k`` integers. Actions
+that are a mapping have a mapping of masks, in which leaves without a mask are left out.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAF_BYTES = 16  # every leaf of a structured dtype begins at a multiple of it
+ACTION_MASK = "action_mask"
+OBSERVATION = "observation"
+"""the name of a single leaf to which a mask was added"""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of numbers or booleans.
+
+    Attributes:
+        shape: of one value; ``()`` is a scalar.
+        dtype: numbers or booleans of at most 8 bytes.
+        low: the smallest values, inclusive: one number, or one for each element, flat. None: no
+            limit.
+        high: the largest values, in the same form.
+
+    Raises:
+        ValueError: a shape, dtype or bound that cannot be.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    low: Any = None
+    high: Any = None
+
+    def __post_init__(self) -> None:
+        converted = (("shape", _shape, _SHAPE), ("dtype", _dtype, _DTYPE))
+        for name, convert, required in converted:
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, convert(value))
+            except (TypeError, ValueError):
+                raise ValueError(f"{name} is {value!r}; it must be {required}") from None
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, self._bound(value))
+            except (OverflowError, TypeError, ValueError):
+                raise ValueError(
+                    f"{name} is {value!r}; it must be a number that {self.dtype} holds, or an "
+                    f"array of them of shape {self.shape}"
+                ) from None
+        low, high = self.bounds
+        if low is not None and high is not None and (low > high).any():
+            raise ValueError(f"low={self.low} is above high={self.high}; it must not be")
+
+    def _bound(self, value: Any) -> Any:
+        """One number where all are equal, else a flat tuple; None where nothing is bounded."""
+        if value is None or self.dtype.kind == "b":
+            return None
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" or (array != array).any():
+            raise ValueError
+        if array.size == prod(self.shape):
+            array = array.reshape(self.shape)
+        array = np.broadcast_to(array, self.shape)
+        limits: tuple[float, float] = (-np.inf, np.inf)
+        if self.dtype.kind == "f":
+            array = array.astype(self.dtype)
+        else:
+            limits = (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
+            if array.min() < limits[0] or array.max() > limits[1] or (array % 1).any():
+                raise ValueError
+            array = array.astype(self.dtype)
+        first = array.flat[0].item()
+        if (array != first).any():
+            return tuple(array.ravel().tolist())
+        return None if first in limits else first
+
+    @cached_property
+    def bounds(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """``low`` and ``high``, each an array of the leaf's shape and dtype or None."""
+        return _array(self, self.low), _array(self, self.high)
+
+    @cached_property
+    def counts(self) -> list[int] | None:
+        """The number of values of each element, flat; None unless these are bounded integers."""
+        low, high = self.bounds
+        if self.dtype.kind not in "iu" or low is None or high is None:
+            return None
+        pairs = zip(low.ravel().tolist(), high.ravel().tolist(), strict=True)
+        return [last - first + 1 for first, last in pairs]
+
+    @cached_property
+    def num_values(self) -> int | None:
+        """The number of values of one bounded integer; None for anything else."""
+        return None if self.counts is None or self.shape else self.counts[0]
+
+
+Space: TypeAlias = "Leaf | Mapping[str, Space]"
+
+
+def discrete(n: int) -> Leaf:
+    """The space of the integers ``0 .. n - 1``."""
+    return Leaf((), np.dtype(np.int64), 0, _count(n) - 1)
+
+
+# ---- arrays of a space ---------------------------------------------------------------------------
+
+
+def shape_of(space: Space) -> tuple[int, ...]:
+    """Return the shape of one value in arrays of `dtype_of`; a struct is a scalar."""
+    return space.shape if isinstance(space, Leaf) else ()
+
+
+def dtype_of(space: Space) -> np.dtype[Any]:
+    """Return the dtype of a leaf, or the structured dtype of a mapping.
+
+    Leaves begin at multiples of 16 bytes, and the size is one too, so that the bytes of an array
+    can be viewed as numbers of any leaf, by torch as well.
+    """
+    if isinstance(space, Leaf):
+        return space.dtype
+    formats: list[Any] = []
+    offsets, end = [], 0
+    for each in space.values():
+        dtype = np.dtype((dtype_of(each), shape_of(each)))
+        formats.append(dtype)
+        offsets.append(end)
+        end += -(-dtype.itemsize // LEAF_BYTES) * LEAF_BYTES
+    names = list(space)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
+
+
+def zeros(space: Space, *shape: int) -> NDArray[Any]:
+    """Return an array of ``shape`` values of ``space``, all zero, padding included."""
+    return np.zeros((*shape, *shape_of(space)), dtype_of(space))
+
+
+def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a view of an array of structs, ``[...]``, as its bytes, ``[..., itemsize]``."""
+    size = array.dtype.itemsize
+    rows = array.reshape(1) if array.ndim == 0 else array
+    return rows.view(np.uint8).reshape(*array.shape, size)
+
+
+def views(space: Space, array: NDArray[Any]) -> Any:
+    """Return views of the leaves of ``array``: the array itself, or a dict of views.
+
+    Args:
+        space: the space of the array.
+        array: ``[..., *shape_of(space)]`` of `dtype_of`.
+    """
+    if isinstance(space, Leaf):
+        return array
+    return {name: views(each, array[name]) for name, each in space.items()}
+
+
+def tensor_views(space: Space, array: NDArray[Any] | Tensor) -> Any:
+    """Return tensors of the leaves, which share their memory: one tensor, or a dict of tensors.
+
+    Args:
+        space: the space of the array.
+        array: as in `views`; or a tensor, of numbers for a leaf, of bytes as in `as_bytes` for a
+            mapping.
+    """
+    import torch
+
+    if isinstance(array, np.ndarray):
+        array = torch.from_numpy(array if isinstance(space, Leaf) else as_bytes(array))
+    return array if isinstance(space, Leaf) else _tensors(space, array, 0)
+
+
+def _tensors(space: Mapping[str, Space], data: Tensor, offset: int) -> dict[str, Any]:
+    import torch
+
+    fields = dtype_of(space).fields
+    assert fields is not None
+    found: dict[str, Any] = {}
+    for name, each in space.items():
+        begin = offset + fields[name][1]
+        if not isinstance(each, Leaf):
+            found[name] = _tensors(each, data, begin)
+            continue
+        size = each.dtype.itemsize
+        numbers = data.view(getattr(torch, each.dtype.name))
+        chosen = numbers[..., begin // size : begin // size + prod(each.shape)]
+        found[name] = chosen.reshape(*data.shape[:-1], *each.shape)  # of one axis: still a view
+    return found
+
+
+# ---- values of a space ---------------------------------------------------------------------------
+
+
+def leaves_of(space: Space, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    """Yield the leaves and the names that lead to each."""
+    if isinstance(space, Leaf):
+        yield path, space
+        return
+    for name, each in space.items():
+        yield from leaves_of(each, (*path, name))
+
+
+def follow(value: Any, path: tuple[str, ...]) -> Any:
+    """Return what lies at ``path`` in a struct or mapping."""
+    for name in path:
+        value = value[name]
+    return value
+
+
+def write_values(
+    space: Space, given: Any, out: NDArray[Any], what: str = "action", first: int = 0
+) -> None:
+    """Check ``given``, ``[n, ...]`` values of ``space``, and write them to ``out``.
+
+    Args:
+        space: the space.
+        given: an array, tensor or list; for a mapping, a mapping of these or a structured array.
+        out: ``[n, *shape_of(space)]`` of `dtype_of`.
+        what: the word for a value in messages.
+        first: for one integer: the smallest allowed value, which becomes 0 in ``out``.
+
+    Raises:
+        ValueError: another shape or dtype, or a value that is not finite or not in the space.
+    """
+    if isinstance(space, Leaf):
+        if space.num_values is not None:
+            _write_integer(space, given, out, what, first)
+        else:
+            _write_leaf(space, given, out, what)
+        return
+    if isinstance(given, tuple) and list(space) == [str(i) for i in range(len(given))]:
+        given = dict(zip(space, given, strict=True))
+    names = given.dtype.names if isinstance(given, np.ndarray) else given
+    if not isinstance(names, Mapping | tuple) or set(names) != set(space):
+        found = f"{type(given).__name__} {list(names) if names is not None else ''}".strip()
+        raise ValueError(
+            f"got {what}s of type {found:.200}; they must be a mapping with the keys {list(space)}"
+        )
+    for name, each in space.items():
+        write_values(each, given[name], out[name], f"{what}[{name!r}]")
+
+
+def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: int) -> None:
+    n, low = leaf.num_values, first or leaf.low
+    assert n is not None
+    allowed = f"{low} .. {low + n - 1}"
+    array = _as_array(given, out.shape, what)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"got {what}s of dtype {array.dtype}; they must be integers in {allowed}")
+    if leaf.dtype == np.int64 and not leaf.low:
+        out[:] = array
+        if first:
+            out -= first
+        # As unsigned integers, negative actions are larger than any allowed one: one pass finds
+        # both.
+        if out.size and out.view(np.uint64).max() >= n:
+            bad = next(value for value in out.tolist() if not 0 <= value < n)
+            raise ValueError(f"got the {what} {bad + first}; actions must be in {allowed}")
+        return
+    for value in array[(array < low) | (array >= low + n)].tolist():
+        raise ValueError(f"got the {what} {value}; actions must be in {allowed}")
+    out[:] = array
+
+
+def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
+    array = _as_array(given, out.shape, what)
+    allowed = {"f": "biuf", "b": "b"}.get(leaf.dtype.kind, "biu")
+    if array.dtype.kind not in allowed:
+        raise ValueError(
+            f"got {what}s of dtype {array.dtype}; they must be {describe(leaf)}, which are "
+            f"{'integers' if leaf.dtype.kind in 'iu' else 'booleans'}"
+        )
+    if leaf.dtype.kind == "f":
+        array = array.astype(leaf.dtype, copy=False)  # a bound is of this precision, too
+        if not np.isfinite(array).all():
+            bad = array[~np.isfinite(array)].flat[0]
+            raise ValueError(f"got the {what} {bad}; it must be finite")
+    elif leaf.dtype.kind != "b":
+        limits = np.iinfo(leaf.dtype)
+        _check_bounds(leaf, array, np.asarray(limits.min), np.asarray(limits.max), what)
+    _check_bounds(leaf, array, *leaf.bounds, what)
+    out[...] = array
+
+
+def _check_bounds(
+    leaf: Leaf,
+    array: NDArray[Any],
+    low: NDArray[Any] | None,
+    high: NDArray[Any] | None,
+    what: str,
+) -> None:
+    for bound, is_out in ((low, np.less), (high, np.greater)):
+        if bound is not None and (outside := is_out(array, bound)).any():
+            bad = tuple(np.argwhere(outside)[0])
+            place = list(map(int, bad[array.ndim - len(leaf.shape) :]))
+            limit = np.broadcast_to(bound, array.shape)[bad]
+            at = f" at {place}" if place else ""
+            word = "at least" if is_out is np.less else "at most"
+            raise ValueError(
+                f"got the {what} {array[bad]}{at}; it must be {word} {limit}: clip it there"
+            )
+
+
+def _as_array(given: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(given)
+    except (RuntimeError, TypeError, ValueError) as error:  # torch's, and NumPy's
+        raise ValueError(f"got {what}s that are no array: {error}") from error
+    if array.shape != shape:
+        raise ValueError(
+            f"got {what}s of shape {array.shape} for {shape[0]} observations; there must be one "
+            f"for each, shape {shape}"
+        )
+    return array
+
+
+def describe(space: Space) -> str:
+    """Return a space in words, for messages."""
+    if isinstance(space, Leaf):
+        if space.num_values is not None:
+            return f"integers {space.low} .. {space.high}"
+        low, high = (f"{bound:.80}" for bound in (str(space.low), str(space.high)))
+        bounds = "" if low == high == "None" else f" from {low} to {high}"
+        return f"{space.dtype} of shape {list(space.shape)}{bounds}"
+    return "{" + ", ".join(f"{name}: {describe(each)}" for name, each in space.items()) + "}"
+
+
+# ---- masks and random values ---------------------------------------------------------------------
+
+
+def mask_space(action: Space) -> Space | None:
+    """Return the space of masks of ``action``; None if it has no bounded integers."""
+    if isinstance(action, Leaf):
+        if action.counts is None or sum(action.counts) > _MOST_MASKED:
+            return None
+        return Leaf((sum(action.counts),), np.dtype(np.bool_))
+    masks = {name: mask_space(each) for name, each in action.items()}
+    found = {name: mask for name, mask in masks.items() if mask is not None}
+    return found or None
+
+
+def check_mask(action: Space, mask: Space) -> None:
+    """Raises ValueError unless ``mask`` is a space of masks of ``action``, or of some of it."""
+    expected = mask_space(action)
+    if isinstance(expected, Leaf) and isinstance(mask, Leaf):
+        if mask.shape == expected.shape and mask.dtype.kind in "biu":
+            return
+    elif isinstance(expected, Mapping) and isinstance(mask, Mapping) and set(mask) <= set(expected):
+        assert isinstance(action, Mapping)
+        for name, each in mask.items():
+            check_mask(action[name], each)
+        return
+    needed = "left out" if expected is None else describe(expected)
+    raise ValueError(
+        f"{ACTION_MASK} is {describe(mask)}, and actions are {describe(action)}; it must be "
+        f"{needed}"
+    )
+
+
+def has_allowed(action: Space, mask: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where every integer of an action has an allowed value, ``[n]``.
+
+    Args:
+        action: the space of actions.
+        mask: ``[n, ...]``, masks.
+    """
+    if not isinstance(action, Leaf):
+        assert mask.dtype.names is not None
+        parts = [has_allowed(action[name], mask[name]) for name in mask.dtype.names]
+        everywhere: NDArray[np.bool_] = np.logical_and.reduce(parts)
+        return everywhere
+    assert action.counts is not None
+    begins = np.cumsum([0, *action.counts[:-1]])
+    is_allowed: NDArray[np.bool_] = np.logical_or.reduceat(mask != 0, begins, axis=1)
+    return np.asarray(is_allowed.all(1))
+
+
+def random_values(
+    space: Space, rng: np.random.Generator, n: int, mask: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Draw ``n`` values of ``space``, uniformly between the bounds.
+
+    A float without a bound on one side is exponential from the other, without any bound normal.
+
+    Args:
+        space: the space.
+        rng: the source of randomness.
+        n: the number of values.
+        mask: ``[n, ...]``, masks; None: everything is allowed.
+
+    Raises:
+        ValueError: a mask allows nothing.
+    """
+    out = zeros(space, n)
+    _draw(space, rng, out, mask)
+    return out
+
+
+def _draw(space: Space, rng: np.random.Generator, out: NDArray[Any], mask: Any) -> None:
+    if not isinstance(space, Leaf):
+        masked = () if mask is None else mask.dtype.names
+        for name, each in space.items():
+            _draw(each, rng, out[name], mask[name] if name in masked else None)
+    elif mask is not None:
+        _draw_allowed(space, rng, out, mask != 0)
+    elif space.dtype.kind == "f":
+        out[...] = _draw_floats(space, rng, out.shape)
+    elif space.dtype.kind == "b":
+        out[...] = rng.integers(2, size=out.shape)
+    else:
+        limits = np.iinfo(space.dtype)
+        low = limits.min if space.low is None else space.low
+        high = limits.max if space.high is None else space.high
+        if isinstance(low, tuple) or isinstance(high, tuple):
+            low, high = (
+                np.reshape(np.broadcast_to(b, prod(space.shape)), space.shape) for b in (low, high)
+            )
+        out[...] = rng.integers(low, high, out.shape, space.dtype.type, endpoint=True)
+
+
+def _draw_floats(
+    leaf: Leaf, rng: np.random.Generator, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    low, high = (
+        np.broadcast_to(missing if bound is None else bound, shape).astype(np.float64)
+        for bound, missing in zip(leaf.bounds, (-np.inf, np.inf), strict=True)
+    )
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    first, last = np.where(has_low, low, 0.0), np.where(has_high, high, 0.0)
+    share, size = rng.random(shape), rng.exponential(size=shape)
+    drawn = np.where(has_low & has_high, first + share * (last - first), rng.normal(size=shape))
+    drawn = np.where(has_low & ~has_high, first + size, drawn)
+    drawn = np.where(has_high & ~has_low, last - size, drawn)
+    return np.clip(drawn, low, high)
+
+
+def _draw_allowed(
+    leaf: Leaf, rng: np.random.Generator, out: NDArray[Any], mask: NDArray[np.bool_]
+) -> None:
+    """One of the allowed values of each integer, all equally likely."""
+    assert leaf.counts is not None and leaf.bounds[0] is not None
+    flat, low = out.reshape(len(out), -1), leaf.bounds[0].ravel()
+    begin = 0
+    for i, count in enumerate(leaf.counts):
+        allowed = mask[:, begin : begin + count]
+        begin += count
+        number = allowed.sum(1)
+        if not number.all():
+            raise ValueError(NOTHING_ALLOWED)
+        chosen = rng.integers(number)
+        flat[:, i] = low[i] + (allowed.cumsum(1) > chosen[:, None]).argmax(1)
+
+
+NOTHING_ALLOWED = (
+    f"its {ACTION_MASK} allows no action; each integer of an action needs an allowed value in "
+    f"every observation that does not end an episode"
+)
+
+
+# ---- Gymnasium -----------------------------------------------------------------------------------
+
+
+def from_gymnasium(space: Any) -> Space:
+    """Return the space of a Gymnasium space; a tuple is a mapping with the keys "0", "1", ...
+
+    Raises:
+        ValueError: a kind of space that is not supported, or no array of numbers.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        return Leaf(space.shape, space.dtype, space.low, space.high)
+    if isinstance(space, spaces.Discrete):
+        first = int(space.start)
+        return Leaf((), np.dtype(space.dtype), first, first + int(space.n) - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        last = space.start + (space.nvec - 1)
+        return Leaf(space.nvec.shape, np.dtype(space.dtype), space.start, last)
+    if isinstance(space, spaces.MultiBinary):
+        return Leaf(space.shape, np.dtype(space.dtype), 0, 1)
+    if isinstance(space, spaces.Tuple):
+        return _mapping({str(i): each for i, each in enumerate(space.spaces)})
+    if isinstance(space, spaces.Dict):
+        return _mapping(dict(space.spaces))
+    kind = type(space).__name__
+    raise ValueError(
+        f"{kind} spaces are not supported; use Box, Discrete, MultiDiscrete, MultiBinary, Dict or "
+        f"Tuple, or wrap the environment in one that has such a space"
+    )
+
+
+def _mapping(parts: Mapping[Any, Any]) -> Space:
+    if not parts:
+        raise ValueError("a space without entries is not supported; leave it out")
+    found: dict[str, Space] = {}
+    for name, each in parts.items():
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the key {name!r} of a Dict space is no text; use names")
+        try:
+            found[name] = from_gymnasium(each)
+        except ValueError as error:
+            raise ValueError(f"[{name!r}]: {error}") from None
+    return found
+
+
+def to_gymnasium(space: Space) -> Any:
+    """Return a Gymnasium space that holds the values of ``space``."""
+    from gymnasium import spaces
+
+    if not isinstance(space, Leaf):
+        return spaces.Dict({name: to_gymnasium(each) for name, each in space.items()})
+    low, high = space.bounds
+    if space.counts is not None and max(space.counts) < _MOST_MASKED and space.dtype == np.int64:
+        assert low is not None
+        if not space.shape:
+            return spaces.Discrete(space.counts[0], start=space.low)
+        counts = np.reshape(space.counts, space.shape)
+        return spaces.MultiDiscrete(counts, start=low)
+    if space.dtype == np.int8 and (space.low, space.high) == (0, 1) and space.shape:
+        return spaces.MultiBinary(space.shape if len(space.shape) > 1 else space.shape[0])
+    if space.dtype.kind == "f":
+        limits: tuple[Any, Any] = (-np.inf, np.inf)
+    elif space.dtype.kind == "b":
+        limits = (0, 1)
+    else:
+        limits = (np.iinfo(space.dtype).min, np.iinfo(space.dtype).max)
+    least, most = (limit if b is None else b for b, limit in zip((low, high), limits, strict=True))
+    return spaces.Box(least, most, space.shape, space.dtype.type)
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+_MOST_MASKED = 2**20
+_SHAPE = "a tuple of whole numbers above 0, such as (10,)"
+_DTYPE = "the dtype of numbers or booleans of up to 8 bytes, such as np.float32"
+
+
+def check_space(space: Any) -> Space:
+    """Return ``space`` with plain dicts for mappings.
+
+    Raises:
+        ValueError: it is neither a `Leaf` nor a mapping of names to spaces.
+    """
+    if isinstance(space, Leaf):
+        return space
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError("it is neither a Leaf nor a mapping of them")
+    if not all(isinstance(name, str) and name for name in space):
+        raise ValueError("its names are no texts")
+    return {name: check_space(each) for name, each in space.items()}
+
+
+def _array(leaf: Leaf, bound: Any) -> NDArray[Any] | None:
+    if bound is None:
+        return None
+    flat = np.broadcast_to(np.asarray(bound, leaf.dtype), prod(leaf.shape))
+    return flat.reshape(leaf.shape)
+
+
+def _count(value: Any) -> int:
+    if operator.index(value) < 1:
+        raise ValueError
+    return operator.index(value)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(map(_count, value))
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(value)  # also of a type, such as np.float32
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:  # torch knows none
+        raise ValueError
+    return dtype

@@ -1,0 +1,349 @@
+"""Every space through both samplers: parallel equals serial, and it is what was played."""
+
+import functools
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from space_envs import MASKED, PAIRS, MaskedEnv, SpaceEnv
+
+from accel_rl.envs import EnvError, EnvSpec, StepResult, make_env_factory
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.rollout import Rollout, told
+from accel_rl.samplers import (
+    ParallelSampler,
+    PolicyInput,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+)
+from accel_rl.samplers.evaluation import evaluate
+from accel_rl.spaces import Leaf, discrete, random_values, views, zeros
+from accel_rl.states import decode_state, encode_state
+
+T, B = 9, 6
+KINDS = pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+
+
+def config(reset_policy: Any = "immediate", **options: Any) -> SamplerConfig:
+    more = {"num_groups": 2, "num_workers": 2, "decorrelation_steps": 6, **options}
+    return SamplerConfig(num_envs=B, horizon=T, reset_policy=reset_policy, **more)
+
+
+def random_policy(space: Any, step: PolicyInput) -> Any:
+    """Actions that follow from the uniforms alone, allowed ones where there is a mask."""
+    out = zeros(space, len(step.uniform))
+    names = step.observation.dtype.names or ()
+    for i, uniform in enumerate(step.uniform):
+        rng = np.random.default_rng(int(uniform * 2**53))
+        mask = step.observation["action_mask"][i : i + 1] if "action_mask" in names else None
+        if mask is not None and not np.frombuffer(mask.tobytes(), np.uint8).any():
+            mask = None  # it waits for its reset
+        out[i] = random_values(space, rng, 1, mask)[0]
+    return out
+
+
+def as_mapping(policy: Any, space: Any, step: PolicyInput) -> Any:
+    """The same as a mapping of arrays, of lists in it."""
+    return views(space, policy(step))
+
+
+def assert_same(one: Rollout, other: Rollout) -> None:
+    used = one.final_step >= 0
+    for name in Rollout.__annotations__.keys() - {"extras"}:
+        a, b = getattr(one, name), getattr(other, name)
+        if name == "final_observation":
+            a, b = a[used], b[used]
+        assert a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), name
+
+
+@functools.cache
+def spec_of(name: str) -> EnvSpec:
+    return GymnasiumEnv(partial(SpaceEnv, name), name).spec
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_parallel_equals_serial_and_goes_on_from_a_state(name: str, reset_policy: str) -> None:
+    factory, options = make_env_factory(partial(SpaceEnv, name)), config(reset_policy)
+    policy = partial(random_policy, spec_of(name).action)
+    mapped = partial(as_mapping, policy, spec_of(name).action)
+    with SerialSampler(factory, config=options, seed=3) as serial:
+        with ParallelSampler(factory, config=options, seed=3) as parallel:
+            for _ in range(4):
+                one, other = serial.collect(policy), parallel.collect(mapped)
+                assert_same(one, other)
+                assert one.truncated.any()
+            states = [
+                decode_state(encode_state(s.get_state()._asdict())) for s in (serial, parallel)
+            ]
+            assert states[0]["observation"].dtype == one.observation.dtype
+            assert np.array_equal(states[0]["observation"], states[1]["observation"])
+            state = parallel.get_state()
+            expected = serial.collect(policy)
+            resumed = ParallelSampler(factory, config=config(reset_policy, num_workers=1), seed=3)
+            resumed.start(state)
+            assert_same(expected, resumed.collect(policy))
+            resumed.close()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_rollout_is_what_was_played(name: str) -> None:
+    """One environment, played by hand with the rollout's own actions."""
+    factory, space = make_env_factory(partial(SpaceEnv, name)), spec_of(name).action
+    options = SamplerConfig(num_envs=1, horizon=20, num_groups=1)
+    played = GymnasiumEnv(partial(SpaceEnv, name), name)
+    out = zeros(played.spec.observation)
+    with SerialSampler(factory, config=options, seed=5) as sampler:
+        rollout = sampler.collect(partial(random_policy, space))
+    played.seed(np.random.SeedSequence(5, spawn_key=(0, 0, 0)).spawn(2)[0])
+    played.reset(out)
+    for t in range(20):
+        assert rollout.observation[t, 0].tobytes() == out.tobytes()
+        action = rollout.action[t, 0]
+        result = played.step(int(action) if name == "discrete" else action, out)
+        assert rollout.reward[t, 0] == np.float32(result.reward)
+        if result.episode_ended:
+            if result.truncated:
+                (slot,) = np.flatnonzero(rollout.final_step[:, 0] == t)
+                assert rollout.final_observation[slot, 0].tobytes() == out.tobytes()
+            played.reset(out)
+
+
+@pytest.mark.parametrize("name", ["box", "dict"])
+def test_replaced_worker_leaves_arrays_of_any_space_right(name: str, tmp_path: Any) -> None:
+    factory = make_env_factory(partial(DyingEnv, name, str(tmp_path / "died")))
+    options = config(on_worker_failure="restart", decorrelation_steps=0)
+    policy = partial(random_policy, spec_of(name).action)
+    with ParallelSampler(factory, config=options, seed=3) as sampler:
+        for _ in range(4):
+            rollout = sampler.collect(policy)
+            assert (rollout.valid | (rollout.reward == 0)).all()
+        assert sampler.generation == 1
+
+
+class DyingEnv(SpaceEnv):
+    def __init__(self, name: str, marker: str) -> None:
+        super().__init__(name)
+        self.marker = marker
+
+    def step(self, action: Any) -> Any:
+        import os
+        import signal
+
+        if self.t == 3:
+            try:
+                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_info", [False, True], ids=["observation", "info"])
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_obeyed_in_random_steps_and_by_a_policy(
+    name: str, reset_policy: str, in_info: bool, monkeypatch: Any
+) -> None:
+    keys = ["action_mask"] if in_info else []
+    factory = make_env_factory(partial(MaskedEnv, name, in_info), info_keys=keys)
+    monkeypatch.setattr(MaskedEnv, "illegal", 0)
+    space = GymnasiumEnv(partial(MaskedEnv, name, in_info), name, keys).spec.action
+    policy = partial(random_policy, space)
+    with SerialSampler(
+        factory, config=config(reset_policy, decorrelation_steps=30), seed=1
+    ) as serial:
+        with ParallelSampler(
+            factory, config=config(reset_policy, decorrelation_steps=30), seed=1
+        ) as both:
+            for _ in range(5):
+                rollout = serial.collect(policy)
+                assert_same(rollout, both.collect(policy))
+    assert rollout.valid.sum() > 0 and MaskedEnv.illegal == 0
+
+
+def play_masked(num_steps: int) -> int:
+    """Illegal actions in first steps, epsilon draws, greedy actions and an evaluation."""
+    factory, name = make_env_factory(partial(MaskedEnv, "multi-discrete")), "multi-discrete"
+    space = GymnasiumEnv(partial(MaskedEnv, name), name).spec.action
+    table = np.random.default_rng(0).random((64, 12))
+    counts, rng, epsilon = (4, 3, 5), np.random.default_rng(1), 0.3
+
+    def policy(step: PolicyInput) -> Any:
+        mask = step.observation["action_mask"]
+        rows = (step.uniform * 64).astype(int)
+        values = np.where(mask, table[rows], -1.0)
+        parts = np.split(values, np.cumsum(counts)[:-1], axis=1)
+        greedy = np.stack([part.argmax(1) for part in parts], axis=1)
+        greedy += np.array([0, 2, 0])
+        drawn = random_values(space, rng, len(rows), mask)
+        return np.where((rng.random(len(rows)) < epsilon)[:, None], drawn, greedy)
+
+    options = SamplerConfig(num_envs=64, horizon=50, num_groups=1, decorrelation_steps=200)
+    before = MaskedEnv.illegal
+    with SerialSampler(factory, config=options, seed=1) as sampler:
+        for _ in range(-(-num_steps // (64 * 50))):
+            sampler.collect(policy)
+    epsilon = 0.0
+    options = SamplerConfig(num_envs=16, horizon=50, num_groups=1)
+    with SerialSampler(factory, config=options, seed=2) as sampler:
+        assert evaluate(sampler, policy, num_steps=num_steps // 50, max_episode_steps=8).episodes
+    return MaskedEnv.illegal - before
+
+
+def test_masked_task_takes_no_illegal_action_in_any_phase() -> None:
+    assert play_masked(3_000) == 0
+
+
+@pytest.mark.learning
+def test_masked_task_takes_no_illegal_action_in_a_million_steps() -> None:
+    assert play_masked(1_000_000) == 0
+
+
+class ClosedEnv:
+    """Allows nothing after ``num_steps`` steps; at the end of an episode it may."""
+
+    def __init__(self, num_steps: int, mask: int = 4) -> None:
+        self.num_steps = num_steps
+        parts = {"place": Leaf((), np.float32), "action_mask": Leaf((mask,), np.bool_)}
+        self.spec = EnvSpec(name="closed", observation=parts, action=discrete(4))
+
+    def seed(self, seed: Any) -> None:
+        pass
+
+    def reset(self, out: Any) -> None:
+        self.t = 0
+        self.write(out)
+
+    def step(self, action: Any, out: Any) -> StepResult:
+        self.t += 1
+        self.write(out)
+        ended = self.t == 3
+        return StepResult(0.0, 0.0, ended, False, ended)
+
+    def write(self, out: Any) -> None:
+        out["place"] = self.t
+        out["action_mask"][:] = self.t < self.num_steps
+
+    def close(self) -> None:
+        pass
+
+
+@KINDS
+@pytest.mark.parametrize("decorrelation_steps", [0, 50])
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_mask_that_allows_nothing_is_an_error_that_names_the_environment(
+    kind: Any, decorrelation_steps: int, num_steps: int
+) -> None:
+    options = config(num_workers=1, decorrelation_steps=decorrelation_steps)
+    with pytest.raises(RuntimeError, match=r"environment \d \(closed\): its action_mask allows no"):
+        with kind(partial(ClosedEnv, num_steps), config=options) as sampler:
+            sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_mask_may_allow_nothing_where_an_episode_has_ended(reset_policy: str) -> None:
+    with SerialSampler(partial(ClosedEnv, 3), config=config(reset_policy)) as sampler:
+        for _ in range(2):
+            rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+    assert rollout.terminated.any()
+
+
+@KINDS
+def test_mask_of_another_shape_is_refused_by_the_name_of_the_environment(kind: Any) -> None:
+    message = r"EnvSpec of closed: action_mask is bool of shape \[3\].*bool of shape \[4\]"
+    with pytest.raises(ValueError, match=message):
+        kind(partial(ClosedEnv, 9, mask=3), config=config())
+
+
+def test_mask_in_info_is_needed_in_each_step_and_of_its_shape() -> None:
+    env = MaskedEnv("discrete", in_info=True)
+    ours = GymnasiumEnv(lambda: env, "masked", ["action_mask"])
+    out = zeros(ours.spec.observation)
+    for told_, message in (({}, "without action_mask"), ({"action_mask": [True]}, r"shape \(6,\)")):
+        env.tell = lambda told_=told_: told_  # type: ignore[method-assign]
+        with pytest.raises(EnvError, match=f"masked returned .*{message}"):
+            ours.reset(out)
+
+
+# ---- bad actions, infos --------------------------------------------------------------------------
+
+BAD = [
+    ("box", np.full((B, 2, 2), 2.5), r"the action 2.5 at \[0, 0\]; it must be at most 2.0: clip"),
+    ("box", np.full((B, 2, 2), np.nan), "the action nan; it must be finite"),
+    ("box", np.zeros((B, 4)), r"actions of shape \(6, 4\) .* shape \(6, 2, 2\)"),
+    ("box", np.full((B, 2, 2), "a"), "actions of dtype <U1"),
+    ("multi-discrete", np.zeros((B, 2, 2), int), r"the action 0 at \[0, 1\]; .* at least 1"),
+    ("multi-discrete", np.zeros((B, 2, 2)), "actions of dtype float64; .* integers"),
+    ("multi-binary", np.full((B, 5), 2), "the action 2 at .* at most 1"),
+    ("integers", np.full((B, 3), 256), "the action 256 at .* at most 255"),
+    ("dict", {"gear": np.zeros(B, int)}, r"they must be a mapping with the keys \['gas', 'gear'\]"),
+    ("dict", np.zeros(B), r"they must be a mapping with the keys \['gas', 'gear'\]"),
+    (
+        "dict",
+        {"gear": np.full(B, 2), "gas": np.zeros((B, 2))},
+        r"the action\['gear'\] 2; .* -1 .. 1",
+    ),
+    (
+        "dict",
+        {"gear": np.zeros(B, int), "gas": np.full((B, 2), 2.0)},
+        r"the action\['gas'\] 2.0 at \[0\]; .* at most 1.0",
+    ),
+    (
+        "tuple",
+        (np.zeros((B, 2), int), {"deep": np.full(B, 4)}),
+        r"the action\['1'\]\['deep'\] 4; .* 0 .. 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "actions", "message"), BAD)
+def test_action_that_is_not_in_the_space_is_one_error(
+    name: str, actions: Any, message: str
+) -> None:
+    options = config(num_groups=1, decorrelation_steps=0)
+    with SerialSampler(make_env_factory(partial(SpaceEnv, name)), config=options) as sampler:
+        with pytest.raises(ValueError, match=message):
+            sampler.collect(lambda step: actions)
+
+
+@KINDS
+@pytest.mark.parametrize("keys", [("place", "step"), ("step", "place", "never")])
+def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
+    factory = make_env_factory(partial(SpaceEnv, "box"), info_keys=keys)
+    with kind(factory, config=config(decorrelation_steps=0), seed=2) as sampler:
+        rollout = sampler.collect(partial(random_policy, spec_of("box").action))
+        place, step = (told(rollout, keys.index(name)) for name in ("place", "step"))
+        assert place.shape == (T, B, 2) and place.dtype == np.float32
+        assert np.array_equal(place[..., 1], step)
+        assert (step[0] == 1).all() and (place[0, :, 0] == 1).all()
+        if "never" in keys:
+            assert np.isnan(told(rollout, keys.index("never"))).all()
+        episodes = sampler.take_episodes()
+        assert episodes and all(each.info == {"step": each.length} for each in episodes)
+
+
+def test_array_of_another_shape_in_info_is_refused() -> None:
+    factory = make_env_factory(partial(GrowingEnv, "box"), info_keys=["place"])
+    with SerialSampler(factory, config=config(decorrelation_steps=0)) as sampler:
+        with pytest.raises(
+            SamplerError, match=r"its info place has shape \(3,\); it must be \(2,\)"
+        ):
+            sampler.collect(partial(random_policy, spec_of("box").action))
+
+
+class GrowingEnv(SpaceEnv):
+    made = 0
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        GrowingEnv.made += 1
+
+    def tell(self) -> dict[str, Any]:
+        return {"place": np.zeros(2 if GrowingEnv.made == 1 else 3)}

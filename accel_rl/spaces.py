@@ -321,11 +321,29 @@ def _check_bounds(
             )
 
 
-def _as_array(given: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
+def to_array(given: Any, what: str) -> NDArray[Any]:
+    """Return an array, a tensor on any device, or a list of numbers, as an array.
+
+    Args:
+        given: the values.
+        what: the word for a value in messages.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    if hasattr(given, "detach"):  # a tensor of torch's
+        given = given.detach().cpu()
     try:
         array = np.asarray(given)
     except (RuntimeError, TypeError, ValueError) as error:  # torch's, and NumPy's
         raise ValueError(f"got {what}s that are no array: {error}") from error
+    if array.dtype.hasobject:
+        raise ValueError(f"got {what}s that are no array: {given!r:.200}")
+    return array
+
+
+def _as_array(given: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    array = to_array(given, what)
     if array.shape != shape:
         raise ValueError(
             f"got {what}s of shape {array.shape} for {shape[0]} observations; there must be one "

@@ -193,7 +193,7 @@ def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
             r"gave value, an extra, as float64 \[2\]; it must be float64 \[6\]",
         ),
         ({"value": np.zeros(B, int)}, r"as int64 \[6\]; it must be float64"),
-        ({"value": [object()] * B}, "which is no array of numbers"),
+        ({"value": [object()] * B}, "got extra values that are no array"),
     ],
 )
 def test_extras_that_change_are_refused(later: dict[str, Any], message: str) -> None:

@@ -127,23 +127,6 @@ def check_policy(policy: object) -> None:
         )
 
 
-def to_array(value: Any) -> NDArray[Any]:
-    """Return an array, a tensor on any device, or a list of numbers, as an array.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if hasattr(value, "detach"):  # a tensor of torch's, which is not imported here
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value)
-    except (RuntimeError, TypeError, ValueError) as error:  # torch's, and NumPy's
-        raise ValueError(f"got {type(value).__name__}, which is no array: {error}") from error
-    if array.dtype.hasobject:
-        raise ValueError(f"got {value!r}, which is no array of numbers")
-    return array
-
-
 def check_memory(spec: RolloutSpec) -> None:
     """Raises ValueError where the free memory does not suffice for rollouts."""
     # Slots for final observations take memory when they are used, and few are.

@@ -33,7 +33,6 @@ from accel_rl.samplers.base import (
     name_error,
     not_running,
     one_at_a_time,
-    to_array,
 )
 from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.block import EnvStates
@@ -50,7 +49,7 @@ from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET
 from accel_rl.samplers.workers import NICENESS
-from accel_rl.spaces import write_values
+from accel_rl.spaces import to_array, write_values
 from accel_rl.topology import Seat
 
 
@@ -216,7 +215,7 @@ class RolloutSampler:
     def _keep(self, extras: Mapping[str, Any], t: int, columns: slice) -> None:
         """Write what the policy gave beside actions into the rollout."""
         kept, B = self.rollout.extras, self.config.num_envs
-        arrays = {name: to_array(value) for name, value in extras.items()}
+        arrays = {name: to_array(value, f"extra {name}") for name, value in extras.items()}
         if not kept:
             for name, array in arrays.items():
                 kept[name] = np.zeros((self.config.horizon, B, *array.shape[1:]), array.dtype)

@@ -53,7 +53,7 @@ class Results(NamedTuple):
     @classmethod
     def allocate(cls, spec: EnvSpec, n: int) -> Results:
         """Return the results of ``n`` environments that are described by ``spec``."""
-        reward, raw_reward = np.zeros((2, n), np.float32)
+        reward, raw_reward = np.zeros((2, n), np.float32)  # together, to be checked in one call
         terminated, truncated, episode_ended = np.zeros((3, n), np.bool_)
         info = np.full((n, len(spec.info_keys)), np.nan, np.float32)
         final = zeros(spec.observation, n)

@@ -186,6 +186,8 @@ class BatchBlock:
         self._random_seeds = [each[1] for each in seeds]
         self._is_seeded = False
         self._results = Results.allocate(simulators.spec, n)
+        self._rewards: Any = self._results.reward.base  # [2, n]
+        self._flags: Any = self._results.terminated.base  # [3, n]
         self._everything = np.ones(n, np.bool_)
         # Environments that wait for a reset, or that this step or the next one resets.
         self._is_idle = np.zeros(n, np.bool_)
@@ -293,15 +295,15 @@ class BatchBlock:
                 array[self._is_idle] = 0
             results.info[self._is_idle] = np.nan
         terminated, truncated, ended = results[2:5]
-        if not (np.isfinite(results.reward).all() and np.isfinite(results.raw_reward).all()):
+        if not np.isfinite(self._rewards).all():
             self._refuse_rewards()
+        if not self._flags.any():
+            self._has_lost_life.fill(False)
+            return None
         done = terminated | truncated
         wrong = (ended > done) | (truncated > ended)
         if wrong.any():
             self._refuse_flags(wrong)
-        if not done.any():
-            self._has_lost_life.fill(False)
-            return None
         if self._follows_gymnasium:
             np.greater(done, ended, out=self._has_lost_life)
             if self._autoreset == "NextStep" and self._has_lost_life.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import isnan
+from itertools import compress, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from accel_rl.samplers.block import NOISE_STREAM, Carry, EnvStates
 
 MOST_KEPT = 100_000
 """episodes of earlier rollouts that wait to be taken; some 20 MB"""
+
+Rows = NDArray[np.int64]
 
 Place = tuple[int, int]
 """Step of a rollout and environment."""
@@ -49,14 +51,36 @@ class EpisodeTracker:
         ``lost``: where it marks episodes as ended whose worker was lost.
         """
         self._drop_old()
-        start = 0
-        for t in np.flatnonzero(rollout.episode_ended.any(axis=1)).tolist():
-            self._add(rollout, start, t + 1)
-            for b in np.flatnonzero(rollout.episode_ended[t]).tolist():
-                info = self._told(rollout, t, b)
-                self._end(b, bool(rollout.truncated[t, b]), (t, b) in lost, info)
-            start = t + 1
-        self._add(rollout, start, len(rollout.action))
+        T, B = rollout.valid.shape
+        fields = (rollout.raw_reward, rollout.reward, rollout.valid)
+        b, t = np.nonzero(rollout.episode_ended.T)  # in order of environment, then step
+        if not b.size:
+            for total, field in zip(self.sums, fields, strict=True):
+                total += field.sum(axis=0, dtype=np.float64)
+            return
+        # Each environment's steps one behind the other, cut behind each end: [3, B * T] -> [3, S]
+        values = np.empty((3, B, T))
+        for value, field in zip(values, fields, strict=True):
+            value[...] = field.T
+        own = np.arange(B) * T
+        starts = np.sort(np.concatenate((own, (b * T + t + 1)[t < T - 1])))
+        sums = np.add.reduceat(values.reshape(3, -1), starts, axis=1)
+        first = np.searchsorted(starts, own)
+        sums[:, first] += self.sums
+        self.sums[:] = sums[:, np.append(first[1:], len(starts)) - 1]
+        self.sums[:, b[t == T - 1]] = 0
+        # Without steps there was no episode, and one that is skipped was played in part.
+        ended = sums[:, np.searchsorted(starts, b * T + t, side="right") - 1]
+        is_first = np.append(True, b[1:] != b[:-1])
+        counts = (ended[2] > 0) & ~(is_first & self.is_skipped[b])
+        self.is_skipped[b] = False
+        order = np.lexsort((b, t))
+        order = order[counts[order]]
+        t, b = t[order], b[order]
+        places = zip(t.tolist(), b.tolist(), strict=True)
+        is_lost = [place in lost for place in places] if lost else None
+        infos = self._told(rollout, t, b)
+        self._keep(b, ended[:, order], rollout.truncated[t, b], is_lost, infos)
 
     def add_step(
         self, rollout: Rollout, rows: NDArray[np.int64], columns: NDArray[np.int64], is_lost: bool
@@ -66,9 +90,10 @@ class EpisodeTracker:
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)
         for total, field in zip(self.sums, fields, strict=True):
             total[columns] += field[rows, columns].astype(np.float64)
-        for i in np.flatnonzero(rollout.episode_ended[rows, columns]).tolist():
-            t, b = int(rows[i]), int(columns[i])
-            self._end(b, bool(rollout.truncated[t, b]), is_lost, self._told(rollout, t, b))
+        ended = np.flatnonzero(rollout.episode_ended[rows, columns])
+        if ended.size:
+            t, b = rows[ended], columns[ended]
+            self._end(b, rollout.truncated[t, b], is_lost, self._told(rollout, t, b))
 
     def forget(self, columns: slice) -> None:
         """Others begin in ``columns``; the episodes that ran there go unreported."""
@@ -77,8 +102,8 @@ class EpisodeTracker:
 
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that others replace between two rollouts."""
-        for b in env_indices:
-            self._end(b, truncated=True, is_lost=True, info={})
+        columns = np.array(list(env_indices), np.int64)
+        self._end(columns, np.ones(len(columns), np.bool_), True, repeat({}, len(columns)))
 
     def take(self) -> list[Episode]:
         """Return the episodes that ended since the last call, the oldest first.
@@ -97,29 +122,47 @@ class EpisodeTracker:
             while len(self._ended) > MOST_KEPT:
                 self._ended.popleft()
 
-    def _add(self, rollout: Rollout, start: int, stop: int) -> None:
-        fields = (rollout.raw_reward, rollout.reward, rollout.valid)
-        for total, field in zip(self.sums, fields, strict=True):
-            total += field[start:stop].sum(axis=0, dtype=np.float64)
-
-    def _told(self, rollout: Rollout, t: int, b: int) -> dict[str, float]:
-        """The numbers of the step at ``t``, without those that it did not tell."""
-        if not self._info_keys:
-            return {}
-        found = {}
+    def _told(self, rollout: Rollout, t: Rows, b: Rows) -> Iterable[Mapping[str, float]]:
+        """The numbers of steps by key, for each of ``t`` and ``b``, without those not told."""
+        infos: list[dict[str, float]] = [{} for _ in range(len(b))] if self._info_keys else []
         for k, key in enumerate(self._info_keys):
             values = told(rollout, k)[t, b]
-            if values.ndim == 0 and not isnan(values):
-                found[key] = float(values)
-        return found
+            if values.ndim == 1:  # numbers, no arrays
+                for i in np.flatnonzero(~np.isnan(values)).tolist():
+                    infos[i][key] = float(values[i])
+        return infos if self._info_keys else repeat({}, len(b))
 
-    def _end(self, b: int, truncated: bool, is_lost: bool, info: Mapping[str, float]) -> None:
-        raw_return, clipped_return, length = self.sums[:, b].tolist()
-        if length and not self.is_skipped[b]:  # else there was none, or only part of one
-            returns = (raw_return, clipped_return, int(length))
-            self._ended.append(Episode(b, *returns, truncated, is_lost, info))
-        self.is_skipped[b] = False
-        self.sums[:, b] = 0
+    def _end(
+        self,
+        columns: Rows,
+        truncated: NDArray[np.bool_],
+        is_lost: bool,
+        infos: Iterable[Mapping[str, float]],
+    ) -> None:
+        """End the episodes of ``columns``, ``[n]``."""
+        sums = self.sums[:, columns]
+        # Without steps there was no episode, and one that is skipped was played in part.
+        counts = (sums[2] > 0) & ~self.is_skipped[columns]
+        self.is_skipped[columns] = False
+        self.sums[:, columns] = 0
+        lost = [is_lost] * int(np.count_nonzero(counts))
+        kept = compress(infos, counts.tolist())
+        self._keep(columns[counts], sums[:, counts], truncated[counts], lost, kept)
+
+    def _keep(
+        self,
+        columns: NDArray[np.int64],
+        sums: NDArray[np.float64],
+        truncated: NDArray[np.bool_],
+        is_lost: list[bool] | None,
+        infos: Iterable[Mapping[str, float]],
+    ) -> None:
+        """Note ended episodes, ``[n]``. ``is_lost`` is None if none of them is lost."""
+        raw_return, clipped_return, length = sums.tolist()
+        lost = repeat(False, len(columns)) if is_lost is None else is_lost
+        values = (columns.tolist(), raw_return, clipped_return, map(int, length))
+        more = (truncated.tolist(), lost, infos)
+        self._ended.extend(map(Episode._make, zip(*values, *more, strict=True)))
 
 
 class Boundary:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, Results
+from accel_rl.extras import how_to_install
 from accel_rl.vector.adapters.spec import (
     check_array,
     own_threads,
@@ -39,8 +40,9 @@ def make_envpool(
         task: an id of EnvPool's, such as ``Breakout-v5``.
         autoreset: ``next_step``: EnvPool resets environments itself. ``disabled``: the sampler
             resets them, in a second call after each step in which an episode ends, so that no step
-            of a rollout is left out, ``reset_policy="wait"`` can be used, and random first steps
-            are different in number.
+            of a rollout is left out, ``reset_policy="wait"`` can be used, and environments take
+            different numbers of random first steps. EnvPool does not seed single environments, so
+            what follows random first steps depends on the number of workers.
         num_threads: threads of each batch; None: one for each CPU that its worker may use.
         info_keys: numbers in the infos of each step that the rollout keeps.
         options: more options of the task, such as ``episodic_life=True``.
@@ -75,7 +77,7 @@ def _import(name: str) -> Any:
         import envpool
     except ImportError as error:
         raise ValueError(
-            f"env={name} needs the package envpool ({error}); install accel_rl[envpool]"
+            f"env={name} needs the package envpool ({error}): {how_to_install('envpool')}"
         ) from error
     return envpool
 

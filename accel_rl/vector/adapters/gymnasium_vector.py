@@ -180,7 +180,9 @@ class GymnasiumVector:
         return self._seed_argument(seeds)
 
     def _seed_argument(self, seeds: list[int | None]) -> Any:
-        return seeds if self._takes_seeds else seeds[0]
+        if self._takes_seeds or seeds[0] is None:
+            return seeds
+        return seeds[0] & 0x7FFFFFFF  # simulators in C take no more
 
     def _observation(self, observation: Any) -> Array:
         spec = self.spec

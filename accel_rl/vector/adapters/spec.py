@@ -7,15 +7,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
-from accel_rl.spaces import discrete, from_gymnasium
+from accel_rl.spaces import Leaf, Space, describe, discrete, from_gymnasium
 from accel_rl.topology import available_cpus
-
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
 def read_spec(
@@ -25,32 +22,35 @@ def read_spec(
     info_keys: Sequence[str] = (),
     frame_skip: int = 1,
 ) -> tuple[EnvSpec, int]:
-    """Return the spec of environments with these spaces, and the number of the first action.
+    """Return the spec of environments with these spaces, and the first number of discrete actions.
 
     Raises:
         EnvError: a space or a key does not fit.
     """
-    if not isinstance(action_space, spaces.Discrete):
-        raise EnvError(
-            f"environment {name} has the action space {action_space}; that of a batch must be "
-            f"Discrete"
-        )
-    if not isinstance(observation_space, _ARRAY_SPACES):
-        raise EnvError(
-            f"environment {name} has the observation space {observation_space}; that of a batch "
-            f"must be one array (Box, Discrete, MultiBinary or MultiDiscrete)"
-        )
+    first_action = 0
     try:
+        if isinstance(action_space, gymnasium.spaces.Discrete):
+            action: Space = discrete(int(action_space.n))
+            first_action = int(action_space.start)
+        else:
+            action = from_gymnasium(action_space)
+        observation = from_gymnasium(observation_space)
+        for kind, space in (("observation", observation), ("action", action)):
+            if not isinstance(space, Leaf):
+                raise ValueError(
+                    f"its {kind}s are {describe(space)}; those of a batch must be one array: wrap "
+                    f"it in gymnasium.wrappers.vector.FlattenObservation, for example"
+                )
         spec = EnvSpec(
             name=name,
-            observation=from_gymnasium(observation_space),
-            action=discrete(int(action_space.n)),
+            observation=observation,
+            action=action,
             frame_skip=frame_skip,
             info_keys=tuple(info_keys),
         )
     except ValueError as error:
         raise EnvError(f"environment {name}: {error}") from error
-    return spec, int(action_space.start)
+    return spec, first_action
 
 
 def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:

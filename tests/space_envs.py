@@ -72,6 +72,8 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         return self.observe(), self.tell()
 
     def step(self, action: Any) -> Any:
+        if isinstance(action, np.floating):  # as Gymnasium gives it
+            action = np.asarray(action)
         assert self.action_space.contains(action), (self.action_space, action)
         self.history = zlib.crc32(f"{self.history} {checksum(action)}".encode())
         self.t += 1

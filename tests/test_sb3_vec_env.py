@@ -141,19 +141,20 @@ def test_what_environments_have_in_common_can_be_read(cart_poles: SB3VecEnv) -> 
     assert cart_poles.get_attr("spec", indices=[1, 2])[0].id == "CartPole-v1"
     assert cart_poles.get_attr("action_space", 0) == [cart_poles.action_space]
     assert cart_poles.env_is_wrapped(Monitor) == [False] * B
-    assert not cart_poles.has_attr("gravity")
+    assert cart_poles.env_is_wrapped(gymnasium.wrappers.TimeLimit, [1]) == [True]
 
 
-def test_what_cannot_be_reached_is_one_clear_error(cart_poles: SB3VecEnv) -> None:
-    with pytest.raises(AttributeError, match=r"'gravity' cannot be read, .* worker processes"):
-        cart_poles.get_attr("gravity")
-    with pytest.raises(AttributeError, match=r"'gravity' cannot be set, .* worker processes"):
-        cart_poles.set_attr("gravity", 1)
-    with pytest.raises(AttributeError, match=r"'render' cannot be called, .* worker processes"):
-        cart_poles.env_method("render")
-    cart_poles.set_options({"level": 3})
-    with pytest.raises(ValueError, match=r"options has \['level'\]"):
-        cart_poles.reset()
+def test_environments_are_reached_in_their_workers(cart_poles: SB3VecEnv) -> None:
+    assert cart_poles.has_attr("gravity") and not cart_poles.has_attr("levity")
+    cart_poles.set_attr("gravity", 1.5, indices=[0, 2])
+    gravity = cart_poles.get_attr("gravity")
+    assert gravity[0] == gravity[2] == 1.5 and gravity[1] == 9.8
+    assert cart_poles.env_method("has_wrapper_attr", "gravity", indices=1) == [True]
+    with pytest.raises(AttributeError, match=r"environment 0 .*levity"):
+        cart_poles.get_attr("levity")
+    cart_poles.set_options({"low": 0.01, "high": 0.01})
+    assert np.allclose(cart_poles.reset(), 0.01)
+    assert not np.allclose(cart_poles.reset(), 0.01)
 
 
 @pytest.mark.parametrize(

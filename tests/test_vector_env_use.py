@@ -346,7 +346,7 @@ def test_wrong_actions_are_refused_and_the_next_step_works(
         ({"seed": [1, 2]}, "seed has 2 numbers for num_envs=6"),
         ({"seed": -1}, "seed has -1; seeds must be in 0"),
         ({"seed": 2**63 - 3}, "seed has 9223372036854775808; seeds must be in 0"),
-        ({"options": {"level": 3}}, r"options has \['level'\]; reset_mask is the only one"),
+        ({"options": {"level": 3}}, r"options has \['level'\], and environment toy is none of"),
         ({"options": {"reset_mask": np.ones(5, bool)}}, r"of shape \(5,\) and True 5 times"),
         ({"options": {"reset_mask": np.ones(6)}}, "reset_mask is float64"),
         ({"options": {"reset_mask": np.zeros(6, bool)}}, "True 0 times; .* True somewhere"),

@@ -54,7 +54,8 @@ class GymnasiumEnv:
     ``action_mask`` makes the mask in ``info``, of resets too, a leaf of the observation. An
     observation of one array becomes the leaf ``observation`` then.
 
-    ``env``: the Gymnasium environment. ``first_action``: where its action space starts.
+    ``env``: the Gymnasium environment. ``options``: for its next reset alone.
+    ``first_action``: where its action space starts.
 
     Args:
         make: makes the environment.
@@ -85,6 +86,7 @@ class GymnasiumEnv:
             close_quietly(self.env)
             raise
         self._seed: int | None = None
+        self.options: dict[str, Any] | None = None
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
             self.get_state: Callable[[], EnvState] = self.env.get_state
             self.set_state = self._set_state
@@ -106,8 +108,12 @@ class GymnasiumEnv:
 
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
+        options, self.options = self.options, None
         try:
-            returned = self.env.reset(seed=seed)
+            if options is None:
+                returned = self.env.reset(seed=seed)
+            else:
+                returned = self.env.reset(seed=seed, options=options)
         except FAILURES as error:
             raise env_failure(self._name, "reset", error) from error
         if not isinstance(returned, tuple | list) or len(returned) != 2:

@@ -12,6 +12,7 @@ from accel_rl.envs.base import EnvFactory, EnvSpec, close_quietly
 from accel_rl.envs.batched import Batched, BatchReset, One, Results, Simulators, call_factory
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.make import probe
+from accel_rl.envs.reach import Answer, Request
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import (
@@ -280,6 +281,13 @@ class BatchBlock:
             b: self._call("get_state", encode_state, {"state": state, "is_idle": idle})
             for b, state, idle in zip(indices, states, is_idle, strict=True)
         }
+
+    def call(self, request: Request) -> dict[int, Answer]:
+        """Refuse to call a function in single environments."""
+        message = "environments of a batch cannot be reached one by one"
+        indices = range(self._columns.start, self._columns.stop)
+        answer = Answer(None, "TypeError", message)
+        return {index: answer for index in request.arguments if index in indices}
 
     def close(self) -> None:
         self._simulators.close()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment
 from accel_rl.envs.batched import Simulators
+from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.simulators import Each
@@ -71,6 +72,20 @@ class Carry(NamedTuple):
 
     observation: NDArray[Any]
     is_fresh: NDArray[np.bool_]
+
+
+class Play(NamedTuple):
+    """The state of one environment of a `VectorEnv`.
+
+    Attributes:
+        state: of the environment, as bytes.
+        is_idle: the next step resets it.
+        has_lost_life: its last step ended a life and not the game.
+    """
+
+    state: bytes
+    is_idle: bool
+    has_lost_life: bool
 
 
 class BlockArrays(NamedTuple):
@@ -208,6 +223,38 @@ class Block:
     def get_states(self) -> EnvStates:
         """The state of each environment; None for one that cannot tell."""
         return {index: self._simulators.get_state(i) for i, index in enumerate(self._indices)}
+
+    def call(self, request: Request) -> dict[int, Answer]:
+        """Call a function in those environments of this block that are meant."""
+        answers: dict[int, Answer] = {}
+        for index, arguments in request.arguments.items():
+            if index in self._indices:
+                i = index - self._indices.start
+                if isinstance(request.function, str):
+                    answers[index] = attempt(getattr(self, request.function), i, *arguments)
+                else:
+                    answers[index] = attempt(request.function, self.envs[i], *arguments)
+        return answers
+
+    def get_play(self, i: int) -> Play:
+        """Return the state of environment ``i`` of a `VectorEnv`.
+
+        Raises:
+            TypeError: it cannot tell its state.
+        """
+        state = self._simulators.get_state(i)
+        if state is None:
+            raise TypeError(
+                f"environment {self.envs[i].spec.name} has no get_state and set_state, as in "
+                f"accel_rl.envs.Resumable"
+            )
+        return Play(state, self._is_idle[i], self._has_lost_life[i])
+
+    def set_play(self, i: int, play: Play) -> None:
+        """Let environment ``i`` go on from what `get_play` returned."""
+        self._seed(i)
+        self._simulators.set_state(i, play.state)
+        self._is_idle[i], self._has_lost_life[i] = play.is_idle, play.has_lost_life
 
     def close(self) -> None:
         self._simulators.close()

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.envs.reach import Answer, Request
 from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import (
@@ -24,7 +25,7 @@ from accel_rl.samplers.base import (
 from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Autoreset, Block, BlockArrays, Carry, EnvStates, check_distinct
 from accel_rl.samplers.boundary import Place
-from accel_rl.samplers.shared import GET_STATE, STEP
+from accel_rl.samplers.shared import CALL, GET_STATE, STEP
 
 
 class Pool(Protocol):
@@ -100,6 +101,10 @@ class Pool(Protocol):
         """Return the state of every environment, when all groups are ready."""
         ...
 
+    def call(self, request: Request) -> dict[int, Answer]:
+        """Call a function in single environments, when all groups are ready."""
+        ...
+
     def close(self, grace_seconds: float = 5.0) -> None:
         """Close the environments. Calling it again does nothing."""
         ...
@@ -148,6 +153,8 @@ class LocalPool:
         self._blocks: list[Block | BatchBlock] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
         self._states: EnvStates = {}
+        self._request: Request | None = None
+        self._answers: dict[int, Answer] = {}
         self._interrupted: set[int] = set()  # groups whose work Ctrl-C has cut short
         self._pid = 0  # of the process that has started this
 
@@ -218,6 +225,9 @@ class LocalPool:
             block.step(row)
         elif command == GET_STATE:
             self._states |= block.get_states()
+        elif command == CALL:
+            assert self._request is not None
+            self._answers |= block.call(self._request)
         elif command:
             block.reset()
 
@@ -246,6 +256,12 @@ class LocalPool:
             self.recv(limit=len(self.columns))
         states, self._states = self._states, {}
         return states
+
+    def call(self, request: Request) -> dict[int, Answer]:
+        self._request, self._answers = request, {}
+        self.send(range(len(self.columns)), [0] * len(self.columns), CALL)
+        self.recv(limit=len(self.columns))
+        return self._answers
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """Close the environments. Calling it again does nothing, nor does it in a fork."""

@@ -18,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import Autoreset, EnvStates
 from accel_rl.samplers.boundary import Place
+from accel_rl.samplers.process import pickle_request
 from accel_rl.samplers.shared import (
+    CALL,
     CLOSE,
     GET_STATE,
     GRACE_SECONDS,
@@ -321,6 +324,27 @@ class WorkerPool:
             for process in self._workers.processes.values():
                 states |= process.take_states()
             return states
+
+    def call(self, request: Request) -> dict[int, Answer]:
+        """Call a function in single environments, when all groups are ready.
+
+        Raises:
+            TypeError: the request cannot be pickled.
+            WorkerError: as `recv`.
+        """
+        groups = range(len(self.columns))
+        pickled = pickle_request(request)
+        with self._workers:
+            self._recv_all()
+            processes = list(self._workers.processes.values())
+            for process in processes:
+                process.leave_request(pickled)
+            self.send(groups, [self._workers.spec.rollout.T] * len(groups), CALL)
+            self._recv_all()
+            answers: dict[int, Answer] = {}
+            for process in processes:
+                answers |= process.take_answers(pickled)
+            return answers
 
     def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
         """Move the workers to other CPUs."""

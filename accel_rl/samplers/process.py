@@ -19,6 +19,7 @@ import cloudpickle
 import psutil
 
 from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.reach import Answer, Request
 from accel_rl.processes import add_package_path, disown_in_forks
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
@@ -35,6 +36,19 @@ _SERIAL = (
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def pickle_request(request: Request) -> bytes:
+    """Return the bytes of a request to workers.
+
+    Raises:
+        TypeError: something in it cannot be pickled.
+    """
+    try:
+        pickled: bytes = cloudpickle.dumps(request)
+    except Exception as error:  # of anybody's __reduce__
+        raise TypeError(f"an argument cannot be sent to another process: {error}") from error
+    return pickled
 
 
 class WorkerProcess:
@@ -108,6 +122,21 @@ class WorkerProcess:
                 states |= pickle.load(file)
         os.ftruncate(self._states, 0)
         return states
+
+    def leave_request(self, request: bytes) -> None:
+        """Leave what the next order of `CALL` is."""
+        os.ftruncate(self._states, 0)
+        os.pwrite(self._states, request, 0)
+
+    def take_answers(self, request: bytes) -> dict[int, Answer]:
+        """Return what the worker has left behind the request."""
+        data = os.pread(self._states, os.fstat(self._states).st_size, 0)
+        os.ftruncate(self._states, 0)
+        answers: dict[int, Answer] = {}
+        with io.BytesIO(data[len(request) :]) as file:
+            while file.tell() < len(data) - len(request):
+                answers |= pickle.load(file)
+        return answers
 
     def has_ended(self, timeout_seconds: float) -> bool:
         """Whether it ends within this time.

@@ -22,10 +22,12 @@ from time import perf_counter
 from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.envs.reach import Answer
 from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Block, check_distinct
 from accel_rl.samplers.shared import (
+    CALL,
     CLOSE,
     GET_STATE,
     GRACE_SECONDS,
@@ -163,8 +165,8 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             began = perf_counter()
             if command[group] == STEP:
                 block.step(row[group])
-            elif command[group] == GET_STATE:
-                _leave_states(block, descriptors.states)
+            elif command[group] in (GET_STATE, CALL):
+                _leave(block, command[group], descriptors.states)
             else:
                 block.reset()
             ended = perf_counter()
@@ -176,9 +178,29 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             count_down(setup.countdown[group], setup.ready[group])
 
 
-def _leave_states(block: Block | BatchBlock, descriptor: int) -> None:
+def _leave(block: Block | BatchBlock, command: int, descriptor: int) -> None:
+    """Leave the states of environments, or the answers to a request, behind what is there."""
+    if command == GET_STATE:
+        left = pickle.dumps(block.get_states())
+    else:
+        request = os.pread(descriptor, os.fstat(descriptor).st_size, 0)  # and what follows it
+        left = _packed(block.call(pickle.loads(request)))
     with open(descriptor, "ab", closefd=False) as file:
-        pickle.dump(block.get_states(), file)
+        file.write(left)
+
+
+def _packed(answers: dict[int, Answer]) -> bytes:
+    """Pickle the answers, without values that cannot be."""
+    kept = {}
+    for index, answer in answers.items():
+        try:
+            pickle.dumps(answer)
+            kept[index] = answer
+        except Exception as error:  # whatever __reduce__ raises
+            kind = type(answer.value).__name__
+            message = f"a {kind} cannot be sent to another process: {error}"
+            kept[index] = Answer(None, "TypeError", message)
+    return pickle.dumps(kept)
 
 
 def _close(blocks: Blocks) -> None:

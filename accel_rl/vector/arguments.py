@@ -40,6 +40,7 @@ class Kind(NamedTuple):
     gymnasium_spec: Any
     metadata: dict[str, Any]
     own_reset: BatchReset | None = None
+    render_mode: str | None = None
 
 
 def find_factory(
@@ -129,7 +130,16 @@ def _kind_of(env: Environment) -> Kind:
         parts.setdefault(ACTION_MASK, to_gymnasium(spec.mask))
         observation = gymnasium.spaces.Dict(parts)
     action = inner.action_space
-    return Kind(spec, observation, action, env.first_action, True, inner.spec, inner.metadata)
+    return Kind(
+        spec,
+        observation,
+        action,
+        env.first_action,
+        True,
+        inner.spec,
+        inner.metadata,
+        render_mode=inner.render_mode,
+    )
 
 
 def _check_names(info_keys: Sequence[str]) -> None:
@@ -149,8 +159,8 @@ def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool
         return None
     if not isinstance(options, dict):
         raise ValueError(f"options is {options!r}; it must be a dict, or None")
-    if unknown := set(options) - {"reset_mask"}:
-        raise ValueError(f"options has {sorted(unknown)}; reset_mask is the only one there is")
+    if "reset_mask" not in options:
+        return None
     mask = np.asarray(options["reset_mask"])
     if mask.shape != (num_envs,) or mask.dtype != np.bool_ or not mask.any():
         raise ValueError(

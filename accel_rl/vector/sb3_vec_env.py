@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import VecEnv
 
+from accel_rl.envs.reach import call, get_attr, is_wrapped, set_attr
 from accel_rl.spaces import write_values, zeros
 from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
 
@@ -25,10 +26,7 @@ class SB3VecEnv(VecEnv):
     is done also ``terminal_observation`` and ``TimeLimit.truncated``. ``is_success`` among these
     makes Stable-Baselines3 log a success rate.
 
-    Environments live in worker processes and can be neither reached nor changed from here: of their
-    attributes only ``render_mode``, ``spec``, ``metadata``, ``observation_space`` and
-    ``action_space`` can be read, and `set_attr` and `env_method` raise. `seed` takes effect with
-    the next `reset`.
+    Environments are reached in their workers. `seed` and options take effect with the next `reset`.
 
     Raises:
         ValueError: ``env`` is no `VectorEnv`, is in another mode, has several groups (this steps
@@ -45,9 +43,10 @@ class SB3VecEnv(VecEnv):
 
     def reset(self) -> Any:
         """First observations of new episodes."""
-        options = next(filter(None, self._options), None)  # which `VectorEnv` refuses
+        options = next(filter(None, self._options), None)
         observation, _ = self._env.reset(seed=self._seeds, options=options)
         self._reset_seeds()
+        self._reset_options()
         return observation
 
     def step_async(self, actions: Array) -> None:
@@ -82,35 +81,31 @@ class SB3VecEnv(VecEnv):
         self._env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """What all environments have in common, once for each."""
+        """An attribute of each environment."""
         known = {
-            "render_mode": None,
+            "render_mode": self._env.render_mode,
             "spec": self._env.spec,
             "metadata": self._env.metadata,
             "observation_space": self.observation_space,
             "action_space": self.action_space,
         }
-        if attr_name not in known:
-            raise AttributeError(
-                f"{attr_name!r} cannot be read, since environments live in worker processes; only "
-                f"{', '.join(known)} can"
-            )
-        return [known[attr_name] for _ in self._get_indices(indices)]
+        chosen = self._get_indices(indices)
+        if attr_name in known:  # before the first reset, too
+            return [known[attr_name] for _ in chosen]
+        return self._env.reach(get_attr, dict.fromkeys(chosen, (attr_name,)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        raise AttributeError(
-            f"{attr_name!r} cannot be set, since environments live in worker processes; set it in "
-            f"the function that makes them"
-        )
+        """Set an attribute of each environment."""
+        self._env.reach(set_attr, dict.fromkeys(self._get_indices(indices), (attr_name, value)))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        raise AttributeError(
-            f"{method_name!r} cannot be called, since environments live in worker processes; call "
-            f"it in the function that makes them"
-        )
+        """Call a method of each environment."""
+        arguments = (method_name, method_args, method_kwargs)
+        return self._env.reach(call, dict.fromkeys(self._get_indices(indices), arguments))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """False for each: wrappers inside workers are not looked at."""
-        return [False for _ in self._get_indices(indices)]
+        """Whether each environment has such a wrapper."""
+        arguments = dict.fromkeys(self._get_indices(indices), (wrapper_class,))
+        return self._env.reach(is_wrapped, arguments)

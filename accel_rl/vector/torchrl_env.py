@@ -41,7 +41,10 @@ class TorchRLEnv(EnvBase):  # type: ignore[misc]
             raw_reward=Unbounded(shape=(B, 1), dtype=torch.float32),
             shape=(B,),
         )
-        self.action_spec = _action_spec(spec.action, B)
+        action_spec = _action_spec(spec.action, B)
+        if not isinstance(spec.action, Leaf):
+            action_spec = Composite(action=action_spec, shape=(B,))
+        self.action_spec = action_spec
         self.reward_spec = Unbounded(shape=(B, 1), dtype=torch.float32)
         self.done_spec = Composite(
             done=flag.clone(), terminated=flag.clone(), truncated=flag.clone(), shape=(B,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
+from accel_rl.envs.reach import Request, call, get_attr, set_attr, set_options
 from accel_rl.rollout import RolloutSpec, told
 from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.batch_block import check_autoreset
-from accel_rl.samplers.block import LEAVE, Autoreset
+from accel_rl.samplers.block import LEAVE, Autoreset, Play
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.pool import WorkerPool
@@ -27,6 +28,20 @@ from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
 
 Array = NDArray[Any]
 Results = tuple[Any, Array, Array, Array, dict[str, Any]]
+
+
+class VectorState(NamedTuple):
+    """The state of a `VectorEnv` after a reset or a step.
+
+    Attributes:
+        plays: of each environment.
+        observation: ``[num_envs, ...]``, structs for a mapping.
+        needs_reset: ``[num_envs]`` bool, where DISABLED mode waits for a reset.
+    """
+
+    plays: list[Play]
+    observation: Array
+    needs_reset: NDArray[np.bool_]
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
@@ -152,7 +167,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.env_spec, self.first_action = kind.spec, kind.first_action
         self.single_action_space = kind.action_space
         self.single_observation_space = kind.observation_space
+        self._is_gymnasium = kind.is_gymnasium
         if kind.is_gymnasium:
+            self.render_mode = kind.render_mode
             self.spec = kind.gymnasium_spec
         self.metadata = {**self.metadata, **kind.metadata, "autoreset_mode": mode}
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -166,7 +183,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.copy = copy
         # Groups in the order in which they were received and sent.
         self._to_send, self._to_recv = deque[int](), deque[int]()
-        self._is_started = False
+        self._is_started = self._was_reset = False
         self._needs_reset = np.zeros(num_envs, np.bool_)
         self.closed = False
 
@@ -192,7 +209,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             seed: environment ``i`` gets ``seed + i``, or ``seed[i]``; None: it goes on with the
                 randomness it has.
             options: ``{"reset_mask": mask}``, a ``[num_envs]`` bool array, resets only where it is
-                True; elsewhere the observation is the one that was returned last.
+                True; elsewhere the observation is the one that was returned last. All other
+                options go to the resets of Gymnasium environments.
 
         Returns:
             Observations ``[num_envs, ...]``, and no infos.
@@ -204,22 +222,28 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """
         self._check_open()
         orders = reset_orders(self.num_envs, seed, options, self._own_reset)
+        more = {name: value for name, value in (options or {}).items() if name != "reset_mask"}
+        if more and not self._is_gymnasium:
+            raise ValueError(
+                f"options has {sorted(more)}, and environment {self.env_spec.name} is none of "
+                f"Gymnasium's, whose reset takes options; leave them out"
+            )
         is_left = orders == LEAVE
-        if is_left.any() and not self._is_started:
+        if is_left.any() and not self._was_reset:
             raise ValueError("reset_mask leaves environments out; the first reset must take all")
         if is_left.any():
             self._check_received("a reset with a mask")
         try:
-            if not self._is_started:
-                self._pool.start(range(len(self.groups)), row=1)
-                self._to_recv.extend(range(len(self.groups)))
-                self._is_started = True
-            self._recv_all()
+            self._start()
+            if more:
+                indices = np.flatnonzero(~is_left).tolist()
+                self._pool.call(Request(set_options, {i: (more,) for i in indices}))
             self._pool.arrays.reset_order[:] = orders
             self._release(RESET)
         except BaseException:
             self.close()
             raise
+        self._was_reset = True
         self._needs_reset &= is_left
         return self._observation(self._all), {}
 
@@ -293,6 +317,114 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         infos["env_id"] = np.arange(columns.start, columns.stop)
         infos["_env_id"] = np.ones(len(infos["env_id"]), np.bool_)
         return results
+
+    def _start(self) -> None:
+        """Start the environments, if that has not been done, and wait for what was sent."""
+        if not self._is_started:
+            self._pool.start(range(len(self.groups)), row=1)
+            self._to_recv.extend(range(len(self.groups)))
+            self._is_started = True
+        self._recv_all()
+
+    def reach(self, function: Callable[..., Any] | str, arguments: dict[int, Any]) -> list[Any]:
+        """Return what a function returns in single environments, see `Request`.
+
+        Raises:
+            AttributeError: an environment has no such attribute.
+            TypeError: arguments or results cannot be sent to another process, or environments
+                cannot tell their state.
+            RuntimeError: it failed in an environment, which goes on.
+            SamplerError: closed, or not all that was sent has been received.
+        """
+        self._check_open()
+        if self._is_started:
+            self._check_received("a call of single environments")
+        try:
+            self._start()
+            answers = self._pool.call(Request(function, arguments))
+        except TypeError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        for i, answer in sorted(answers.items()):
+            if answer.error:
+                kinds = {"AttributeError": AttributeError, "TypeError": TypeError}
+                kind = kinds.get(answer.error, RuntimeError)
+                prefix = "" if kind is not RuntimeError else f"{answer.error}: "
+                raise kind(f"environment {i} ({self.env_spec.name}): {prefix}{answer.message}")
+        return [answers[i].value for i in arguments]
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each environment or its wrappers, ``[num_envs]``.
+
+        Raises:
+            AttributeError: there is none.
+            TypeError: its value cannot be sent to this process.
+        """
+        return tuple(self.reach(get_attr, dict.fromkeys(range(self.num_envs), (name,))))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each environment; ``values``: a list of ``num_envs``, or one value.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(
+                f"values has {len(values)} entries for num_envs={self.num_envs}; give one for each "
+                f"environment"
+            )
+        self.reach(set_attr, {i: (name, value) for i, value in enumerate(values)})
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each environment; return the results, ``[num_envs]``.
+
+        Raises:
+            AttributeError: there is none.
+            RuntimeError: it raised in an environment.
+        """
+        arguments = dict.fromkeys(range(self.num_envs), (name, args, kwargs))
+        return tuple(self.reach(call, arguments))
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each environment renders."""
+        return self.call("render")
+
+    def get_state(self) -> VectorState:
+        """Return the state after a reset or a step, for `set_state`.
+
+        Raises:
+            TypeError: the environments cannot tell their state.
+            SamplerError: not reset.
+        """
+        if not self._was_reset:
+            raise SamplerError("this vector environment has not been reset; call reset() first")
+        plays = self.reach("get_play", dict.fromkeys(range(self.num_envs), ()))
+        observation = self._pool.arrays.rollout.observation[1].copy()
+        return VectorState(plays, observation, self._needs_reset.copy())
+
+    def set_state(self, state: VectorState) -> Any:
+        """Go on from a state of this vector environment or of one like it; return observations.
+
+        Raises:
+            ValueError: the state is of other environments.
+        """
+        self._check_open()
+        row = self._pool.arrays.rollout.observation[1]
+        found = state.observation
+        if found.shape != row.shape or found.dtype != row.dtype:
+            raise ValueError(
+                f"state has observations {found.dtype} {list(found.shape)}; here they are "
+                f"{row.dtype} {list(row.shape)}: use a state of such environments"
+            )
+        self.reach("set_play", {i: (play,) for i, play in enumerate(state.plays)})
+        self._was_reset = True
+        row[...] = state.observation
+        self._needs_reset[:] = state.needs_reset
+        return self._observation(self._all)
 
     def close_extras(self, **_: Any) -> None:
         """End the workers; `close` calls this."""
@@ -376,7 +508,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             )
 
     def _check_ready(self, columns: slice) -> None:
-        if not self._to_send:
+        if not self._was_reset:
             raise SamplerError("this vector environment has not been reset; call reset() first")
         if self._needs_reset[columns].any():
             indices = columns.start + np.flatnonzero(self._needs_reset[columns])

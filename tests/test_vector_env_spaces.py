@@ -1,0 +1,281 @@
+"""Every space through vector environments, as in Gymnasium's own; calls of single environments."""
+
+import zlib
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
+from space_envs import PAIRS, MaskedEnv, SpaceEnv
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.env_util import make_vec_env
+from torchrl.envs.utils import check_env_specs
+from toy_envs import ToyEnv
+
+from accel_rl.samplers import SamplerError
+from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
+
+B = 5
+MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), [other[key] for key in one]
+    if isinstance(one, tuple | list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+        return
+    assert (one is None) == (other is None)
+    if one is not None:
+        assert one.dtype == other.dtype and np.array_equal(one, other)
+
+
+@MODES
+@pytest.mark.parametrize("name", PAIRS)
+def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode) -> None:
+    make = partial(SpaceEnv, name)
+    ours = VectorEnv(make, B, num_workers=2 if name == "dict" else 0, autoreset_mode=mode)
+    theirs = SyncVectorEnv([make] * B, autoreset_mode=mode)
+    assert ours.single_action_space == theirs.single_action_space
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.observation_space == theirs.observation_space
+    assert_same(ours.reset(seed=7)[0], theirs.reset(seed=7)[0])
+    theirs.action_space.seed(1)
+    for _ in range(25):
+        actions = theirs.action_space.sample()
+        observation, reward, *ends, infos = ours.step(actions)
+        their_observation, their_reward, *their_ends, their_infos = theirs.step(actions)
+        assert_same(observation, their_observation)
+        assert np.array_equal(reward, their_reward.astype(np.float32))
+        assert_same(ends, their_ends)
+        assert ("final_obs" in infos) == ("final_obs" in their_infos)
+        if "final_obs" in infos:
+            assert_same(list(infos["final_obs"]), list(their_infos["final_obs"]))
+        done = ends[0] | ends[1]
+        if mode is AutoresetMode.DISABLED and done.any():
+            masks = ({"reset_mask": done}, {"reset_mask": done.copy()})
+            assert_same(ours.reset(options=masks[0])[0], theirs.reset(options=masks[1])[0])
+    ours.close()
+    theirs.close()
+
+
+@WORKERS
+def test_views_are_read_only_where_nothing_is_copied(num_workers: int) -> None:
+    with_views = VectorEnv(partial(SpaceEnv, "dict"), B, num_workers=num_workers, copy=False)
+    observation, _ = with_views.reset(seed=1)
+    camera, speed = observation["camera"], observation["body"]["speed"]
+    assert camera.base is not None and not camera.flags.writeable and not speed.flags.writeable
+    assert len(list(iterate(with_views.observation_space, observation))) == B
+    with_views.close()
+
+
+@WORKERS
+@pytest.mark.parametrize("in_info", [False, True], ids=["observation", "info"])
+def test_masks_are_in_observations(in_info: bool, num_workers: int) -> None:
+    keys = ["action_mask"] if in_info else []
+    make = partial(MaskedEnv, "multi-discrete", in_info)
+    env = VectorEnv(make, B, num_workers=num_workers, info_keys=keys)
+    assert isinstance(env.single_observation_space, spaces.Dict)
+    observation, _ = env.reset(seed=0)
+    assert observation["action_mask"].shape == (B, 12) and observation["action_mask"].any(1).all()
+    assert env.observation_space.contains(observation)
+    env.close()
+
+
+def test_arrays_in_info_are_in_infos() -> None:
+    keys = ("place", "step")
+    ours = VectorEnv(partial(SpaceEnv, "box"), B, num_workers=0, info_keys=keys)
+    theirs = SyncVectorEnv([partial(SpaceEnv, "box")] * B)
+    ours.reset(seed=3), theirs.reset(seed=3)
+    theirs.action_space.seed(1)
+    for _ in range(12):
+        actions = theirs.action_space.sample()
+        ours_infos, their_infos = ours.step(actions)[-1], theirs.step(actions)[-1]
+        was_stepped = ours_infos["_place"]
+        assert ours_infos["place"].shape == (B, 2)
+        assert np.array_equal(ours_infos["place"][was_stepped], their_infos["place"][was_stepped])
+    ours.close()
+
+
+# ---- single environments -------------------------------------------------------------------------
+
+
+@WORKERS
+def test_attributes_and_methods_of_environments_are_reached(num_workers: int) -> None:
+    env = VectorEnv("CartPole-v1", B, num_workers=num_workers, num_groups=1)
+    assert env.get_attr("gravity") == (9.8,) * B  # before the first reset
+    with pytest.raises(SamplerError, match=r"call reset\(\) first"):
+        env.step(np.zeros(B, int))
+    env.reset(seed=0)
+    env.set_attr("gravity", [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert env.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0, 5.0)
+    env.set_attr("gravity", 9.0)
+    assert env.call("has_wrapper_attr", "gravity") == (True,) * B
+    assert env.call("gravity") == (9.0,) * B
+    with pytest.raises(AttributeError, match=r"environment 0 .*levity"):
+        env.get_attr("levity")
+    with pytest.raises(ValueError, match=r"values has 2 entries for num_envs=5"):
+        env.set_attr("gravity", [1.0, 2.0])
+    env.step(np.zeros(B, int))  # it goes on
+    env.close()
+
+
+class Odd(SpaceEnv):
+    def fail(self) -> None:
+        raise OSError("broken pipe")
+
+    def give_lock(self) -> Any:
+        import threading
+
+        return threading.Lock()
+
+
+def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
+    env = VectorEnv(partial(Odd, "box"), 2, num_workers=1)
+    env.reset(seed=0)
+    with pytest.raises(RuntimeError, match=r"environment 0 .*OSError: broken pipe"):
+        env.call("fail")
+    with pytest.raises(TypeError, match=r"environment 0 .*cannot be sent to another process"):
+        env.call("give_lock")
+    with pytest.raises(TypeError, match="an argument cannot be sent to another process"):
+        import threading
+
+        env.call("fail", threading.Lock())
+    env.step(env.action_space.sample())
+    env.close()
+
+
+@WORKERS
+def test_render_returns_pictures_of_all(num_workers: int) -> None:
+    make = partial(gymnasium.make, "FrozenLake-v1", render_mode="ansi")
+    env = VectorEnv(make, 2, num_workers=num_workers)
+    env.reset(seed=0)
+    assert env.render_mode == "ansi" and len(env.render()) == 2
+    assert all(isinstance(text, str) and text for text in env.render())
+    env.close()
+
+
+@WORKERS
+def test_reset_options_go_to_the_environments_that_are_reset(num_workers: int) -> None:
+    ours = VectorEnv(
+        partial(SpaceEnv, "box"), B, num_workers=num_workers, autoreset_mode="Disabled"
+    )
+    theirs = SyncVectorEnv([partial(SpaceEnv, "box")] * B, autoreset_mode=AutoresetMode.DISABLED)
+    expected = theirs.reset(seed=1, options={"history": 17})[0]
+    assert_same(ours.reset(seed=1, options={"history": 17})[0], expected)
+    mask = np.array([True, False, True, False, False])
+    options = {"history": 3, "reset_mask": mask}
+    assert_same(ours.reset(options=options)[0], theirs.reset(options=dict(options))[0])
+    ours.close()
+
+
+@MODES
+@WORKERS
+def test_state_is_restored_here_and_in_another(num_workers: int, mode: AutoresetMode) -> None:
+    make = partial(SpaceEnv, "dict")
+    env = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode)
+    env.action_space.seed(1)
+    observation, _ = env.reset(seed=7)
+
+    def play(env: VectorEnv, actions: list[Any]) -> list[Any]:
+        results = []
+        for action in actions:
+            *values, _ = env.step(action)
+            results.append(values)
+            done = values[2] | values[3]
+            if mode is AutoresetMode.DISABLED and done.any():
+                results.append(env.reset(options={"reset_mask": done})[0])
+        return results
+
+    actions = [env.action_space.sample() for _ in range(16)]
+    play(env, actions[:8])
+    state = env.get_state()
+    expected = play(env, actions[8:])
+    observation = env.set_state(state)
+    assert_same(play(env, actions[8:]), expected)
+    env.close()
+    other = VectorEnv(make, B, num_workers=1, autoreset_mode=mode)
+    assert_same(other.set_state(state), observation)
+    assert_same(play(other, actions[8:]), expected)
+    other.close()
+
+
+def test_state_of_environments_that_have_none_is_one_error() -> None:
+    env = VectorEnv(ToyEnv, 2, num_workers=1)
+    with pytest.raises(SamplerError, match=r"call reset\(\) first"):
+        env.get_state()
+    env.reset()
+    with pytest.raises(TypeError, match="environment toy has no get_state and set_state"):
+        env.get_state()
+    env.close()
+    other = VectorEnv(partial(SpaceEnv, "box"), 3, num_workers=0)
+    other.reset(seed=0)
+    state = other.get_state()
+    other.close()
+    env = VectorEnv(partial(SpaceEnv, "box"), 2, num_workers=0)
+    with pytest.raises(ValueError, match=r"float32 \[3, 3\]; here they are float32 \[2, 3\]"):
+        env.set_state(state)
+    env.close()
+
+
+# ---- other libraries -----------------------------------------------------------------------------
+
+
+def sb3(env: Any, num_envs: int = 2) -> SB3VecEnv:
+    return SB3VecEnv(VectorEnv(env, num_envs, num_workers=1, autoreset_mode="SameStep", seed=0))
+
+
+@pytest.mark.parametrize("algorithm", [PPO, SAC])
+def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
+    steps = {"n_steps": 32} if algorithm is PPO else {"learning_starts": 20, "batch_size": 16}
+    env = sb3("Pendulum-v1")
+    assert isinstance(env.action_space, spaces.Box)
+    algorithm("MlpPolicy", env, seed=0, **steps).learn(100)
+    env.close()
+
+
+def test_stable_baselines3_learns_from_a_dict() -> None:
+    env = sb3(partial(Flat, "x"))
+    model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=0)
+    model.learn(64)
+    env.close()
+
+
+class Flat(SpaceEnv):
+    """A Dict of one level, which is what Stable-Baselines3 takes."""
+
+    def __init__(self, name: str) -> None:
+        self.observation_space = spaces.Dict(
+            {"body": spaces.Box(-1, 1, (3,)), "place": spaces.Discrete(4)}
+        )
+        self.action_space = spaces.MultiDiscrete([2, 3])
+        self.history = self.episode = self.t = 0
+
+
+def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:
+    ours, theirs = sb3("Pendulum-v1"), make_vec_env("Pendulum-v1", 2)
+    ours.seed(3), theirs.seed(3)
+    assert np.array_equal(ours.reset(), theirs.reset())
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        actions = rng.uniform(-2, 2, (2, 1)).astype(np.float32)
+        for one, other in zip(ours.step(actions)[:2], theirs.step(actions)[:2], strict=True):
+            assert np.allclose(one, other)
+    ours.close()
+
+
+@pytest.mark.parametrize("name", ["box", "multi-binary", "dict", "tuple", "integers"])
+def test_torchrl_finds_specs_that_fit(name: str) -> None:
+    env = TorchRLEnv(
+        VectorEnv(partial(SpaceEnv, name), 2, num_workers=0, autoreset_mode="Disabled", seed=0)
+    )
+    check_env_specs(env, seed=zlib.crc32(name.encode()) % 1000)
+    env.close()

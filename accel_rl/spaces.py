@@ -204,7 +204,7 @@ def _tensors(space: Mapping[str, Space], data: Tensor, offset: int) -> dict[str,
         size = each.dtype.itemsize
         numbers = data.view(getattr(torch, each.dtype.name))
         chosen = numbers[..., begin // size : begin // size + prod(each.shape)]
-        found[name] = chosen.reshape(*data.shape[:-1], *each.shape)  # of one axis: still a view
+        found[name] = chosen.reshape((*data.shape[:-1], *each.shape))  # of one axis: still a view
     return found
 
 

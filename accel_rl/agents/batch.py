@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ class RolloutTensors(NamedTuple):
     """``T`` steps of ``B`` environments, aligned as in `accel_rl.rollout`.
 
     ``M`` is the number of episodes that were truncated without having terminated, most often 0;
-    known to the host from the shape, so that nobody asks the device for it.
+    known to the host from the shape, so that nobody asks the device for it. Observations and
+    actions of a mapping are dicts of tensors.
     """
 
     observation: Tensor  # [T + 1, B, ...]
@@ -32,7 +33,7 @@ class RolloutTensors(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
         """``change`` of each tensor but the activations, which are left out."""
-        tensors: list[Any] = [change(each) for each in self[:9]]
+        tensors: list[Any] = [_map(change, each) for each in self[:9]]
         if self.recurrent_state is not None:
             tensors.append(change(self.recurrent_state))
         return RolloutTensors(*tensors)
@@ -51,3 +52,9 @@ class RolloutTensors(NamedTuple):
         # Of row 0 the state says it.
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         return Sequences(self.recurrent_state[rows.start], begins[rows])
+
+
+def _map(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _map(change, each) for name, each in value.items()}
+    return change(value)

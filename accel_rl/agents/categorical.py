@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from accel_rl.agents.masks import masked, split_mask
 from accel_rl.capture import EAGER, Capture
 from accel_rl.models import PolicyValue, PolicyValueModel, Sequences
 
 
 class CategoricalAgent:
-    """Draws actions from the softmax of ``model``'s logits.
+    """Draws actions from the softmax of ``model``'s logits; those that a mask forbids never.
+
+    The mask is the leaf ``action_mask`` of observations that are a dict, see `split_mask`.
 
     ``capture``: of acting, and for its learner. ``is_greedy``: it takes the most probable action
     instead, the first of several.
@@ -42,28 +45,36 @@ class CategoricalAgent:
 
         ``sequences``: in which order they came; it changes nothing here.
         """
-        return PolicyValue(*self.model(observation))  # one of the user's own gives a plain tuple
+        observation, mask = split_mask(observation)
+        logits, value = self.model(observation)
+        return PolicyValue(masked(logits, mask), value)
 
 
 def _choose(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
+    observation, mask = split_mask(observation)
     logits, _ = model(observation)
-    return sample_categorical(logits, uniform)
+    return sample_categorical(masked(logits, mask), uniform, mask)
 
 
 def _most_probable(model: PolicyValueModel, observation: Tensor, uniform: Tensor) -> Tensor:
+    observation, mask = split_mask(observation)
     logits, _ = model(observation)
-    return logits.argmax(1)
+    return masked(logits, mask).argmax(1)
 
 
-def sample_categorical(logits: Tensor, uniform: Tensor) -> Tensor:
+def sample_categorical(logits: Tensor, uniform: Tensor, mask: Tensor | None = None) -> Tensor:
     """Draw from softmax(``logits``) by inverse CDF.
 
     The action is the first whose cumulative probability exceeds ``uniform``, so that it depends on
     nothing but its own row.
 
-    ``logits``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). Returns ``[N]`` int64. No gradient.
+    ``logits``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). ``mask``: ``[N, A]``, the actions that
+    are allowed, by which ``logits`` are `masked` already. Returns ``[N]`` int64. No gradient.
     """
     cumulative = logits.double().softmax(1).cumsum_(1)
     action = (cumulative <= uniform.unsqueeze(1)).sum(1)
     # Rounding may leave the last cumulative probability below 1, and the uniform above it.
-    return action.clamp_(max=logits.shape[1] - 1)
+    last = logits.shape[1] - 1
+    if mask is None:
+        return action.clamp_(max=last)
+    return torch.minimum(action, last - mask.flip(1).ne(0).int().argmax(1))

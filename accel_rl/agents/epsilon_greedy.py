@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from accel_rl.agents.masks import masked, split_mask
 from accel_rl.capture import EAGER, Capture
 from accel_rl.models import QModel
 
 
 class EpsilonGreedyAgent:
     """Takes the best action by ``model``, and with probability ``epsilon`` any action.
+
+    Only actions that the leaf ``action_mask`` of observations allows, if it is there.
 
     ``support``: ``[K]``, the values of the atoms whose logits the model gives; None: it gives
     values. ``epsilon``: ``[B]``, one for each environment, or ``[1]``, one for all. The learner
@@ -59,18 +62,27 @@ class EpsilonGreedyAgent:
 def _choose(
     agent: EpsilonGreedyAgent, observation: Tensor, uniform: Tensor, epsilon: Tensor
 ) -> Tensor:
-    return epsilon_greedy(agent.q_values(agent.model(observation)), uniform, epsilon)
+    observation, mask = split_mask(observation)
+    return epsilon_greedy(agent.q_values(agent.model(observation)), uniform, epsilon, mask)
 
 
-def epsilon_greedy(q_value: Tensor, uniform: Tensor, epsilon: Tensor) -> Tensor:
+def epsilon_greedy(
+    q_value: Tensor, uniform: Tensor, epsilon: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """The action of the largest value where ``uniform >= epsilon``, else any, equally likely.
 
     What is left of the uniform below epsilon, stretched to [0, 1), chooses the random action, which
     may be the best one too.
 
     ``q_value``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). ``epsilon``: ``[N]`` or ``[1]``.
-    Returns ``[N]`` int64.
+    ``mask``: ``[N, A]``, the actions allowed; None: all are. Returns ``[N]`` int64.
     """
     num_actions = q_value.shape[1]
-    any_action = (uniform / epsilon * num_actions).long().clamp_(0, num_actions - 1)
-    return torch.where(uniform < epsilon, any_action, q_value.argmax(1))
+    if mask is None:
+        any_action = (uniform / epsilon * num_actions).long().clamp_(0, num_actions - 1)
+        return torch.where(uniform < epsilon, any_action, q_value.argmax(1))
+    is_allowed = mask != 0
+    count = is_allowed.sum(1)
+    number = (uniform / epsilon * count).long().clamp_(min=0).minimum(count - 1)
+    any_action = (is_allowed.cumsum(1) > number.unsqueeze(1)).int().argmax(1)
+    return torch.where(uniform < epsilon, any_action, masked(q_value, mask).argmax(1))

@@ -26,9 +26,10 @@ from accel_rl.agents import (
 )
 from accel_rl.models.image import ImageNetwork
 from accel_rl.registration import register, unregister
-from accel_rl.rollout import Rollout
+from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.spaces import Leaf, as_bytes, tensor_views
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
@@ -71,7 +72,7 @@ class ActionServer:
                 f"precision is {precision!r}; it must be float32, or with kept_layers bfloat16"
             )
         self._agent: Agent | RecurrentStates | Activations
-        T, B = sampler.rollout.action.shape
+        T, B = sampler.rollout.action.shape[:2]
         if kept_layers:
             model = _network_to_keep(agent, device)
             if model is None or keeps_rollout:
@@ -90,13 +91,13 @@ class ActionServer:
         else:
             self._agent = agent
         self._rows: _Rows = (
-            _SharedRows(sampler.rollout, keeps_rollout)
+            _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
             else _DeviceRows(sampler, device, keeps_rollout)
         )
 
-    def __call__(self, step: PolicyInput) -> NDArray[np.int64]:
-        """Actions ``[n]`` for the ``n`` environments of ``step``."""
+    def __call__(self, step: PolicyInput) -> Any:
+        """Actions ``[n, ...]`` for the ``n`` environments of ``step``."""
         observation, uniform = self._rows.read(step)
         if isinstance(self._agent, RecurrentStates):
             begins = self._rows.read_begins(step)
@@ -142,15 +143,18 @@ class ActionServer:
 class _Rows(Protocol):
     """Where observations are for the agent and the learner."""
 
-    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
-        """Observation ``[n, ...]`` and uniform ``[n]``, on the agent's device."""
+    def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
+        """Observation ``[n, ...]`` and uniform ``[n]``, on the agent's device.
+
+        Of a mapping, the observation is a dict of tensors, views of one.
+        """
         ...
 
     def read_begins(self, step: PolicyInput) -> Tensor:
         """Likewise, ``[n]``: where episodes begin."""
         ...
 
-    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]: ...
+    def answer(self, step: PolicyInput, action: Any) -> Any: ...
 
     def finish(self) -> RolloutTensors: ...
 
@@ -160,30 +164,30 @@ class _Rows(Protocol):
 class _SharedRows:
     """On the CPU: tensors over the sampler's own arrays, nothing is copied unless it is kept."""
 
-    def __init__(self, rollout: Rollout, keeps_rollout: bool) -> None:
-        self._rollout = rollout
+    def __init__(self, sampler: RolloutSampler, keeps_rollout: bool) -> None:
+        self._rollout = rollout = sampler.rollout
+        self._spec = sampler.rollout_spec
         names = ("observation", *_SMALL_FIELDS)
-        self._shared = {name: torch.from_numpy(getattr(rollout, name)) for name in names}
+        self._shared = {name: _raw(getattr(rollout, name)) for name in names}
         self._kept = self._shared
         if keeps_rollout:
             self._kept = {name: torch.zeros_like(each) for name, each in self._shared.items()}
 
-    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(step.observation), torch.from_numpy(step.uniform)
+    def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
+        observation = tensor_views(self._spec.observation, step.observation)
+        return observation, torch.from_numpy(step.uniform)
 
     def read_begins(self, step: PolicyInput) -> Tensor:
         return torch.from_numpy(step.begins)
 
-    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = action.numpy()
-        return actions
+    def answer(self, step: PolicyInput, action: Any) -> Any:
+        return _arrays(action)
 
     def finish(self) -> RolloutTensors:
         if self._kept is not self._shared:
             for name, kept in self._kept.items():
                 kept.copy_(self._shared[name])
-        tensors: dict[str, Any] = {**self._kept, **_final_observations(self._rollout)}
-        return RolloutTensors(**tensors)
+        return _tensors(self._spec, {**self._kept, **_final_observations(self._rollout)})
 
     def close(self) -> None:
         pass
@@ -207,6 +211,7 @@ class _DeviceRows:
         rollout = sampler.rollout
         num_envs = rollout.action.shape[1]
         self._sampler = sampler
+        self._spec = sampler.rollout_spec
         self._generation = 0
         self._rollout = rollout
         self._device = device
@@ -214,24 +219,25 @@ class _DeviceRows:
         self._is_carried = np.zeros(
             num_envs, np.bool_
         )  # the device's row T is the next rollout's row 0
-        self._shared = torch.from_numpy(rollout.observation)
+        self._shared = _raw(rollout.observation)
         self._observation = torch.empty_like(self._shared, device=device)
         self._before = self._observation  # rows of the rollout before
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
         self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
         self._begins = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
-        self._action = torch.empty(num_envs, dtype=torch.int64, pin_memory=True)
+        row = _raw(rollout.action)[0]
+        self._action = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
+        self._packed = torch.empty_like(row, device=device)  # of a mapping
         self._staged = {
-            name: torch.from_numpy(getattr(rollout, name)).clone().pin_memory()
-            for name in _SMALL_FIELDS
+            name: _raw(getattr(rollout, name)).clone().pin_memory() for name in _SMALL_FIELDS
         }
         # Last: if anything fails above, nothing stays registered. The small arrays share pages,
         # which may be registered once, so these go through staging buffers instead.
         register(self._shared, device)
         self._is_registered = True
 
-    def read(self, step: PolicyInput) -> tuple[Tensor, Tensor]:
+    def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
         columns = step.columns
         row = self._observation[step.t, columns]
         is_same = self._generation == self._sampler.generation
@@ -239,22 +245,26 @@ class _DeviceRows:
             row.copy_(self._before[-1, columns])
             self._is_carried[columns] = False
         else:
-            row.copy_(torch.from_numpy(step.observation), non_blocking=True)
+            row.copy_(_raw(step.observation), non_blocking=True)
         uniform = self._uniform[columns]
         uniform.numpy()[:] = step.uniform
-        return row, uniform.to(self._device, non_blocking=True)
+        observation = tensor_views(self._spec.observation, row)
+        return observation, uniform.to(self._device, non_blocking=True)
 
     def read_begins(self, step: PolicyInput) -> Tensor:
         begins = self._begins[step.columns]
         begins.numpy()[:] = step.begins
         return begins.to(self._device, non_blocking=True)
 
-    def answer(self, step: PolicyInput, action: Tensor) -> NDArray[np.int64]:
-        pinned = self._action[step.columns]
+    def answer(self, step: PolicyInput, action: Any) -> Any:
+        pinned, space = self._action[step.columns], self._spec.action
+        if not isinstance(space, Leaf):
+            packed = self._packed[step.columns]
+            _pack(tensor_views(space, packed), action)
+            action = packed
         pinned.copy_(action, non_blocking=True)
         torch.cuda.current_stream(self._device).synchronize()  # the only one of the step
-        actions: NDArray[np.int64] = pinned.numpy()
-        return actions
+        return _arrays(tensor_views(space, pinned))
 
     def finish(self) -> RolloutTensors:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)
@@ -262,13 +272,13 @@ class _DeviceRows:
         self._generation = self._sampler.generation
         small: dict[str, Any] = {}
         for name, staged in self._staged.items():
-            staged.numpy()[:] = getattr(self._rollout, name)
+            staged.copy_(_raw(getattr(self._rollout, name)))
             small[name] = staged.to(self._device, non_blocking=True)
         # From pageable memory, so this waits; but there is none except after a truncation.
         for name, tensor in _final_observations(self._rollout).items():
             small[name] = tensor.to(self._device)
         self._observation, self._before = self._before, self._observation
-        return RolloutTensors(self._before, **small)
+        return _tensors(self._spec, {"observation": self._before, **small})
 
     def close(self) -> None:
         if self._is_registered:
@@ -286,12 +296,42 @@ def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> Ima
     return model if type(model) is ImageNetwork else None
 
 
+def _raw(array: NDArray[Any]) -> Tensor:
+    """The tensor over an array, or over the bytes of structs, ``[..., itemsize]``."""
+    return torch.from_numpy(array if array.dtype.names is None else as_bytes(array))
+
+
+def _tensors(spec: RolloutSpec, raw: dict[str, Tensor]) -> RolloutTensors:
+    """The rollout, with views of the leaves of mappings."""
+    tensors: dict[str, Any] = dict(raw)
+    for name in ("observation", "final_observation"):
+        tensors[name] = tensor_views(spec.observation, raw[name])
+    tensors["action"] = tensor_views(spec.action, raw["action"])
+    return RolloutTensors(**tensors)
+
+
+def _arrays(action: Any) -> Any:
+    """The arrays of a tensor, or of a mapping of tensors."""
+    if isinstance(action, Tensor):
+        return action.numpy()
+    return {name: _arrays(each) for name, each in action.items()}
+
+
+def _pack(views: Any, action: Any) -> None:
+    """Copy the tensors of a mapping into views of its bytes."""
+    for name, view in views.items():
+        if isinstance(view, Tensor):
+            view.copy_(action[name])
+        else:
+            _pack(view, action[name])
+
+
 def _final_observations(rollout: Rollout) -> dict[str, Tensor]:
     """Those of episodes truncated without having terminated; copies, and seldom any."""
     slot, env = np.nonzero(rollout.final_step >= 0)
     step: NDArray[Any] = rollout.final_step[slot, env]
     return {
-        "final_observation": torch.from_numpy(rollout.final_observation[slot, env]),
+        "final_observation": _raw(rollout.final_observation[slot, env]),
         "final_step": torch.from_numpy(step),
         "final_env": torch.from_numpy(env),
     }

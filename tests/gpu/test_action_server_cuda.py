@@ -1,18 +1,21 @@
 """The action server on a GPU: the same rollouts as on the CPU, and no hidden waiting."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from space_envs import PAIRS, SpaceEnv
 
 from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
-from accel_rl.envs import make_env_factory
+from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import make_model, make_recurrent_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.spaces import Space, random_values, tensor_views
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,3 +96,62 @@ def test_shared_memory_is_registered_until_the_server_closes() -> None:
         with ActionServer(make_agent(device), sampler, device):
             assert observation.is_pinned()
         assert not observation.is_pinned()
+
+
+class AnyAgent:
+    """Actions of any space that follow from the uniforms."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.given: list[Any] = []
+
+    def act(self, observation: Any, uniform: torch.Tensor, columns: slice) -> Any:
+        self.given.append(copied(observation))
+        drawn = [
+            random_values(self.space, np.random.default_rng(int(u * 2**53)), 1)
+            for u in uniform.cpu().numpy()
+        ]
+        tensors = tensor_views(self.space, np.concatenate(drawn))
+        return copied(tensors, uniform.device)
+
+
+def copied(value: Any, device: str | torch.device = "cpu") -> Any:
+    if isinstance(value, dict):
+        return {name: copied(each, device) for name, each in value.items()}
+    return value.to(device, copy=True).contiguous()
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name, each in one.items():
+            assert_equal(each, other[name])
+    else:
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_rollouts_of_any_space_on_the_device_equal_those_on_the_cpu(
+    name: str, reset_policy: Any
+) -> None:
+    factory = make_env_factory(partial(SpaceEnv, name))
+    space = probe_spec(factory).action
+    config = SamplerConfig(num_envs=6, horizon=7, num_groups=2, reset_policy=reset_policy)
+    found = []
+    for device in ("cpu", "cuda"):
+        agent: Any = AnyAgent(space)
+        rollouts = []
+        with (
+            SerialSampler(factory, config=config, seed=1) as sampler,
+            ActionServer(agent, sampler, torch.device(device)) as server,
+        ):
+            for _ in range(3):
+                sampler.collect(server)
+                rollouts.append(server.finish().map(copied))
+        found.append((agent.given, rollouts))
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        assert_equal(one, other)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        for a, b in zip(one[:9], other[:9], strict=True):
+            assert_equal(a, b)

@@ -263,22 +263,22 @@ def write_values(
 def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: int) -> None:
     n, low = leaf.num_values, first or leaf.low
     assert n is not None
-    allowed = f"{low} .. {low + n - 1}"
     array = _as_array(given, out.shape, what)
     if array.dtype.kind not in "iu":
-        raise ValueError(f"got {what}s of dtype {array.dtype}; they must be integers in {allowed}")
-    if leaf.dtype == np.int64 and not leaf.low:
+        raise ValueError(
+            f"got {what}s of dtype {array.dtype}; they must be integers in {low} .. {low + n - 1}"
+        )
+    if leaf.low == 0 and out.dtype == np.int64:
         out[:] = array
         if first:
             out -= first
         # As unsigned integers, negative actions are larger than any allowed one: one pass finds
         # both.
-        if out.size and out.view(np.uint64).max() >= n:
-            bad = next(value for value in out.tolist() if not 0 <= value < n)
-            raise ValueError(f"got the {what} {bad + first}; actions must be in {allowed}")
-        return
-    for value in array[(array < low) | (array >= low + n)].tolist():
-        raise ValueError(f"got the {what} {value}; actions must be in {allowed}")
+        if not out.size or out.view(np.uint64).max() < n:
+            return
+    wrong = (array < low) | (array >= low + n)
+    for value in array[wrong].tolist():
+        raise ValueError(f"got the {what} {value}; actions must be in {low} .. {low + n - 1}")
     out[:] = array
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from batches import LoopBatch
 from space_envs import MASKED, PAIRS, MaskedEnv, SpaceEnv
 
-from accel_rl.envs import EnvError, EnvSpec, StepResult, make_env_factory
+from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.rollout import Rollout, told
 from accel_rl.samplers import (
@@ -204,6 +205,30 @@ def test_masked_task_takes_no_illegal_action_in_any_phase() -> None:
 @pytest.mark.learning
 def test_masked_task_takes_no_illegal_action_in_a_million_steps() -> None:
     assert play_masked(1_000_000) == 0
+
+
+@pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])
+def test_masks_are_obeyed_in_batches(autoreset: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(MaskedEnv, "illegal", 0)
+
+    def make(n: int) -> LoopBatch:
+        return LoopBatch(n, make_env_factory(partial(MaskedEnv, "discrete")), autoreset)
+
+    policy = partial(random_policy, discrete(6))
+    with SerialSampler(Batched(make), config=config(decorrelation_steps=20), seed=1) as sampler:
+        for _ in range(4):
+            assert sampler.collect(policy).episode_ended.any()
+    assert MaskedEnv.illegal == 0
+
+
+@pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])
+def test_mask_of_a_batch_that_allows_nothing_is_one_error(autoreset: str) -> None:
+    def make(n: int) -> LoopBatch:
+        return LoopBatch(n, partial(ClosedEnv, 2), autoreset)
+
+    with SerialSampler(Batched(make), config=config(decorrelation_steps=0)) as sampler:
+        with pytest.raises(SamplerError, match=r"environment 0: its action_mask allows no action"):
+            sampler.collect(lambda step: np.zeros(len(step.uniform), int))
 
 
 class ClosedEnv:

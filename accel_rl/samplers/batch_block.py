@@ -25,7 +25,14 @@ from accel_rl.samplers.block import (
     environment_seed,
     too_many_truncated,
 )
-from accel_rl.spaces import describe, random_values, zeros
+from accel_rl.spaces import (
+    ACTION_MASK,
+    NOTHING_ALLOWED,
+    describe,
+    has_allowed,
+    random_values,
+    zeros,
+)
 from accel_rl.states import decode_state, encode_state
 
 Mask = NDArray[np.bool_]
@@ -171,6 +178,7 @@ class BatchBlock:
     ) -> None:
         self.envs = [simulators]
         self._simulators = simulators
+        self._is_masked = simulators.spec.mask is not None
         self._resets_itself = simulators.autoreset != "disabled"
         self._autoreset = autoreset or config.reset_policy
         self._follows_gymnasium = self._autoreset not in ("immediate", "wait")
@@ -253,6 +261,8 @@ class BatchBlock:
         if done is not None:
             self._keep_finals(t, done, out)
         self._end_episodes(out, done, was_idle)
+        if self._is_masked:
+            self._check_masks(out, done)
 
     def reset(self) -> None:
         """Reset the environments that wait, into the carry; or what a `VectorEnv` has ordered."""
@@ -400,16 +410,39 @@ class BatchBlock:
         actions = zeros(space, longest, n)
         for i, rng in enumerate(rngs):
             own = longest if self._resets_itself else int(num_steps[i])
-            actions[longest - own :, i] = random_values(space, rng, own)
+            if not self._is_masked:
+                actions[longest - own :, i] = random_values(space, rng, own)
         for k in range(longest + 1):
             if k and not self._resets_itself:
                 self._begin_again(num_steps == longest - k, out)
             if k < longest:
+                if self._is_masked:
+                    begun = self._everything if self._resets_itself else num_steps >= longest - k
+                    self._draw_allowed(rngs, begun, actions[k], out)
                 done = self._advance(actions[k], out)
                 if self._resets_itself:
                     self._set_idle(done if self._simulators.autoreset == "next_step" else None)
                 elif done is not None:
                     self._reset(done, out)
+
+    def _draw_allowed(
+        self, rngs: list[np.random.Generator], mask: Mask, action: NDArray[Any], out: NDArray[Any]
+    ) -> None:
+        """Draw allowed actions, from ``rngs`` for the environments in ``mask``."""
+        space, masks = self._simulators.spec.action, out[ACTION_MASK]
+        spare = np.random.default_rng(0)  # for environments that will begin again
+        for i in np.flatnonzero(has_allowed(space, masks)).tolist():
+            rng = rngs[i] if mask[i] else spare
+            action[i] = random_values(space, rng, 1, masks[i : i + 1])[0]
+
+    def _check_masks(self, out: NDArray[Any], done: Mask | None) -> None:
+        """Raise SamplerError if an episode goes on and no action is allowed."""
+        allowed = has_allowed(self._simulators.spec.action, out[ACTION_MASK]) | self._is_idle
+        if done is not None and self._autoreset == "Disabled":
+            allowed |= done
+        if not allowed.all():
+            index = self._columns.start + int(allowed.argmin())
+            raise self._error(f"environment {index}: {NOTHING_ALLOWED}")
 
     def _begin_again(self, mask: Mask, out: NDArray[Any]) -> None:
         """Let the environments in ``mask`` begin as if they had taken no step."""

@@ -138,6 +138,8 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
     options = {"on_worker_failure": "restart", "final_observation_slots": 1, "gamma": 0.0}
     with make_sampler(LONG, 2, 2, **options) as sampler:
         segments = serve_until(sampler, 50)
+        while (sampler._tracker.sums[2] < 5).any():  # one agent may have taken all steps
+            segments += serve_until(sampler, sampler.steps + 10)
         pid, generation = pid_of(sampler, 0), sampler.generation
         lose(sampler)
         await_true(lambda: sampler.serve(policy) >= 0 and pid_of(sampler, 0) != pid)

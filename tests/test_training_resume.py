@@ -24,6 +24,7 @@ from accel_rl.training import beginning, loop
 from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.training.parts import Parts
 from accel_rl.training.resume import _refuse_changes, load_last
 
 REPOSITORY = Path(__file__).parents[1]
@@ -283,7 +284,8 @@ def test_run_saved_without_its_simulators_starts_them_anew(tmp_path, monkeypatch
     run_dir = tmp_path / "run"
     arguments = ("env=catch", *serial(SMALL), f"run_dir={run_dir}")
     with monkeypatch.context() as patch:
-        patch.setattr("accel_rl.samplers.SerialSampler.is_running", False)
+        get_state = Parts.get_state
+        patch.setattr(Parts, "get_state", lambda parts: {**get_state(parts), "sampler": None})
         run(*arguments)
     run(f"resume={run_dir}", "total_steps=5000")
     assert "all environments start new episodes" in (run_dir / "train.log").read_text()

@@ -159,13 +159,9 @@ def count_down(countdown: int | None, ready: int) -> None:
         os.eventfd_write(ready, 1)
 
 
-_FENCE = threading.Lock()
-
-
 def fence() -> None:
     """Let others see what this thread has written before it reads on (with `ORDERS_STORES`)."""
-    _FENCE.acquire(blocking=False)  # an atomic exchange
-    _FENCE.release()
+    threading.Lock().acquire()  # an atomic exchange; of one that no other thread can hold
 
 
 def take(eventfd: int) -> bool:

@@ -203,8 +203,8 @@ def test_masked_task_takes_no_illegal_action_in_any_phase() -> None:
 
 
 @pytest.mark.learning
-def test_masked_task_takes_no_illegal_action_in_a_million_steps() -> None:
-    assert play_masked(1_000_000) == 0
+def test_masked_task_takes_no_illegal_action_in_many_steps() -> None:
+    assert play_masked(200_000) == 0
 
 
 @pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])

@@ -121,7 +121,7 @@ def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
     ("actions", "message"),
     [
         (([0, 1], [0]), "got actions that are no array: .*inhomogeneous"),
-        (torch.zeros(4, requires_grad=True), "got actions that are no array: .*requires grad"),
+        (torch.zeros(4, requires_grad=True), "got actions of dtype float32; they must be integers"),
     ],
     ids=["ragged", "gradient"],
 )

@@ -37,22 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
         given = sys.argv[1:] if arguments is None else arguments
         if list(given) == ["--version"]:
-            from accel_rl.training.console import print_text
+            from accel_rl.console import print_text
 
             return print_text(__version__)
         if given and given[0] in TOOLS:
-            from accel_rl.training.tools import run_tool
+            from accel_rl.cli.tools import run_tool
 
             return run_tool(given[0], given[1:])
         if given and given[0] == "sweep":
-            from accel_rl.training.sweep.command import sweep
+            from accel_rl.sweep.command import sweep
 
             return sweep(given[1:])
         is_word = bool(given) and given[0].isalpha()
         if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
             print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
             return 1
-        from accel_rl.training.run import run
+        from accel_rl.cli.run import run
 
         return run(given)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """The presets that ``algo=NAME`` chooses from: each paper's settings as a `TrainConfig`.
 
 They are functions; the command line overrides single options of what they return
-(`accel_rl.training.command_line`). Those that take ``num_envs`` or ``batch_size`` follow their
+(`accel_rl.cli.parse`). Those that take ``num_envs`` or ``batch_size`` follow their
 paper's rule for scaling when these are given.
 """
 

@@ -18,6 +18,10 @@ from pathlib import Path
 KEY_BYTES = 32
 
 
+class UntrustedError(ValueError):
+    """A file of somebody else's names code. The command with ``trust=true`` would run that."""
+
+
 def key_path() -> Path:
     """Return where the user's key lies."""
     state = os.environ.get("XDG_STATE_HOME", "")

@@ -61,9 +61,9 @@ def _serve_parts(spec: dict[str, Any]) -> None:
 
     from accel_rl.agents import CategoricalAgent, sample_categorical
     from accel_rl.algos import GA3C, Samples
-    from accel_rl.training.command_line import parse_arguments
-    from accel_rl.training.parts import build
-    from accel_rl.training.speed_parts import median_seconds
+    from accel_rl.cli.parse import parse_arguments
+    from accel_rl.cli.speed_parts import median_seconds
+    from accel_rl.training.build import build
 
     parts = build(parse_arguments(spec["options"]))
     agent, learner, env, device = parts.agent, parts.learner, parts.sampler.env_spec, parts.device

@@ -12,9 +12,9 @@ from typing import NamedTuple, Self
 from usage import GpuUse, cpu_seconds
 
 from accel_rl.algos import GA3CConfig
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.queued import QueuedSampler
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.parts import build
+from accel_rl.training.build import build
 from accel_rl.training.queue_threads import QueueThreads
 
 LOOK_SECONDS = 0.01

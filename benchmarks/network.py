@@ -28,7 +28,7 @@ def make_agent(spec: dict[str, Any]) -> tuple[CategoricalAgent, dict[str, Any]]:
     shape = tuple(spec["observation_shape"])
     model = make_model("a3c", shape, np.dtype(np.uint8), spec["num_actions"])
     if spec["checkpoint"]:
-        from accel_rl.training.checkpoint import load_checkpoint
+        from accel_rl.runs.checkpoint import load_checkpoint
 
         model.load_state_dict(load_checkpoint(Path(spec["checkpoint"]))["learner"]["parameters"])
     settings = {name: spec[name] for name in ("torch_threads", "device", "checkpoint", "malloc")}

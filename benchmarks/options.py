@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from accel_rl.training.options import field_docs, format_value
+from accel_rl.options import field_docs, format_value
 
 Options = TypeVar("Options")
 

@@ -15,8 +15,8 @@ def main() -> None:
     """Measures the run that the specification's ``options``, a list of ``key=value``, stand for."""
     spec = read_spec()
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
-    from accel_rl.training.command_line import parse_arguments
-    from accel_rl.training.parts import build
+    from accel_rl.cli.parse import parse_arguments
+    from accel_rl.training.build import build
     from accel_rl.training.torch_threads import (
         learning_threads,
         num_learning_threads,

@@ -21,7 +21,7 @@ def main() -> None:
     """Prepares, and serves."""
     spec = read_spec()
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
-    from accel_rl.training.command_line import parse_arguments
+    from accel_rl.cli.parse import parse_arguments
     from accel_rl.training.torch_threads import sampling_threads
 
     with sampling_threads():
@@ -36,8 +36,8 @@ def main() -> None:
 
 def _serve_parts(config: Any) -> None:
     """Every answer has the parts' costs, of the last measurement, as its numbers."""
+    from accel_rl.cli.speed_parts import PartsOfOne
     from accel_rl.topology import available_cpus
-    from accel_rl.training.speed_parts import PartsOfOne
 
     num_cpus = max(1, len(available_cpus()) // config.num_learners)
     os.sched_setaffinity(0, available_cpus()[:num_cpus])
@@ -56,7 +56,7 @@ def _serve_parts(config: Any) -> None:
 def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
     from accel_rl.parallel.meeting import STORE_VARIABLE
-    from accel_rl.training.parts import build
+    from accel_rl.training.build import build
     from accel_rl.training.torch_threads import learning_threads, num_learning_threads
 
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}

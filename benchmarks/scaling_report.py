@@ -11,8 +11,8 @@ from report import Row, find, make_rows, ratio, ratio_cell, spread
 from rich.console import Console
 from rich.table import Table
 
-from accel_rl.training.speed_model import Costs, Shape, predict
-from accel_rl.training.speed_parts import Measured
+from accel_rl.cli.speed_model import Costs, Shape, predict
+from accel_rl.cli.speed_parts import Measured
 
 LOCK_WAIT_BAR = 0.05
 SHARES = ("learning", "all_reduce", "push", "lock_wait", "agreement")

@@ -23,10 +23,10 @@ from machine import describe_machine
 from options import parse
 from report import ratio, spread, write_json
 
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.cli.speed_parts import PartsOfOne
 from accel_rl.topology import available_cpus
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.malloc import tune_malloc
-from accel_rl.training.speed_parts import PartsOfOne
 
 # By growing updates: parameters times samples.
 CASES = {

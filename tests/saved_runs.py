@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.runs.archive import write_archive
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.spaces import Leaf, discrete
-from accel_rl.training.archive import write_archive
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
+from accel_rl.training.train import train
 
 SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 

@@ -25,10 +25,10 @@ from accel_rl.algos import (
     make_learner,
 )
 from accel_rl.algos.returns import discounted_returns
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
-from accel_rl.training.command_line import parse_arguments
 
 CPU = torch.device("cpu")
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -15,8 +15,8 @@ from saved_runs import trained
 from accel_rl.envs import make_env_factory
 from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
-from accel_rl.training.saved_run import load_policy
-from accel_rl.training.sweep.plan import plan_runs
+from accel_rl.sweep.plan import plan_runs
+from accel_rl.tools.policy import load_policy
 from accel_rl.vector import VectorEnv
 
 CATCH = make_env_factory("catch")

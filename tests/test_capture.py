@@ -14,9 +14,9 @@ from torch.torch_version import TorchVersion
 from accel_rl.agents import CategoricalAgent
 from accel_rl.algos.two_learners import TwoLearners
 from accel_rl.capture import EAGER, Capture, check_compilers
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.training.build import build
 from accel_rl.training.devices import make_capture
-from accel_rl.training.parts import build
 from accel_rl.training.stopping import StopRequest
 
 CPU = torch.device("cpu")

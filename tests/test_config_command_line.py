@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import help_text, parse_arguments, resolve_key
+from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import help_text, parse_arguments, resolve_key
-from accel_rl.training.options import Option, list_options
 
 
 def value_of(config: Any, key: str) -> Any:
@@ -274,8 +274,8 @@ def test_learners_that_cannot_be_had_are_refused(
     if ranks is not None:
         monkeypatch.setenv("WORLD_SIZE", ranks)
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-        monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-        monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks, _: Team(ranks))
+        monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
+        monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda ranks, _: Team(ranks))
     assert main(["env=catch", *arguments]) == 1
     assert message in capfd.readouterr().err
 

@@ -8,14 +8,14 @@ from omegaconf import OmegaConf
 from saved_runs import trained
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.run_directory import write_config
-from accel_rl.training.saved_run import read_config
-from accel_rl.training.sweep.command import make_directory
-from accel_rl.training.sweep.plan import SweepOptions, plan_runs, read_options, read_plan
+from accel_rl.runs.directory import write_config
+from accel_rl.runs.saved import read_config
+from accel_rl.sweep.command import make_directory
+from accel_rl.sweep.plan import SweepOptions, plan_runs, read_options, read_plan
 
 
 def saved(tmp_path: Path, *arguments: str) -> str:
@@ -204,9 +204,9 @@ def test_learners_of_a_file_give_way_to_those_that_torchrun_has_started(
         monkeypatch.setenv(name, value)
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "4")
-    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda ranks, _: Team(ranks))
-    monkeypatch.setattr("accel_rl.training.run.check_learners", refuse)
+    monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda ranks, _: Team(ranks))
+    monkeypatch.setattr("accel_rl.cli.run.check_learners", refuse)
     assert main([written(tmp_path, "env: catch\nlearners: 2"), *arguments]) == 1
     assert capsys.readouterr().err == f"error: {learners} learners\n"
 

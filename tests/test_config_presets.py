@@ -6,13 +6,13 @@ import math
 import pytest
 
 from accel_rl.algos import A2CConfig, DQNConfig
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.options import list_options
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.presets import IMAGE_MODELS, PRESETS
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.options import list_options
-from accel_rl.training.run_directory import write_config
-from accel_rl.training.saved_run import read_config
+from accel_rl.runs.directory import write_config
+from accel_rl.runs.saved import read_config
 
 # Stooke and Abbeel 2018 (arXiv:1803.02811), section 4 and appendix, and the code published with it.
 STOOKE = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from accel_rl.training.command_line import override, parse_arguments
-from accel_rl.training.play import PlayOptions
+from accel_rl.cli.parse import override, parse_arguments
+from accel_rl.tools.play import PlayOptions
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models import make_model, make_q_model
-from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 
 ONE_TO_FIVE = np.array([[1, 5, 2], [4, 4, 1]])
 

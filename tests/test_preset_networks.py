@@ -7,13 +7,13 @@ import pytest
 import torch
 from saved_runs import quiet
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_model, make_q_model
 from accel_rl.presets import PRESETS
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.agent import agent_of
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
+from accel_rl.training.train import train
 
 NETWORKS = {
     "a2c": "a3c",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from accel_rl.cli.parse import help_text, parse_arguments
 from accel_rl.preset_notes import NOTES, Comparison, markdown
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import help_text, parse_arguments
-from accel_rl.training.sweep.plan import plan_runs
+from accel_rl.sweep.plan import plan_runs
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 COMPARISONS = [(name, each) for name, notes in NOTES.items() for each in notes.comparisons]

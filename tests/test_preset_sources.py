@@ -16,6 +16,7 @@ from torch import nn
 
 from accel_rl.algos import a2c, ppo
 from accel_rl.algos.actor_critic import normalize
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import (
     Adam,
     AllReduce,
@@ -30,8 +31,7 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.exchange import clip_gradient_
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.parts import build
+from accel_rl.training.build import build
 
 Vector = NDArray[np.float64]
 

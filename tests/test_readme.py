@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT, Block, read_blocks, run
 
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.sweep.plan import plan_runs, read_options
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.sweep.plan import plan_runs, read_options
 
 RUN = ["total_steps=320", "log_interval=160", "sampler.decorrelation_steps=0"]
 SHORTER = {

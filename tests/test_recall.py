@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from accel_rl.agents import CategoricalAgent
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValue, image, make_model
 from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET, ImageNetwork
 from accel_rl.models.recall import recall
 from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ActionServer, SerialSampler
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.parts import Parts, build
+from accel_rl.training.build import Parts, build
 
 PONG = {"algo": "a2c", "env": "pong", "num_envs": 4, "horizon": 3, "decorrelation_steps": 0}
 SPECS = pytest.mark.parametrize(

@@ -9,14 +9,15 @@ import torch
 from saved_runs import quiet, trained
 from test_training_learners import goes_on_to_the_bit
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import Ranks
+from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
+from accel_rl.tools.play import PlayOptions, play
+from accel_rl.tools.policy import load_agent, load_policy
 from accel_rl.training.division import check_learners
-from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
-from accel_rl.training.play import PlayOptions, play
-from accel_rl.training.saved_run import find_checkpoint, load_agent, load_policy, read_config
 
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"

@@ -13,10 +13,10 @@ from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import SamplerConfig
-from accel_rl.training.evaluate_run import EvaluateOptions
-from accel_rl.training.play import PlayOptions
-from accel_rl.training.plot import PlotOptions
-from accel_rl.training.sweep.plan import SweepOptions
+from accel_rl.sweep.plan import SweepOptions
+from accel_rl.tools.evaluate import EvaluateOptions
+from accel_rl.tools.play import PlayOptions
+from accel_rl.tools.plot import PlotOptions
 
 
 @dataclass(frozen=True, kw_only=True)

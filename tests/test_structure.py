@@ -19,11 +19,15 @@ LINKS = ("algos", "samplers")
 # A part may import from its own layer and the ones after it.
 LAYERS = (
     ("launch", "benchmarks", "examples"),
-    ("__main__", "config", "preset_notes", "presets", "training"),
+    ("__main__", "cli", "sweep", "tools"),
+    ("training",),
+    ("runs",),
+    ("config", "option_kinds", "options", "preset_notes", "presets"),
     ("algos", "ga3c", "parallel", "samplers", "vector"),
     ("agents", "envs", "models"),
     (
         "capture",
+        "console",
         "extras",
         "functions",
         "processes",
@@ -50,7 +54,7 @@ WITHOUT_TORCH = (
 
 MAX_FUNCTION_LINES = 60  # docstring not counted
 # The wiring of an entry point reads best in one piece.
-WIRING = {"accel_rl/training/loop.py:train"}
+WIRING = {"accel_rl/training/train.py:train"}
 
 SOURCES = sorted(
     path
@@ -236,7 +240,7 @@ def test_package_can_be_imported_where_there_is_no_unix() -> None:
         "import signal, sys, matplotlib, psutil, tensorboard, torch\n"
         "del signal.SIGHUP\n"
         "sys.modules |= {'fcntl': None, 'resource': None}\n"
-        "import accel_rl.training.sweep.command, accel_rl.training.tools\n"
+        "import accel_rl.sweep.command, accel_rl.cli.tools\n"
         "from accel_rl.__main__ import main\n"
         "sys.exit(main(['--help']))"
     )

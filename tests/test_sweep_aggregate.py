@@ -6,7 +6,7 @@ import statistics as slow
 import numpy as np
 import pytest
 
-from accel_rl.training.sweep.aggregate import aggregate, interquartile_mean, statistics
+from accel_rl.sweep.aggregate import aggregate, interquartile_mean, statistics
 
 
 def slow_iqm(scores: list[float]) -> float:

@@ -7,10 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from accel_rl.__main__ import main
-from accel_rl.topology import Core, Machine
-from accel_rl.training.sweep.command import make_directory
-from accel_rl.training.sweep.grow import grow
-from accel_rl.training.sweep.plan import (
+from accel_rl.sweep.command import make_directory
+from accel_rl.sweep.grow import grow
+from accel_rl.sweep.plan import (
     SweepOptions,
     check_runs,
     plan_runs,
@@ -18,7 +17,8 @@ from accel_rl.training.sweep.plan import (
     read_plan,
     write_plan,
 )
-from accel_rl.training.sweep.slots import Slot, make_slots, slots_here
+from accel_rl.sweep.slots import Slot, make_slots, slots_here
+from accel_rl.topology import Core, Machine
 
 MACHINE = Machine(tuple(Core((2 * i, 2 * i + 1)) for i in range(4)))
 

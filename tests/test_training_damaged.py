@@ -13,8 +13,9 @@ import torch
 from saved_runs import rewrite, trained
 
 from accel_rl.__main__ import main
-from accel_rl.training.checkpoint import best_path, list_checkpoints, load_checkpoint
-from accel_rl.training.saved_run import find_checkpoint, load_policy, read_config
+from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
+from accel_rl.runs.saved import find_checkpoint, read_config
+from accel_rl.tools.policy import load_policy
 
 NAN = float("nan")
 Damage = Callable[[Path], None]

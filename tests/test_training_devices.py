@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.samplers import ActionServer
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors
-from accel_rl.training.loop import RunError, train
+from accel_rl.training.train import RunError, train
 
 
 def make_config(tmp_path: Path) -> TrainConfig:
@@ -33,7 +33,7 @@ def test_a_device_that_may_wait_for_a_lost_learner_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, uses_nccl: bool
 ) -> None:
     closed: list[ActionServer] = []
-    monkeypatch.setattr("accel_rl.training.loop.iterate", lose_another)
+    monkeypatch.setattr("accel_rl.training.train.iterate", lose_another)
     monkeypatch.setattr(ActionServer, "close", lambda server: closed.append(server))
     team = Team(Ranks())
     team.uses_nccl = uses_nccl
@@ -50,7 +50,7 @@ def test_a_gpu_that_fails_before_the_run_has_a_directory_gives_one_line(
     def fail(*_: object) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried 20 GiB.\nSee the documentation")
 
-    monkeypatch.setattr("accel_rl.training.loop.build", fail)
+    monkeypatch.setattr("accel_rl.training.train.build", fail)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     with pytest.raises(torch.OutOfMemoryError):
         train(make_config(tmp_path))

@@ -11,17 +11,17 @@ import pytest
 import torch
 from rich.console import Console
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import FlatParameters, Local, Ranks, Team
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Core, Machine, available_cpus
 from accel_rl.training import engine_trial
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.build import build
 from accel_rl.training.engine_trial import Layout, choose, neighbours
-from accel_rl.training.loop import train
-from accel_rl.training.parts import build
-from accel_rl.training.saved_run import read_config
+from accel_rl.training.train import train
 
 NUM_ENVS, NUM_CORES = 32, 4
 
@@ -230,7 +230,7 @@ def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
     def without_group(config: Any, learner: Any, agent: Any, *others: Any) -> Local:
         return Local(FlatParameters(agent.model), learner.rule, learner.max_gradient_norm)
 
-    monkeypatch.setattr("accel_rl.training.parts.make_exchange", without_group)
+    monkeypatch.setattr("accel_rl.training.build.make_exchange", without_group)
     cpus = available_cpus()
     team = SecondOfTwo(Layout(1, 1, 2))
     config = parse_arguments(["env=catch", "num_envs=8", "learners=2", "tune=true"])

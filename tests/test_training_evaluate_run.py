@@ -16,17 +16,17 @@ import pytest
 from rich.console import Console
 from saved_runs import SMALL_DQN, prefer_action, quiet, trained
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs.atari_games import atari_games
+from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.samplers import Evaluation, SerialSampler
-from accel_rl.training.checkpoint import list_checkpoints
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.evaluate_run import (
+from accel_rl.tools.evaluate import (
     EvaluateOptions,
     EvaluationReport,
     evaluate_run,
     report_table,
 )
-from accel_rl.training.human_scores import human_normalized
+from accel_rl.tools.human_scores import human_normalized
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -174,7 +174,7 @@ def test_option_that_does_not_fit_is_refused(options: dict[str, Any], message, c
 
 def test_file_that_exists_is_refused_before_anything_is_played(counting, monkeypatch) -> None:
     evaluate(counting)
-    monkeypatch.setattr("accel_rl.training.evaluate_run.play_games", None)
+    monkeypatch.setattr("accel_rl.tools.evaluate.play_games", None)
     with pytest.raises(ValueError, match=r"evaluation\.json exists; .*overwrite=true"):
         evaluate(counting, overwrite=False)
 
@@ -250,14 +250,12 @@ def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path
 
 def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
     config = parse_arguments(["algo=ga3c", "env=counting", "model=mlp", "num_envs=2"])
-    read = "accel_rl.training.evaluate_run.read_trusted_config"
+    read = "accel_rl.tools.evaluate.read_trusted_config"
     monkeypatch.setattr(read, lambda run_dir, trust: config)
-    monkeypatch.setattr(
-        "accel_rl.training.evaluate_run.load_agent", lambda *args, **options: (None, 0)
-    )
+    monkeypatch.setattr("accel_rl.tools.evaluate.load_agent", lambda *args, **options: (None, 0))
     samplers = []
     monkeypatch.setattr(
-        "accel_rl.training.evaluate_run.play_games",
+        "accel_rl.tools.evaluate.play_games",
         lambda config, sampler, *args: samplers.append(sampler) or Evaluation([], 0, 0),
     )
     evaluate(counting, serial=True)

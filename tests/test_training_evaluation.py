@@ -10,27 +10,27 @@ import torch
 from saved_runs import rewrite
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import FlatParameters, VersionExchange
-from accel_rl.samplers import SerialSampler
-from accel_rl.training import evaluation, recorder
-from accel_rl.training.checkpoint import (
+from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,
     list_checkpoints,
     load_checkpoint,
     save_if_best,
 )
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
+from accel_rl.samplers import SerialSampler
+from accel_rl.sweep.plan import is_finished, plan_runs
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
+from accel_rl.tools.policy import load_policy
+from accel_rl.training import evaluation, recorder
 from accel_rl.training.evaluation import (
     Evaluator,
     lacks_last_evaluation,
     make_evaluation_sampler,
 )
 from accel_rl.training.recorder import Recorder
-from accel_rl.training.saved_run import load_policy
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.sweep.plan import is_finished, plan_runs
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}

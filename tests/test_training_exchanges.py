@@ -11,6 +11,7 @@ from torch import nn
 
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import (
     Adam,
     FlatParameters,
@@ -22,7 +23,6 @@ from accel_rl.parallel import (
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.training import parts
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.exchanges import PullingServer
 from accel_rl.training.iterate import _evaluate_if_due
 from accel_rl.training.overlap import Overlap

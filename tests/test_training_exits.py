@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from accel_rl.__main__ import main
-from accel_rl.training.checkpoint import list_checkpoints
+from accel_rl.runs.checkpoint import list_checkpoints
 
 SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 

@@ -13,16 +13,16 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from saved_runs import quiet
 
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.compare import Group
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.sweep.aggregate import Estimate
+from accel_rl.sweep.report import NAMES, Panel, draw_report
+from accel_rl.tools.compare import Group
+from accel_rl.tools.plot import _draw, scores_table
 from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.figures import new_figure, plain, to_png
-from accel_rl.training.loop import train
-from accel_rl.training.plot import _draw, scores_table
 from accel_rl.training.queued_loop import write_lags
-from accel_rl.training.sweep.aggregate import Estimate
-from accel_rl.training.sweep.report import NAMES, Panel, draw_report
+from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"
 FORMULA = r"$\frac{$ x_1"
@@ -31,8 +31,8 @@ EACH_COMMAND = """
 from pathlib import Path
 
 from accel_rl.__main__ import main
-from accel_rl.training.sweep.aggregate import Estimate
-from accel_rl.training.sweep.report import NAMES, Panel, draw_report
+from accel_rl.sweep.aggregate import Estimate
+from accel_rl.sweep.report import NAMES, Panel, draw_report
 
 run = ["env=catch", "total_steps=2000", "serial=true", "decorrelation_steps=0", "run_dir=run"]
 assert main(run) == 0

@@ -14,19 +14,19 @@ import torch
 from saved_runs import quiet, trained
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.training.checkpoint import (
+from accel_rl.runs.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     part_path,
     save_checkpoint,
     save_part,
 )
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.files import WriteError, delete_unfinished, explain, write_whole
-from accel_rl.training.loop import RunError, train
+from accel_rl.runs.directory import log_to, make_run_directory
+from accel_rl.runs.files import WriteError, delete_unfinished, explain, write_whole
 from accel_rl.training.metrics import EventsWriter
-from accel_rl.training.run_directory import log_to, make_run_directory
+from accel_rl.training.train import RunError, train
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 
@@ -331,7 +331,7 @@ def test_log_takes_records_of_the_package_while_open(tmp_path) -> None:
 
 def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(
-        "accel_rl.training.run_directory.open",
+        "accel_rl.runs.directory.open",
         lambda *_, **__: open("/dev/full", "w"),
         raising=False,
     )

@@ -8,8 +8,8 @@ import pytest
 
 SCRIPT = """
 import multiprocessing, sys, torch
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.training.train import train
 
 def child():
     train(parse_arguments(sys.argv[2:]))

@@ -18,15 +18,15 @@ from rich.console import Console
 
 from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.algos.ga3c import importance_ratios
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.presets import PRESETS
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.samplers import SamplerConfig
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.build import build
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.loop import RunError, TrainResult, train
-from accel_rl.training.parts import build
+from accel_rl.training.train import RunError, TrainResult, train
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 PARTS = ("waiting", "transfer", "inference", "handling")

@@ -25,14 +25,14 @@ from store_client import set_records
 from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.cli.plain_config import to_plain
+from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, RecordError, Team, TeamError
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.beginning import check_is_shared
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.division import check_learners
-from accel_rl.training.plain_config import to_plain
 from accel_rl.training.reports import Others, Report
-from accel_rl.training.run import _given_timeout
 
 REPOSITORY = Path(__file__).parents[1]
 CATCH = ("env=catch", "num_envs=4", "learners=2")
@@ -386,8 +386,8 @@ def follower(monkeypatch: pytest.MonkeyPatch) -> Team:
     first.reach("failure", 1)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "1" if "RANK" in name else "2")
-    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda *_: second)
+    monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda *_: second)
     return second
 
 
@@ -406,7 +406,7 @@ def test_code_that_a_config_without_signature_names_is_refused_until_repeated(
     def go_on(*_: object) -> NoReturn:
         raise ValueError("went on")
 
-    monkeypatch.setattr("accel_rl.training.run.check_same_processors", go_on)
+    monkeypatch.setattr("accel_rl.cli.run.check_same_processors", go_on)
     assert main(["env=catch", *arguments]) == 1
     assert re.search(message, capsys.readouterr().err)
 
@@ -418,7 +418,7 @@ def test_learner_that_finds_a_forged_record_says_so_itself(
     def fail(*_: object) -> NoReturn:
         raise RecordError("the record saved/0 is forged")
 
-    monkeypatch.setattr("accel_rl.training.run.check_same_processors", fail)
+    monkeypatch.setattr("accel_rl.cli.run.check_same_processors", fail)
     assert main(["env=catch", "model=mine:make"]) == 1
     assert "learner 1: the record saved/0 is forged" in capsys.readouterr().err
 

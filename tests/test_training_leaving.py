@@ -13,11 +13,11 @@ import psutil
 import pytest
 from test_training_learners import ENDLESS, REPOSITORY, SMALL, launched
 
+from accel_rl.cli.run import _run_in_team
+from accel_rl.console import LastingConsole
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import open_loopback_store
-from accel_rl.training.checkpoint import list_checkpoints
-from accel_rl.training.console import LastingConsole
-from accel_rl.training.run import _run_in_team
+from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.training.stopping import LAUNCHER_VARIABLE, StopRequest
 
 
@@ -37,9 +37,9 @@ def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
         said.append((code, capsys.readouterr().err))
         raise SystemExit(code)
 
-    monkeypatch.setattr("accel_rl.training.run.end_with_parent", lambda: None)
-    monkeypatch.setattr("accel_rl.training.run.meet_by_store", lambda *_: team)
-    monkeypatch.setattr("accel_rl.training.run._train", failing)
+    monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda *_: team)
+    monkeypatch.setattr("accel_rl.cli.run._train", failing)
     monkeypatch.setattr(os, "_exit", end)
     is_known = isinstance(error, ValueError)
     ends = SystemExit if uses_nccl else None if is_known else MemoryError

@@ -15,14 +15,14 @@ from rich.console import Console
 from accel_rl.algos.a2c import A2CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import FlatParameters
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.iterate import iterate
-from accel_rl.training.loop import _save_what_can_be
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.reports import Others
 from accel_rl.training.stopping import StopRequest
+from accel_rl.training.train import _save_what_can_be
 
 
 class Tape(list[str]):

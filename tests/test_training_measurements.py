@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from saved_runs import quiet, trained
 
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
-from accel_rl.training.plot import PlotOptions
-from accel_rl.training.plot_measurements import plot_measurements
-from accel_rl.training.run_directory import write_config
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.directory import write_config
+from accel_rl.tools.measurements import plot_measurements
+from accel_rl.tools.plot import PlotOptions
+from accel_rl.training.train import train
 
 COMMON = ("env=catch", "serial=true", "decorrelation_steps=0", "log_norms=true")
 RUNS = {
@@ -127,7 +127,7 @@ def test_lines_are_those_of_the_tables_the_second_learners_dashed(
                 drawn[axes.get_ylabel().split("\n")[0], line.get_linestyle()] = line.get_data()
         return b""
 
-    monkeypatch.setattr("accel_rl.training.plot_measurements.to_png", keep)
+    monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
     plot_measurements([runs["dqn"]], PlotOptions(what="learners", out=str(tmp_path / "out.png")))
     metrics, scores = read(runs["dqn"] / "metrics.csv"), read(runs["dqn"] / "evaluation.csv")
     for style, prefix in (("-", ""), ("--", "secondary_")):

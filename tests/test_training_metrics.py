@@ -14,12 +14,12 @@ from saved_runs import quiet, trained
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import Episode
+from accel_rl.sweep.display import Standing, read_standing
 from accel_rl.training import metrics
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.curve import draw_learning_curve
 from accel_rl.training.interval import Interval
-from accel_rl.training.loop import train
 from accel_rl.training.metrics import (
     CsvTable,
     CurveRows,
@@ -30,7 +30,7 @@ from accel_rl.training.metrics import (
     read_rows,
     tag,
 )
-from accel_rl.training.sweep.display import Standing, read_standing
+from accel_rl.training.train import train
 
 
 def episode(raw: float, clipped: float = 0.0, length: int = 1) -> Episode:
@@ -174,7 +174,7 @@ def test_column_has_its_tag(column: str, expected: str) -> None:
 def test_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch) -> None:
     writer = MetricsWriter(tmp_path)
     monkeypatch.setattr(
-        "accel_rl.training.files.open", lambda *_, **__: open("/dev/full", "wb", 0), raising=False
+        "accel_rl.runs.files.open", lambda *_, **__: open("/dev/full", "wb", 0), raising=False
     )
     with pytest.raises(OSError, match="No space left on device") as caught:
         writer.write({"steps": 1})
@@ -372,7 +372,7 @@ def test_table_that_this_user_may_not_read_is_named(tmp_path, monkeypatch) -> No
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "metrics.csv").write_text("steps,a\n1,2\n")
-    monkeypatch.setattr("accel_rl.training.files.read_text", refuse)  # root reads anything
+    monkeypatch.setattr("accel_rl.runs.files.read_text", refuse)  # root reads anything
     with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):
         CsvTable(tmp_path / "metrics.csv", 0)
     with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from saved_runs import quiet
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.training.checkpoint import list_checkpoints
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import RunError, train
+from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.training.metrics import read_rows
 from accel_rl.training.stopping import StopRequest
+from accel_rl.training.train import RunError, train
 
 SMALL = [
     "env=catch",

@@ -18,15 +18,15 @@ from test_training_resume import assert_same, forget_last_checkpoint, last_check
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import PPO
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer, SamplerError
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
+from accel_rl.training.build import Parts, build
 from accel_rl.training.iterate import iterate_overlapped
-from accel_rl.training.loop import RunError, train
 from accel_rl.training.overlap import _prepare_thread
-from accel_rl.training.parts import Parts, build
 from accel_rl.training.stopping import StopRequest
+from accel_rl.training.train import RunError, train
 
 CPU = torch.device("cpu")
 Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", "horizon=4")
@@ -303,7 +303,7 @@ def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
         monkeypatch.setattr(learner, "update", meet_update)
         return parts
 
-    monkeypatch.setattr("accel_rl.training.loop.build", build_meeting)
+    monkeypatch.setattr("accel_rl.training.train.build", build_meeting)
     run(tmp_path / "run", *SMALL, "total_steps=60", "serial=true", "overlap=true")
 
 

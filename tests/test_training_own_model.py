@@ -12,12 +12,12 @@ import pytest
 import torch
 from saved_runs import quiet, trained
 
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.evaluate_run import EvaluateOptions, evaluate_run
-from accel_rl.training.loop import train
-from accel_rl.training.play import PlayOptions, play
-from accel_rl.training.saved_run import load_policy
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
+from accel_rl.tools.play import PlayOptions, play
+from accel_rl.tools.policy import load_policy
+from accel_rl.training.train import train
 
 REPOSITORY = Path(__file__).parents[1]
 

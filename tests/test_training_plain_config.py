@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.presets import PRESETS
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.plain_config import from_plain, to_plain
 
 
 @pytest.mark.parametrize("algo", PRESETS)

@@ -14,8 +14,8 @@ from saved_runs import Pay, prefer_action, quiet, trained
 from accel_rl.envs import AtariConfig, EnvError, StepResult, make_env_factory
 from accel_rl.envs.shown import make_shown_env
 from accel_rl.spaces import Leaf
-from accel_rl.training.movie import film
-from accel_rl.training.play import Game, PlayOptions, play
+from accel_rl.tools.movie import film
+from accel_rl.tools.play import Game, PlayOptions, play
 
 
 def play_game(run_dir: Path, **options: Any) -> Game:

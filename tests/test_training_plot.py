@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from accel_rl.__main__ import main
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.compare import interval_half_width, make_groups, read_curve
-from accel_rl.training.plot import PlotOptions, plot, scores_table, style_axes
-from accel_rl.training.plot_measurements import plot_measurements
-from accel_rl.training.run_directory import write_config
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.directory import write_config
+from accel_rl.tools.compare import interval_half_width, make_groups, read_curve
+from accel_rl.tools.measurements import plot_measurements
+from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_axes
 
 NAN = float("nan")
 

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from saved_runs import trained
 
 from accel_rl.__main__ import main
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.compare import make_groups, read_curve
-from accel_rl.training.plot import PlotOptions, plot
-from accel_rl.training.run_directory import write_config
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.directory import write_config
+from accel_rl.tools.compare import make_groups, read_curve
+from accel_rl.tools.plot import PlotOptions, plot
 
 NAN = float("nan")
 
@@ -47,7 +47,7 @@ def test_panel_has_the_name_of_the_column(tmp_path, monkeypatch) -> None:
         figures.append(figure)
         return memoryview(b"")
 
-    monkeypatch.setattr("accel_rl.training.plot.to_png", keep)
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", keep)
     run_dir = saved(tmp_path / "run", entropy=[1.0, 2.0])
     plot([run_dir], PlotOptions(what="entropy", x="minutes", out=str(tmp_path / "out.png")))
     (axes,) = figures[0].axes
@@ -134,7 +134,7 @@ def test_plot_of_a_column_prints_its_values_and_is_named_after_it(
 
 def test_each_column_of_a_run_can_be_drawn(tmp_path, monkeypatch) -> None:
     run_dir = trained(tmp_path / "run", "env=catch")
-    monkeypatch.setattr("accel_rl.training.plot.to_png", lambda _: memoryview(b""))
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", lambda _: memoryview(b""))
     columns = (run_dir / "metrics.csv").read_text().splitlines()[0].split(",")
     assert len(columns) > 20
     for column in columns:

@@ -13,9 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from saved_runs import SMALL, quiet
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
 from accel_rl.training.progress import (
     LivePanel,
     PlainLines,
@@ -30,6 +29,7 @@ from accel_rl.training.progress import (
 )
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.timing import Bottleneck, Clock, TimeSplit, find_bottleneck
+from accel_rl.training.train import train
 
 ESCAPE = "\x1b"
 

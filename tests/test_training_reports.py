@@ -14,10 +14,10 @@ from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
 from accel_rl.training.follower import Follower
-from accel_rl.training.loop import finish
 from accel_rl.training.metrics import Scores
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.reports import SAVED, Others, Report, make_report
+from accel_rl.training.train import finish
 
 NO_EXCHANGE: Any = SimpleNamespace(num_sharing=1, num_updates=0, take_metrics=dict)
 

@@ -18,14 +18,14 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import Catch
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.states import decode_state
 from accel_rl.training import beginning, loop
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import RunError, TrainResult, train
-from accel_rl.training.parts import Parts
+from accel_rl.training.build import Parts
 from accel_rl.training.resume import _refuse_changes, load_last
+from accel_rl.training.train import RunError, TrainResult, train
 
 REPOSITORY = Path(__file__).parents[1]
 SMALL = (

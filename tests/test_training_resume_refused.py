@@ -7,12 +7,12 @@ import pytest
 import torch
 from saved_runs import quiet, rewrite, trained
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import Ranks
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint, part_path
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import RunError, train
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
+from accel_rl.runs.directory import hold
 from accel_rl.training.resume import load_last
-from accel_rl.training.run_directory import hold
+from accel_rl.training.train import RunError, train
 
 
 def resume(run_dir: Path, *arguments: str) -> None:

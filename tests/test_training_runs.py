@@ -20,11 +20,11 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import CountingEnv, StepResult
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import RunError, TrainResult, train
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.train import RunError, TrainResult, train
 
 REPOSITORY = Path(__file__).parents[1]
 SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
@@ -291,7 +291,7 @@ def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd)
     def interrupted(*args: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr("accel_rl.training.run.train", interrupted)
+    monkeypatch.setattr("accel_rl.cli.run.train", interrupted)
     assert main(["env=catch"]) == 143
     assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 

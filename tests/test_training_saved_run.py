@@ -8,13 +8,14 @@ import pytest
 import torch
 from saved_runs import SMALL_DQN, Pay, prefer_action, trained
 
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.envs import make_env_factory, probe_spec
+from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
+from accel_rl.runs.directory import write_config
+from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
-from accel_rl.training.checkpoint import load_checkpoint, save_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.run_directory import write_config
-from accel_rl.training.saved_run import find_checkpoint, load_agent, load_policy, read_config
+from accel_rl.tools.policy import load_agent, load_policy
 from accel_rl.vector import VectorEnv
 
 

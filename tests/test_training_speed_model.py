@@ -12,24 +12,24 @@ import pytest
 import torch
 
 from accel_rl.algos import DQNConfig
-from accel_rl.config import TrainConfig
-from accel_rl.parallel import ParallelConfig, Ranks
-from accel_rl.presets import PRESETS
-from accel_rl.samplers import SamplerConfig
-from accel_rl.topology import Core, Machine
-from accel_rl.training import devices
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.devices import learner_device
-from accel_rl.training.plan import describe_plan
-from accel_rl.training.run import run
-from accel_rl.training.speed_model import (
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.cli.plan import describe_plan
+from accel_rl.cli.run import run
+from accel_rl.cli.speed_model import (
     Costs,
     Shape,
     all_reduce_seconds,
     find_limits,
     predict,
 )
-from accel_rl.training.speed_parts import Measured, PartsOfOne, alone
+from accel_rl.cli.speed_parts import Measured, PartsOfOne, alone
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import ParallelConfig, Ranks
+from accel_rl.presets import PRESETS
+from accel_rl.samplers import SamplerConfig
+from accel_rl.topology import Core, Machine
+from accel_rl.training import devices
+from accel_rl.training.devices import learner_device
 
 ROOT = Path(__file__).resolve().parents[1]
 # Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.

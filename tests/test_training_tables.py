@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from accel_rl.training.compare import Group
-from accel_rl.training.plot import scores_table
-from accel_rl.training.sweep.aggregate import Estimate
-from accel_rl.training.sweep.command import results_table
-from accel_rl.training.sweep.display import Standing, table
-from accel_rl.training.sweep.plan import plan_runs
-from accel_rl.training.sweep.queue import make_jobs
-from accel_rl.training.sweep.report import NAMES, Panel
-from accel_rl.training.tables import make_table
+from accel_rl.sweep.aggregate import Estimate
+from accel_rl.sweep.command import results_table
+from accel_rl.sweep.display import Standing, table
+from accel_rl.sweep.plan import plan_runs
+from accel_rl.sweep.queue import make_jobs
+from accel_rl.sweep.report import NAMES, Panel
+from accel_rl.tools.compare import Group
+from accel_rl.tools.plot import scores_table
+from accel_rl.tools.tables import make_table
 
 PAIRS = ("num_envs=128", "lr=0.0007", "entropy_coefficient=0.01")
 LABEL = ", ".join(PAIRS)

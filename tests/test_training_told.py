@@ -9,8 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import RunError, train
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.training.train import RunError, train
 
 
 class Broken(gymnasium.Env):

@@ -15,7 +15,7 @@ from saved_runs import trained
 
 import accel_rl
 from accel_rl.__main__ import TOOLS, main
-from accel_rl.training.output import check_output, show_progress
+from accel_rl.tools.output import check_output, show_progress
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -140,7 +140,7 @@ def test_interrupted_tool_gives_the_exit_code_of_the_signal(run_dir, monkeypatch
     def interrupt(*args: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("accel_rl.training.tools.play", interrupt)
+    monkeypatch.setattr("accel_rl.cli.tools.play", interrupt)
     assert main(["play", str(run_dir)]) == 143
     assert capsys.readouterr().err == "stopped by SIGTERM; nothing was written\n"
 
@@ -198,7 +198,7 @@ def test_progress_of_games_behind_the_last_step_is_told_as_such() -> None:
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
-    monkeypatch.setattr("accel_rl.training.output.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("accel_rl.tools.output.LINE_SECONDS", 0.0)
     console = Console(width=80, force_terminal=False)
     with console.capture() as capture, show_progress(console, "steps", 8000) as show:
         show(4000)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from saved_runs import trained
 
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.saved_run import load_policy
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.tools.policy import load_policy
 
 
 def parameters(run_dir: Path) -> dict[str, torch.Tensor]:

@@ -9,10 +9,10 @@ import torch
 from saved_runs import trained
 
 from accel_rl.algos import A2C
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.training import torch_threads
-from accel_rl.training.command_line import parse_arguments
 from accel_rl.training.torch_threads import has_small_updates
 
 

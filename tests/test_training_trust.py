@@ -14,22 +14,24 @@ from rich.console import Console
 from saved_runs import SMALL, trained
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.console import LastingConsole, printable
 from accel_rl.functions import import_module
-from accel_rl.training.checkpoint import (
+from accel_rl.runs.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
     sign_simulators,
 )
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.console import LastingConsole, printable
-from accel_rl.training.loop import train
-from accel_rl.training.run_directory import log_to
-from accel_rl.training.saved_run import load_policy, read_config
-from accel_rl.training.sweep.command import make_directory
-from accel_rl.training.sweep.plan import SweepOptions, plan_runs
-from accel_rl.training.sweep.queue import make_jobs
-from accel_rl.training.yaml_file import UntrustedError, read_yaml, write_yaml
+from accel_rl.runs.directory import log_to
+from accel_rl.runs.saved import read_config
+from accel_rl.runs.yaml_file import read_yaml, write_yaml
+from accel_rl.signing import UntrustedError
+from accel_rl.sweep.command import make_directory
+from accel_rl.sweep.plan import SweepOptions, plan_runs
+from accel_rl.sweep.queue import make_jobs
+from accel_rl.tools.policy import load_policy
+from accel_rl.training.train import train
 
 MINE = "from accel_rl.envs.catch import Catch\nopen('imported', 'w').close()\n"
 

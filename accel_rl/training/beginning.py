@@ -11,13 +11,13 @@ from typing import Any
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Team
-from accel_rl.training.archive import DamagedError
-from accel_rl.training.checkpoint import check_folder, taking_from
-from accel_rl.training.files import delete_unfinished
+from accel_rl.runs.archive import DamagedError
+from accel_rl.runs.checkpoint import check_folder, taking_from
+from accel_rl.runs.directory import hold, make_run_directory
+from accel_rl.runs.files import delete_unfinished
+from accel_rl.training.build import Parts
 from accel_rl.training.iterate import is_apart
-from accel_rl.training.parts import Parts
 from accel_rl.training.resume import load_last, way_out
-from accel_rl.training.run_directory import hold, make_run_directory
 
 
 def load_saved(

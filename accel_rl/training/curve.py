@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from accel_rl.runs.files import write_whole
 from accel_rl.training.figures import Axes, EngFormatter, new_figure, plain, to_png
-from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import EPISODE_WINDOW, Row
 
 _LINE, _BAND, _INK, _GRID = "#1f6f8b", "#9ecbd6", "#333333", "#e3e3e3"

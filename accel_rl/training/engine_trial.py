@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol
 import torch
 
 from accel_rl.config import TrainConfig
+from accel_rl.options import format_value
 from accel_rl.parallel import Team
 from accel_rl.samplers import ParallelSampler, SamplerError
-from accel_rl.training.options import format_value
-from accel_rl.training.parts import Parts, make_action_server, make_sampler, with_sampler
+from accel_rl.training.build import Parts, make_action_server, make_sampler, with_sampler
 
 SECONDS = 30.0
 """of a trial; what is not compared by then is left out"""

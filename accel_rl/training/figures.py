@@ -35,7 +35,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
 
-__all__ = ["Axes", "EngFormatter", "Figure", "MaxNLocator", "new_figure", "plain", "to_png"]
+__all__ = [
+    "COLOURS",
+    "Axes",
+    "EngFormatter",
+    "Figure",
+    "MaxNLocator",
+    "new_figure",
+    "plain",
+    "to_png",
+]
+
+COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
 
 
 def new_figure(width: float, height: float) -> Figure:

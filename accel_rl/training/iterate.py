@@ -11,10 +11,10 @@ from accel_rl.algos.two_learners import TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.training.build import ALONE
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.follower import Follower
 from accel_rl.training.overlap import Overlap
-from accel_rl.training.parts import ALONE
 from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest

@@ -20,8 +20,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from accel_rl.runs.files import append_whole, naming, whole_lines, write_whole
 from accel_rl.samplers.base import Episode
-from accel_rl.training.files import append_whole, naming, whole_lines, write_whole
 
 EPISODE_WINDOW = 100
 """episodes in each running score, as in Stooke and Abbeel 2018, section 4"""

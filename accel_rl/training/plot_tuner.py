@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from accel_rl.training.figures import MaxNLocator, new_figure, plain, to_png
-from accel_rl.training.files import write_whole
+from accel_rl.runs.files import write_whole
+from accel_rl.training.figures import COLOURS, MaxNLocator, new_figure, plain, to_png
 from accel_rl.training.metrics import Row
-from accel_rl.training.plot import COLOURS
 
 _COUNTS = {"num_trainers": "trainers", "num_predictors": "predictors", "num_agents": "agents"}
 

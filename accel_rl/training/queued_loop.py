@@ -15,11 +15,11 @@ from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.queued import QueuedSampler
 from accel_rl.parallel import Exchange, VersionExchange
+from accel_rl.runs.files import write_whole
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.topology import available_cpus
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.files import write_whole
 from accel_rl.training.metrics import CsvTable
 from accel_rl.training.queue_meter import QueueMeter
 from accel_rl.training.queue_threads import QueueThreads

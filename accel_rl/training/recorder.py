@@ -15,8 +15,9 @@ import torch
 from accel_rl.algos.two_learners import PREFIX
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
+from accel_rl.runs.checkpoint import save_checkpoint, save_if_best
 from accel_rl.samplers.base import Episode, SamplerTimes
-from accel_rl.training.checkpoint import save_checkpoint, save_if_best
+from accel_rl.training.build import ALONE
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.interval import Interval
@@ -27,7 +28,6 @@ from accel_rl.training.metrics import (
     MetricsWriter,
     Scores,
 )
-from accel_rl.training.parts import ALONE
 from accel_rl.training.progress import Progress, Status, clock, line
 from accel_rl.training.reports import Others, make_report
 from accel_rl.training.stopping import Interrupted, StopRequest

@@ -12,11 +12,11 @@ import torch
 
 from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
+from accel_rl.option_kinds import options_of
+from accel_rl.options import format_value, list_options
 from accel_rl.parallel import ALONE, Ranks
-from accel_rl.samplers import SamplerState
-from accel_rl.states import decode_state
-from accel_rl.training.archive import DamagedError
-from accel_rl.training.checkpoint import (
+from accel_rl.runs.archive import DamagedError
+from accel_rl.runs.checkpoint import (
     COUNTS,
     PART,
     check_learned,
@@ -26,11 +26,11 @@ from accel_rl.training.checkpoint import (
     part_path,
     taking_from,
 )
+from accel_rl.runs.saved import find_checkpoint, read_config
+from accel_rl.samplers import SamplerState
+from accel_rl.states import decode_state
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.metrics import LearnerMetrics, Scores
-from accel_rl.training.option_kinds import options_of
-from accel_rl.training.options import format_value, list_options
-from accel_rl.training.saved_run import find_checkpoint, read_config
 
 CHANGEABLE = options_of("course", "engine", "watching") - {
     "learner.log_norms"  # whose distances are from the parameters at the run's start

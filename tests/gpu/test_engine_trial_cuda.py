@@ -7,10 +7,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.saved import read_config
 from accel_rl.training import engine_trial
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
-from accel_rl.training.saved_run import read_config
+from accel_rl.training.train import train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,8 +15,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters, VersionExchange, Versions
 from accel_rl.samplers import SamplerConfig
-from accel_rl.training.loop import train
 from accel_rl.training.queue_threads import predict
+from accel_rl.training.train import train
 
 pytestmark = [
     pytest.mark.gpu,

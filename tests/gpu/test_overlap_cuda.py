@@ -7,9 +7,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.training.command_line import parse_arguments
-from accel_rl.training.loop import train
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.training.train import train
 
 pytestmark = [
     pytest.mark.gpu,

@@ -40,7 +40,7 @@ import hashlib, json, sys
 from pathlib import Path
 import numpy as np
 import torch
-from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 
 def walk(value, name):
     if isinstance(value, dict):

@@ -1,0 +1,1 @@
+"""The command line: options, help, starting learners, and what the commands print."""

@@ -1,0 +1,223 @@
+"""Starts the learners of a run on this machine, and sees to their end.
+
+A learner is this program once more, told by environment variables which one it is, as torchrun
+tells it. They find each other through a store that this process holds, at a port of the loopback
+interface that the kernel chose, so runs beside each other never meet. What they write there is
+signed with a secret that this process draws for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from accel_rl.console import tell_error
+from accel_rl.parallel.meeting import (
+    PREFIX,
+    SECRET_VARIABLE,
+    STORE_VARIABLE,
+    open_loopback_store,
+)
+from accel_rl.parallel.records import LAUNCHER, Records
+from accel_rl.parallel.team import LOST
+from accel_rl.processes import add_package_path
+from accel_rl.training.stopping import (
+    HANGUP,
+    LAUNCHER_VARIABLE,
+    SIGNALS,
+    STOP_SECONDS,
+    is_started,
+    stop_signals,
+)
+
+FAILURE_SECONDS = 60.0
+"""for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
+that hangs is the likely failure, and there is an earlier checkpoint. Also for the first learner to
+save and end, after others that did not were killed"""
+_STOPPED = [128 + number for number in SIGNALS]
+"""exit codes of learners that were asked to stop, and did"""
+
+
+def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int:
+    """Runs ``num_learners`` processes with these arguments to their end; returns the exit code.
+
+    Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
+    others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
+    """
+    store, secret = open_loopback_store(), secrets.token_hex(32)
+    records = Records(PrefixStore(PREFIX, store), secret.encode())
+    learners = []
+    with _signals() as received:
+        try:
+            for rank in range(num_learners):
+                learners.append(_start(arguments, rank, num_learners, store.port, secret))
+            return _Watch(learners, records, goes_on, received).until_end()
+        finally:
+            for learner in learners:  # none is left but after a failure here
+                if learner.poll() is None:
+                    learner.kill()
+                    learner.wait()
+
+
+def _start(
+    arguments: Sequence[str], rank: int, num_learners: int, port: int, secret: str
+) -> subprocess.Popen[bytes]:
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": num_learners,
+        "LOCAL_WORLD_SIZE": num_learners,
+        STORE_VARIABLE: f"127.0.0.1:{port}",
+        SECRET_VARIABLE: secret,
+        LAUNCHER_VARIABLE: os.getpid(),
+    }
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
+    environment |= {name: str(value) for name, value in variables.items()}
+    add_package_path(environment)
+    # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
+    command = [sys.executable, "-P", "-m", "accel_rl", *arguments]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor that can be read when a signal has come, one byte for each: its number."""
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = {number: signal.signal(number, lambda *_: None) for number in stop_signals()}
+    wakeup = signal.set_wakeup_fd(writing)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+class _Watch:
+    """Waits for the ends of the learners, for signals, and for the end of torchrun's agent."""
+
+    def __init__(
+        self,
+        learners: Sequence[subprocess.Popen[bytes]],
+        records: Records,
+        goes_on: bool,
+        received: int,
+    ) -> None:
+        self._learners = learners
+        self._records = records
+        self._goes_on = goes_on
+        self._received = received
+        self._running = dict(enumerate(learners))
+        self._deadline: float | None = None  # set once they were asked to end
+        self._has_failed = self._has_killed = False
+        self._done_without: list[subprocess.Popen[bytes]] = []
+
+    def until_end(self) -> int:
+        """The exit code of the whole."""
+        with selectors.DefaultSelector() as selector:
+            for learner in self._learners:
+                selector.register(os.pidfd_open(learner.pid), selectors.EVENT_READ)
+            selector.register(self._received, selectors.EVENT_READ)
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                selector.register(os.pidfd_open(os.getppid()), selectors.EVENT_READ, "agent")
+            descriptors = [key.fd for key in selector.get_map().values()]
+            try:
+                while self._running:
+                    self._look(selector)
+            finally:
+                for descriptor in descriptors:
+                    if descriptor != self._received:
+                        os.close(descriptor)
+        if self._has_failed:
+            return 1
+        codes = [
+            learner.returncode for learner in self._learners if learner not in self._done_without
+        ]
+        return max(code if code >= 0 else 128 - code for code in codes)
+
+    def _look(self, selector: selectors.BaseSelector) -> None:
+        timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        for key, _ in selector.select(timeout):
+            if key.fd == self._received:
+                for number in os.read(self._received, 64):
+                    may_come_twice = number == HANGUP or is_started()
+                    if self._deadline is None or not may_come_twice:
+                        self._stop(number)
+                continue
+            selector.unregister(key.fd)
+            if key.data == "agent":
+                self._stop(signal.SIGTERM)
+        for rank, learner in list(self._running.items()):
+            if learner.poll() is not None:
+                del self._running[rank]
+                self._after_end(rank, learner)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._end_late()
+
+    def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
+        if learner.returncode == 0:
+            return
+        self._records.write(f"{LOST}/{rank}", LAUNCHER, None)  # nobody is to wait for it
+        if learner.returncode in _STOPPED:
+            if self._deadline is None:  # asked by itself, maybe too early for telling the others
+                self._stop(signal.SIGTERM)
+            return
+        if self._deadline is not None:
+            if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):
+                tell_error(
+                    f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping"
+                )
+            return
+        what = f"learner {rank} (pid {learner.pid}) {_how(learner)}"
+        if self._goes_on and rank != 0:
+            self._done_without.append(learner)
+            tell_error(f"{what}; the others go on without it")
+            return
+        self._has_failed = True
+        self._stop(signal.SIGTERM, FAILURE_SECONDS)
+        if learner.returncode != 1:  # then it has said why itself
+            tell_error(f"{what}; the others are stopped")
+
+    def _stop(self, number: int, seconds: float = STOP_SECONDS) -> None:
+        """Asks all to end; asked again, kills them."""
+        if self._deadline is not None:
+            self._kill(self._running)
+            return
+        self._deadline = time.monotonic() + seconds
+        for learner in self._running.values():
+            learner.send_signal(number)
+
+    def _end_late(self) -> None:
+        """Kills all but the first, which may only have waited for them; later that one, too."""
+        others = {rank: learner for rank, learner in self._running.items() if rank != 0}
+        if 0 in self._running and others:
+            self._kill(others)
+            self._deadline = time.monotonic() + FAILURE_SECONDS
+        else:
+            self._kill(self._running)
+
+    def _kill(self, learners: Mapping[int, subprocess.Popen[bytes]]) -> None:
+        self._has_killed = True
+        for rank, learner in learners.items():
+            tell_error(f"learner {rank} (pid {learner.pid}) had to be killed")
+            learner.kill()
+            learner.wait()
+
+
+def _how(learner: subprocess.Popen[bytes]) -> str:
+    """How a learner ended, after "learner N"."""
+    if learner.returncode < 0:
+        return f"was killed by {signal.Signals(-learner.returncode).name}"
+    return f"ended with exit code {learner.returncode}"

@@ -1,0 +1,379 @@
+"""The command line: ``key=value`` over a preset, and ``--help``.
+
+A key is dotted (``sampler.num_envs``), or its last part alone where that names one option
+(``num_envs``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException, ValidationError
+
+from accel_rl.algos import DQNConfig
+from accel_rl.cli.ineffective import refuse_ineffective
+from accel_rl.cli.suggest import suggest, suggest_option
+from accel_rl.config import TrainConfig
+from accel_rl.options import Option, field_docs, format_value, list_options
+from accel_rl.preset_notes import NOTES
+from accel_rl.presets import PRESETS, ppo
+from accel_rl.runs.option_file import exact_text, read_option_file
+from accel_rl.runs.saved import SavedConfig, read_saved
+from accel_rl.runs.yaml_file import code_in, refuse_code
+
+Config = TypeVar("Config")
+
+_SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
+"""options that some presets scale others by"""
+
+_SWEEP_HINT = "; several values are for `sweep`, on its command line"
+
+USAGE = """\
+python launch/train.py [key=value ...]     one training run
+python launch/train.py --plan [...]        where it would run and how fast, without training
+torchrun launch/train.py [key=value ...]   the same as without torchrun
+python -m accel_rl [key=value ...]         the same, where accel_rl is installed
+python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
+python -m accel_rl sweep ...               many runs, for each combination of options (--help)
+
+config=FILE takes options from a YAML file, as the config.yaml of a run, but no run_dir; what the
+command line says comes before what the file says. Code (module:function) that a file or run of
+somebody else names runs only with trust=true, or if the command line names it, too.
+
+Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
+written as 3e6. `algo=NAME --help` shows that preset's values, where it leaves its paper, and the
+commands for the published comparisons."""
+
+
+def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
+    """The preset named by ``algo``, with the given options in place of its own.
+
+    Those in the file that ``config`` names count as given, too, where they are not given beside it
+    and are not what the file's preset has by itself: what a preset scales by num_envs or batch_size
+    is scaled as if the file had not said it.
+
+    Code that a file or a run names (``module:function``) must be this user's own, repeated among
+    the ``arguments``, or allowed by ``trust=true``. Nothing is imported here.
+
+    Raises:
+        UntrustedError: it is none of these.
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
+            or without effect; the message names it and what is allowed.
+    """
+    given = split(arguments)
+    if "resume" in given and "config" not in given:
+        saved = _resumed(given)
+        path = Path(str(saved.config.resume), "config.yaml")
+        return _vouched(_parse(given, saved.config), given, path, saved.is_own)
+    if "config" not in given:
+        config = _parse(given, _preset(given.pop("algo", "a2c"), given))
+        if config.trust:
+            raise ValueError("trust=true has no effect without resume or config; leave it out")
+        return config
+    path = Path(given.pop("config"))
+    if "resume" in given:
+        raise ValueError(
+            f"config={path} cannot be given with resume={given['resume']}, which has its own "
+            "options; leave it out"
+        )
+    options, is_own = read_option_file(path)
+    whole = _over_file(path, options, given)
+    try:
+        config = _parse(whole, _preset(whole.pop("algo"), whole))
+    except ValueError as error:
+        raise ValueError(f"with config={path}: {error}") from error
+    return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
+
+
+def _vouched(
+    config: TrainConfig, given: Mapping[str, str], path: Path, is_own: bool
+) -> TrainConfig:
+    """``config``, if the code that it names may run: the file at ``path`` says what is not
+    ``given``."""
+    if not (is_own or config.trust):
+        refuse_code(path, {key: code for key, code in code_in(config).items() if key not in given})
+    return config
+
+
+def _parse(given: dict[str, str], base: TrainConfig) -> TrainConfig:
+    _refuse_foreign(base, given)
+    config, texts = override(base, given)
+    refuse_ineffective(config, texts)
+    if config.resume is None:
+        _refuse_what_older_runs_may_have(config)
+    return config
+
+
+def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
+    """The dataclass instance ``base`` with the given options, and these under their full keys.
+
+    Raises:
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type or out of range.
+    """
+    options = {option.key: option for option in list_options(base)}
+    texts: dict[str, str] = {}
+    for key, text in given.items():
+        full = resolve_key(key, options)
+        if full in texts:
+            raise ValueError(f"{full} is given twice")
+        if "${" in text or text == "???":  # which OmegaConf would take for something else
+            raise ValueError(f"{key}={text} is not valid; write the value itself")
+        texts[full] = text
+    tree = OmegaConf.structured(base)
+    for key, text in texts.items():
+        option = options[key]
+        try:
+            change = OmegaConf.create()
+            OmegaConf.update(change, key, _value(option, text))
+            tree = OmegaConf.merge(tree, change)
+        except OmegaConfBaseException as error:
+            hint = _SWEEP_HINT if isinstance(base, TrainConfig) and _is_list(option, text) else ""
+            raise ValueError(
+                f"{key}={text} is not valid; it must be: {option.type_name}{hint}"
+            ) from error
+    try:
+        config = OmegaConf.to_object(tree)
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    assert isinstance(config, type(base))
+    return config, texts
+
+
+def resolve_key(key: str, options: Mapping[str, Option]) -> str:
+    """The full key that ``key`` stands for.
+
+    Raises:
+        ValueError: none, or several.
+    """
+    if key in options:
+        return key
+    matches = [option.key for option in options.values() if option.name == key]
+    if len(matches) > 1:
+        raise ValueError(f"{key} may mean {' or '.join(matches)}; write it in full")
+    if matches:
+        return matches[0]
+    groups = {option.group for option in options.values()} - {""}
+    if key in groups:
+        raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
+    raise ValueError(f"unknown option {key}; {suggest_option(key, options)}")
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    """Whether ``--help`` or ``-h`` is among the arguments."""
+    return "--help" in arguments or "-h" in arguments
+
+
+def help_text(arguments: Sequence[str], width: int) -> str:
+    """Every option with its type, documentation and default, in the preset that is asked about."""
+    given = split([each for each in arguments if each not in ("--help", "-h", "--plan")])
+    algo = given.get("algo", "a2c")
+    base = _preset(algo, given)
+    lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
+    for name, preset in PRESETS.items():
+        lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
+    if "algo" in given:
+        lines += _help_notes(algo, width)
+    lines += ["", f"Options, with their defaults under algo={algo}"]
+    group = ""
+    docs = field_docs(TrainConfig)
+    for option in list_options(base):
+        if option.group != group:
+            group = option.group
+            lines += ["", f"{group}: {docs[group]}"]
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += help_entry(head, option.doc, width)
+    return "\n".join(lines)
+
+
+def _help_notes(algo: str, width: int) -> list[str]:
+    """Lines of ``--help`` about what a preset is, leaves out, and can be compared with."""
+    notes = NOTES[algo]
+    about = inspect.getdoc(PRESETS[algo]) or ""
+    about = about.partition("\n\nRaises:")[0]
+    lines = ["", f"algo={algo}", *(f"  {line}".rstrip() for line in about.splitlines())]
+    lines += ["", f"Where it leaves {notes.source}"]
+    for deviation in notes.deviations:
+        lines += textwrap.wrap(
+            deviation, max(width, 40), initial_indent="  - ", subsequent_indent="    "
+        )
+    if notes.comparisons:
+        lines += ["", "What has been published, and the command for it"]
+    for published, command in notes.comparisons:
+        wrapped = textwrap.wrap(published, max(width, 40) - 2)
+        lines += textwrap.indent("\n".join(wrapped), "  ").splitlines()
+        lines.append(f"      python launch/{command}")
+    return lines
+
+
+def help_entry(head: str, doc: str, width: int) -> list[str]:
+    """Lines of ``--help`` about one thing."""
+    body = textwrap.wrap(doc, max(width, 40), initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return [f"  {head}", *body]
+
+
+def split(arguments: Sequence[str]) -> dict[str, str]:
+    """``key=value`` arguments as a dictionary; raises a ValueError for any others."""
+    given: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if key.startswith("-"):
+            wanted = f"{key.lstrip('-').replace('-', '_')}={text or 'VALUE'}"
+            raise ValueError(f"{argument!r}: options are written without dashes: {wanted}")
+        if not equals or not key:
+            raise ValueError(f"{argument!r} is not of the form key=value; --help lists the keys")
+        if key in given:
+            raise ValueError(f"{key} is given twice")
+        # As a shell does where it sees a path, of which not every one does behind key=.
+        given[key] = os.path.expanduser(text) if text.startswith("~") else text
+    return given
+
+
+def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
+    """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
+    if name not in PRESETS:
+        raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
+    preset = PRESETS[name]
+    scales = {}
+    for scale, key in _SCALES.items():
+        text = given.get(scale, given.get(key))
+        if text is not None and scale in inspect.signature(preset).parameters:
+            scales[scale] = _number(text)
+    if preset is ppo and {"horizon", "sampler.horizon"} & given.keys():  # its rule is the horizon
+        scales.pop("num_envs", None)
+    with contextlib.suppress(TypeError):  # text that is no number is refused with the others
+        return preset(**scales)
+    return preset()
+
+
+def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """``given``, and of the options ``found`` in ``path`` those that count as given beside them."""
+    algo = str(found.pop("algo", given.get("algo", "a2c")))
+    try:
+        base = _preset(algo, {})
+        _refuse_foreign(base, {key: exact_text(each) for key, each in found.items()})
+        options = {option.key: option for option in list_options(base)}
+        keys = {key: resolve_key(key, options) for key in found}
+        if twice := [full for full in keys.values() if [*keys.values()].count(full) > 1]:
+            raise ValueError(f"{twice[0]} is given twice")
+    except ValueError as error:
+        raise ValueError(f"config={path}: {error}") from error
+    values = {full: _as_chosen(options[full], found[key]) for key, full in keys.items()}
+    own = _own_values(algo, values)
+    kept = {
+        key: exact_text(value)
+        for key, value in values.items()
+        if (key not in own or own[key] != value) and not {key, options[key].name} & given.keys()
+    }
+    return {"algo": algo, **kept, **given}
+
+
+def _as_chosen(option: Option, value: object) -> object:
+    """``value``, or the word where YAML has taken off or on, without quotes, for false or true."""
+    choices = {choice for kind in option.alternatives for choice in get_args(kind)}
+    return ("on" if value else "off") if isinstance(value, bool) and "off" in choices else value
+
+
+def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:
+    """What the preset ``algo`` has by itself once ``values`` have scaled it."""
+    takes = inspect.signature(PRESETS[algo]).parameters
+    scales = {
+        key: exact_text(values[key])
+        for scale, key in _SCALES.items()
+        if scale in takes and key in values
+    }
+    plain = {option.key: option.default for option in list_options(PRESETS[algo]())}
+    try:
+        scaled = {option.key: option.default for option in list_options(_preset(algo, scales))}
+    except ValueError:  # of PPO's rule, which is the horizon: so that was given
+        del plain["sampler.horizon"]
+        return plain
+    return scaled | {key: plain[key] for key in scales}
+
+
+def _resumed(given: dict[str, str]) -> SavedConfig:
+    """The config of the run to go on with."""
+    run_dir = given.pop("resume")
+    if not run_dir:
+        raise ValueError("resume= names no run directory; name one, or leave it out")
+    for key in ("algo", "run_dir"):
+        if key in given:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
+                "leave it out"
+            )
+    saved = read_saved(run_dir)
+    return saved._replace(config=dataclasses.replace(saved.config, resume=run_dir))
+
+
+def _is_list(option: Option, text: str) -> bool:
+    """Whether ``text`` has several values, as a sweep or YAML writes them, of an option of one."""
+    return not option.is_list and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text) is not None
+
+
+def _value(option: Option, text: str) -> object:
+    """What OmegaConf is given, which turns text into the option's type, but knows no 3e6."""
+    kinds = option.alternatives
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    if any(get_origin(kind) is tuple for kind in kinds):
+        parts = (part.strip(" '\"") for part in text.strip("[]").split(","))
+        return [part for part in parts if part]
+    if bool in kinds and text not in ("0", "1") and _is_integer(text):
+        raise ValidationError("OmegaConf would take it for true")
+    if int in kinds and (str in kinds or text.count("e") + text.count(".") > 0):
+        return _number(text)
+    return text
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> int | str:
+    """The integer that ``text`` stands for, 3e6 among them; else ``text``."""
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    return text
+
+
+def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
+    """Raises ValueError for an option that only other presets have than that of ``base``."""
+    own = _names(base)
+    for key in given.keys() - own:
+        if algos := [algo for algo, preset in PRESETS.items() if key in _names(preset())]:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with algo={base.algo}, which has no such "
+                f"option; leave it out, or use one of algo={', '.join(algos)}"
+            )
+
+
+def _names(config: TrainConfig) -> set[str]:
+    return {name for option in list_options(config) for name in (option.key, option.name)}
+
+
+def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
+    if 0 < config.evaluation_interval and config.evaluation_steps < config.evaluation_envs:
+        raise ValueError(
+            f"evaluation_envs={config.evaluation_envs} is more than evaluation_steps="
+            f"{config.evaluation_steps}, which they take together; use fewer"
+        )
+    is_prioritized = isinstance(config.learner, DQNConfig) and config.learner.prioritized
+    if is_prioritized and config.sampler.reset_policy == "wait":
+        raise ValueError(
+            "reset_policy=wait leaves steps out, which prioritized=true never draws, so that the "
+            "others are used more often than training_intensity says; use reset_policy=immediate"
+        )

@@ -1,0 +1,202 @@
+"""One training run from the command line: messages, exit codes, and settings of our own process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from accel_rl.cli.launcher import launch
+from accel_rl.cli.orphan import end_with_parent
+from accel_rl.cli.parse import help_text, parse_arguments, wants_help
+from accel_rl.cli.plain_config import from_plain, to_plain
+from accel_rl.cli.plan import PLAN, describe_plan
+from accel_rl.config import TrainConfig
+from accel_rl.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.envs.make import probe_spec
+from accel_rl.functions import ExitError, refusing_exit
+from accel_rl.parallel import (
+    ParallelConfig,
+    Ranks,
+    RecordError,
+    Team,
+    TeamError,
+    meet_by_store,
+    read_ranks,
+)
+from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.runs.yaml_file import code_in
+from accel_rl.samplers import SamplerError
+from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
+from accel_rl.training.division import check_learners
+from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.progress import summary
+from accel_rl.training.stopping import Interrupted
+from accel_rl.training.train import RunError, train
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parses, trains and reports; returns the exit code. See `accel_rl.__main__.main`.
+
+    Where the config asks for several learners and nobody has started them yet, this process does,
+    and is their launcher.
+    """
+    console = LastingConsole()
+    try:
+        if wants_help(arguments):
+            return print_text(help_text(arguments, console.width))
+        ranks = read_ranks(os.environ)
+        if PLAN in arguments:
+            with refusing_exit():
+                return _plan([each for each in arguments if each != PLAN], console, ranks)
+        if ranks.size > 1:
+            return _run_in_team(arguments, console, ranks)
+        config = parse_arguments(arguments)
+        check_learners(config, ranks)
+        if config.num_learners > 1:
+            _probe(config)
+            goes_on = config.parallel.on_learner_failure == "continue"
+            return launch(arguments, config.num_learners, goes_on=goes_on)
+        return _train(config, console, Team(ranks))
+    except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
+        tell_error(error, arguments)
+        return 1
+    except (OSError, RuntimeError) as error:
+        if not lacks_processes(error):
+            raise
+        tell_error(NO_MORE_PROCESSES)
+        return 1
+
+
+def _probe(config: TrainConfig) -> None:
+    """Raises ValueError where no learner could have the environment or the network.
+
+    Here, there is one message of that, before any process starts.
+    """
+    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+    device = learner_device(config, Ranks())
+    if device.type == "cpu":  # memory of a GPU is for the learners alone
+        agent_of(config, spec, device)
+
+
+def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
+    """Prints what a run would do here, and how fast."""
+    if ranks.size > 1:
+        raise ValueError(f"{PLAN} is for one process alone; give learners=N in place of torchrun")
+    config = parse_arguments(arguments)
+    check_learners(config, ranks)
+    tune_malloc()
+    for text in describe_plan(config):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
+    """As one learner of several; the first one resolves the config for all."""
+    end_with_parent()
+    team = meet_by_store(ranks, _given_timeout(arguments))
+    if ranks.is_first:
+        config = parse_arguments(arguments)
+        given = {argument.partition("=")[0] for argument in arguments}
+        if given & {"resume", "config"} and not given & {"learners", "gpus"}:
+            config = dataclasses.replace(config, learners=ranks.size)
+        if STORE_VARIABLE not in os.environ:  # our own launcher has checked
+            check_learners(config, ranks)
+        if config.num_learners != ranks.size:
+            config = dataclasses.replace(config, learners=ranks.size)
+        team.share("config", to_plain(config))
+    else:
+        console = LastingConsole(stderr=True, force_terminal=False)
+        config = from_plain(team.share("config"))
+        if not team.is_signed:
+            config = _without_foreign_code(config, arguments)
+    code = None
+    try:
+        team.timeout_seconds = config.parallel.learner_timeout_seconds
+        if config.parallel.sync == "all_reduce":
+            check_same_processors(config, team)
+            team.open_group(nccl=all_have_own_gpus(config, team))
+        else:
+            team.watch()
+        code = _train(config, console, team)
+    except (ValueError, SamplerError, RunError, TeamError) as error:
+        _tell(error, team, arguments)
+    finally:
+        _leave(team, has_failed=code is None)
+    return 1 if code is None else code
+
+
+def _without_foreign_code(config: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
+    """An unsigned ``config``, which trusts other files only if this command line says so.
+
+    Raises:
+        ValueError: it names code that the command line does not name.
+    """
+    for option, value in code_in(config).items():
+        if f"{option}={value}" not in arguments:
+            raise ValueError(
+                f"{option}={value} has come from the first learner without a signature; repeat it "
+                "on the command line of all learners, or give all of them the same "
+                "ACCEL_RL_SECRET_FILE"
+            )
+    return dataclasses.replace(config, trust=config.trust and "trust=true" in arguments)
+
+
+def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:
+    """Prints what ended this learner, unless another one has said it, or will."""
+    is_first = team.ranks.is_first
+    if not isinstance(error, RunError) and not is_first and 0 in team.find_failed()[0]:
+        return  # what is wrong before training is so for all
+    # A learner that has ended has said why, or its launcher does.
+    causes = (error, error.__cause__)
+    is_touched = any(isinstance(each, TeamError) for each in causes)
+    is_touched &= not any(isinstance(each, RecordError) for each in causes)
+    if not is_touched or (is_first and not team.find_failed(0.0)[0]):
+        name = "" if is_first else f"learner {team.ranks.rank}: "
+        tell_error(f"{name}{error}" if name else error, arguments)
+
+
+def _leave(team: Team, *, has_failed: bool) -> None:
+    """Out of the group of learners; in the middle of a failure the process ends here if need be."""
+    if has_failed and team.uses_nccl:
+        # The launcher ends the others as soon as this process is gone, and not before; to leave the
+        # group in order, this one would wait for them.
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    team.close()
+
+
+def _given_timeout(arguments: Sequence[str]) -> float:
+    """``learner_timeout_seconds`` of the command line, for the wait until the first learner has
+    resolved the config: a preset's, a file's or a resumed run's cannot be known to the others
+    before."""
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        if key.rpartition(".")[2] == "learner_timeout_seconds":
+            with contextlib.suppress(ValueError):  # the first learner refuses it
+                return ParallelConfig(learner_timeout_seconds=float(text)).learner_timeout_seconds
+    return ParallelConfig().learner_timeout_seconds
+
+
+def _train(config: TrainConfig, console: Console, team: Team) -> int:
+    tune_malloc()
+    try:
+        result = train(config, console, team)
+    except Interrupted as interrupted:
+        if team.ranks.is_first:
+            name = interrupted.signal.name
+            complain(f"stopped by {name} before training began")
+        return 128 + interrupted.signal
+    if result.status is not None:
+        console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
+    return 0 if result.stopped_by is None else 128 + result.stopped_by

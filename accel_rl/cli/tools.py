@@ -1,0 +1,124 @@
+"""``evaluate``, ``play`` and ``plot`` from the command line: arguments, messages, exit codes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from accel_rl.cli.parse import help_entry, override, split, wants_help
+from accel_rl.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.functions import ExitError, place_of, refusing_exit
+from accel_rl.options import format_value, list_options
+from accel_rl.runs.files import WriteError, explain
+from accel_rl.samplers import SamplerError
+from accel_rl.tools.compare import name_value
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
+from accel_rl.tools.measurements import NEEDED, plot_measurements
+from accel_rl.tools.play import PlayOptions, play
+from accel_rl.tools.plot import PlotOptions, plot, scores_table
+from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.stopping import Interrupted, StopRequest
+
+_USAGE = {
+    "evaluate": ("RUN", "the score of a saved run, over whole games"),
+    "play": ("RUN", "one game of a saved run as a film"),
+    "plot": (
+        "RUN...",
+        "learning curves of saved runs, averaged over seeds; what=COLUMN draws other numbers",
+    ),
+}
+
+
+def run_tool(name: str, arguments: Sequence[str]) -> int:
+    """Does what ``name`` (evaluate, play, plot) says; returns the exit code as training does."""
+    console = LastingConsole()
+    try:
+        if wants_help(arguments):
+            return print_text(_help(name, console.width))
+        tune_malloc()
+        with StopRequest(), refusing_exit():
+            _run(name, arguments, console)
+    except (ValueError, SamplerError, OSError, ExitError) as error:
+        choice = "choose another place by out=PATH"
+        text = explain(error, choice) if isinstance(error, WriteError) else error
+        place = place_of(error, libraries=False)
+        tell_error(f"{text}{place}" if place else text, [name, *arguments])
+        return 1
+    except Interrupted as interrupted:
+        complain(f"stopped by {interrupted.signal.name}; nothing was written")
+        return 128 + interrupted.signal
+    except Exception as error:
+        place = place_of(error, libraries=False)
+        if not place:
+            raise
+        tell_error(f"{type(error).__name__}: {error}{place}")
+        return 1
+    return 0
+
+
+def _run(name: str, arguments: Sequence[str], console: Console) -> None:
+    runs = [Path(each) for each in arguments if _names_run(each)]
+    given = split([each for each in arguments if not _names_run(each)])
+    if name == "plot":
+        plot_options, _ = override(PlotOptions(), given)
+        if plot_options.what not in NEEDED:
+            groups, without_value = plot(runs, plot_options)
+            x, column = plot_options.x, plot_options.column
+            console.print(scores_table(groups, x, console.width, column))
+            older = [run for group in groups for run in group.left_out]
+            _tell_left_out("newer runs have the same options and seed", older)
+            _tell_left_out(f"there is no {name_value(column)} yet", without_value)
+        else:
+            plot_measurements(runs, plot_options)
+        _tell(console, f"written: {plot_options.path}")
+        return
+    if len(runs) != 1:
+        raise ValueError(
+            f"{name} takes one run directory, as in runs/pong-a2c-0-...; {len(runs)} are given"
+        )
+    if name == "play":
+        play_options, _ = override(PlayOptions(), given)
+        game = play(runs[0], play_options, console)
+        end = "cut off by the time limit" if game.is_truncated else "not over"
+        end = "game over" if game.is_over else end
+        how = ", greedy" if play_options.greedy else ""
+        _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}{how}")
+        _tell(console, f"written: {game.path}")
+        return
+    options, _ = override(EvaluateOptions(), given)
+    console.print(report_table(evaluate_run(runs[0], options, console)))
+    _tell(console, f"written: {options.out or runs[0] / 'evaluation.json'}")
+
+
+def _tell(console: Console, words: str) -> None:
+    """One line as it is, which is not broken."""
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell_left_out(why: str, runs: Sequence[Path]) -> None:
+    if runs:
+        names = ", ".join(run.name for run in runs)
+        complain(f"left out, since {why}: {names}")
+
+
+def _names_run(argument: str) -> bool:
+    is_option = "=" in argument or argument.startswith("-")
+    return not is_option or os.path.isdir(argument)  # Path raises where a name is too long
+
+
+def _help(name: str, width: int) -> str:
+    runs, what = _USAGE[name]
+    lines = [
+        f"python launch/{name}.py {runs} [key=value ...]   {what}",
+        f"python -m accel_rl {name} {runs} [key=value ...]  the same, where installed",
+        "",
+        "RUN is a run directory, as training made it. Options, with their defaults",
+    ]
+    bases = {"evaluate": EvaluateOptions(), "play": PlayOptions(), "plot": PlotOptions()}
+    for option in list_options(bases[name]):
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += help_entry(head, option.doc, width)
+    return "\n".join(lines)

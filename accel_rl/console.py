@@ -1,0 +1,109 @@
+"""The console that runs and tools print on, which outlives whoever reads it.
+
+Names and messages of other people's files may hold escape sequences, with which terminals do more
+than print. All output goes through `LastingConsole` or `complain`, which print these plainly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from accel_rl.signing import UntrustedError
+
+_GONE = (errno.EPIPE, errno.EIO)
+"""what writing fails with once a pipe's reader (``| tee``, ``| head``) or a terminal is gone"""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""likewise where the output goes into a file: no reason to end what has a directory of its own"""
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""characters that print nothing: all control characters but tab and newline, and those that turn
+the direction of writing"""
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters written as in Python: ``\\x1b``."""
+    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def complain(text: str) -> None:
+    """Print ``text`` on standard error."""
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def tell_error(error: Exception | str, arguments: Sequence[str] = ()) -> None:
+    """Print the message of what ended this program.
+
+    If it refused code, the command follows that allows it: ``arguments`` with ``trust=true``.
+    """
+    complain(f"error: {error}")
+    if isinstance(error, UntrustedError) and arguments:
+        # With -P nothing in the current directory comes before what is installed.
+        complain(shlex.join(["python", "-P", "-m", "accel_rl", *arguments, "trust=true"]))
+
+
+class LastingConsole(Console):
+    """Falls silent when nobody can read it any more, where rich ends the program or fails."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_text = segment.control is None
+            yield segment._replace(text=printable(segment.text)) if is_text else segment
+
+    def on_broken_pipe(self) -> None:
+        self._fall_silent()
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        try:
+            super().__exit__(exc_type, exc_value, traceback)  # every way of printing comes here
+        except OSError as error:
+            if error.errno in _FULL:
+                with contextlib.suppress(OSError):
+                    print(f"output is cut off here: {error.strerror}", file=sys.stderr)
+            elif error.errno not in _GONE:
+                raise
+            self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        self.quiet = True
+        discard(self.file)
+
+
+def discard(file: IO[str]) -> None:
+    """Lets go nowhere what is still written to ``file``, or to the same place by standard output
+    and error, such as what Python itself flushes in the end."""
+    descriptors = [file.fileno()]
+    for standard in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if os.path.sameopenfile(standard, file.fileno()):
+                descriptors.append(standard)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def print_text(text: str) -> int:
+    """Prints ``text``, all or as much as is wanted; returns the exit code."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # as in `--help | head`
+        discard(sys.stdout)
+    except OSError as error:
+        discard(sys.stdout)
+        print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0

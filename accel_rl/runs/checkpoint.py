@@ -1,0 +1,289 @@
+"""Checkpoints: what a run has learned so far, in files that are whole or absent.
+
+``checkpoints/steps_000001000000.pt`` is a ``torch.save`` of tensors and plain values, so that
+loading one never executes a pickle: ``torch.load(path, weights_only=True)``. A seal at its end
+shows damage (`accel_rl.runs.archive`). It is a dict:
+
+- ``format``: `FORMAT`.
+- ``counts``: `COUNTS`.
+- ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
+- ``algorithm``: what it has besides, such as PPO's shuffling.
+- ``num_learners``: of the run; ``parts``: by rank, after how many steps the others saved what is
+  their own, if they did, in ``checkpoints/part_<steps>_learner_<rank>.pt``.
+- ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
+  if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
+  where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
+  policy remembers of their environments, or None. ``signature``: of ``sampler``, and of the name
+  of the environment, with the key of the user whose run it was; None without a key.
+
+``checkpoints/best.pt``, where a run evaluates, is the policy of its best evaluation: ``format``,
+``counts`` (steps), ``score``, and of ``learner`` the ``parameters``. No run goes on from it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accel_rl.parallel import FlatParameters, TeamError
+from accel_rl.runs.archive import (
+    DamagedError,
+    leaves,
+    read_archive,
+    write_archive,
+)
+from accel_rl.runs.files import write_whole
+from accel_rl.signing import sign, user_key
+
+FORMAT = 4
+"""raised when what a checkpoint holds changes"""
+LAST_READERS = {3: "a32f15f"}
+"""by format, the last commit that reads checkpoints of it"""
+COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
+_NAME = re.compile(r"steps_[0-9]{12,}\.pt")
+PART = ("algorithm", "sampler", "recurrent_state", "signature", "torch_rng")
+"""what each learner has of its own"""
+
+
+def checkpoint_path(run_dir: Path, steps: int) -> Path:
+    """Where the checkpoint after ``steps`` steps lies; names sort by steps."""
+    return run_dir / "checkpoints" / f"steps_{steps:012d}.pt"
+
+
+def checkpoint_steps(path: Path) -> int:
+    """After how many steps a checkpoint was saved, by its name."""
+    return int(path.stem.removeprefix("steps_"))
+
+
+def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
+    """Writes a checkpoint; deletes all but the last ``num_kept``, and parts older than theirs.
+
+    ``state`` holds tensors and plain values only. A CUDA tensor is read here, which waits for
+    the device.
+
+    Raises:
+        OSError: it could not be written; the earlier ones are untouched.
+    """
+    path = checkpoint_path(run_dir, steps)
+    _write(path, state)
+    for old in list_checkpoints(run_dir)[:-num_kept]:
+        old.unlink()
+    _delete_old_parts(run_dir)
+    return path
+
+
+def best_path(run_dir: Path) -> Path:
+    """Where the policy of the best evaluation lies."""
+    return run_dir / "checkpoints" / "best.pt"
+
+
+def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParameters) -> None:
+    """Keeps ``parameters`` where ``score`` is above that of what was kept before, if any.
+
+    ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept, nor are parameters
+    that are not finite. What cannot be read is replaced.
+
+    Raises:
+        OSError: it could not be written; what was there before is untouched.
+    """
+    path, before = best_path(run_dir), -math.inf
+    with suppress(OSError, TypeError, ValueError):
+        before = float(load_checkpoint(path, ["score"]).get("score", before))
+    if score > before and bool(parameters.parameter.isfinite().all()):
+        policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
+        _write(path, {"counts": {"steps": steps}, "score": score, **policy})
+
+
+def part_path(run_dir: Path, steps: int, rank: int) -> Path:
+    """Where the learner ``rank`` saves its part of a checkpoint, after ``steps`` steps of all."""
+    return run_dir / "checkpoints" / f"part_{steps:012d}_learner_{rank}.pt"
+
+
+def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
+    """Writes what one learner but the first adds to a checkpoint, and deletes older parts of it.
+
+    It keeps those that a checkpoint names, and the last ``num_kept`` and one more: the first
+    learner may not be done with this one yet.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    path = part_path(run_dir, steps, rank)
+    _write(path, state)
+    old = set(sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1])
+    named = _named_parts(run_dir) if old else None
+    if named is not None:
+        for part in old - named:
+            part.unlink(missing_ok=True)  # the first learner deletes some, too
+
+
+def _delete_old_parts(run_dir: Path) -> None:
+    """Deletes what no checkpoint needs, also of learners that the run has no more."""
+    parts = list((run_dir / "checkpoints").glob("part_*.pt"))
+    named = _named_parts(run_dir) if parts else None
+    if named is None:
+        return
+    steps = checkpoint_steps(list_checkpoints(run_dir)[0])
+    oldest = min((part.name for part in named), default=f"part_{steps:012d}")
+    for part in parts:
+        if part.name < oldest:
+            part.unlink(missing_ok=True)
+
+
+def _named_parts(run_dir: Path) -> set[Path] | None:
+    """The parts that checkpoints name; None where one cannot be read: it may name any."""
+    named: set[Path] = set()
+    for path in list_checkpoints(run_dir):
+        try:
+            parts = load_checkpoint(path, ["parts"]).get("parts") or {}
+        except FileNotFoundError:  # deleted just now, by the first learner
+            continue
+        except (OSError, ValueError):
+            return None
+        named |= {part_path(run_dir, steps, rank) for rank, steps in parts.items()}
+    return named
+
+
+def check_folder(run_dir: Path) -> None:
+    """Raise a ValueError if the folder of checkpoints is a link: they may be another run's."""
+    folder = run_dir / "checkpoints"
+    if folder.is_symlink():
+        raise ValueError(
+            f"{folder} is a link, and a run deletes old checkpoints in no other folder than its "
+            f"own; move the folder that the link leads to in place of the link"
+        )
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    check_folder(path.parent.parent)
+    path.parent.mkdir(exist_ok=True)
+    sealed = {"format": FORMAT, **state}
+    write_whole(path, lambda file: write_archive(file, sealed), durable=True)
+
+
+def sign_simulators(env: str, state: Mapping[str, Any]) -> str | None:
+    """Return the ``signature`` of a checkpoint's ``state`` of a run in ``env``.
+
+    Emulators take such states as they are: a made-up one makes them read and write where they must
+    not. So the signature is of the states and of what they belong to; it costs nothing where a
+    replay of gigabytes is saved beside them.
+    """
+    key, sampler = user_key(), state.get("sampler")
+    if key is None or not isinstance(sampler, Tensor):
+        return None
+    return sign(key, env.encode(), sampler.numpy().tobytes())
+
+
+def has_own_simulators(env: str, state: Mapping[str, Any]) -> bool:
+    """Whether a run of this user in ``env`` has signed the simulators of a checkpoint."""
+    own, found = sign_simulators(env, state), state.get("signature")
+    if own is None or not isinstance(found, str):
+        return False
+    return hmac.compare_digest(own.encode(), found.encode(errors="replace"))
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first.
+
+    Raises:
+        ValueError: their folder cannot be read.
+    """
+    folder = run_dir / "checkpoints"
+    try:
+        names = os.listdir(folder)  # Path.glob takes a folder that it may not read for an empty one
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder):
+            return []
+        raise ValueError(f"{folder} cannot be read: {error.strerror}") from error
+    return sorted(folder / name for name in names if _NAME.fullmatch(name))
+
+
+def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return what `save_checkpoint` wrote, its tensors on the CPU, after a check for damage.
+
+    Tensors are the mapped file, so that a large replay takes no memory beside the copy that is
+    made of it. While they exist the file may be replaced or deleted, but not overwritten.
+
+    Args:
+        path: of a checkpoint, of a part of one, or of the best policy.
+        names: of the entries to return. Only their tensors are read from the disk. None: all.
+
+    Returns:
+        The entries.
+
+    Raises:
+        DamagedError: the file is damaged, or is no checkpoint.
+        ValueError: the file is a checkpoint of another version of accel_rl.
+        OSError: the file cannot be read.
+    """
+    state, is_sealed = read_archive(path, None if names is None else {"format", *names})
+    found = state.get("format")
+    if type(found) is not int:
+        raise DamagedError(f"{path} is not a checkpoint of accel_rl")
+    if found != FORMAT:
+        reader = LAST_READERS.get(found)
+        last = f", or commit {reader}, the last that reads it" if reader else ""
+        raise ValueError(
+            f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
+            f"reads {FORMAT}); use the version that the run's train.log names{last}"
+        )
+    if not is_sealed:
+        raise DamagedError(f"{path} is damaged: its end is missing")
+    return state
+
+
+def check_learned(path: Path, state: Mapping[str, Any]) -> None:
+    """Check the entries ``counts`` and ``learner`` of what `load_checkpoint` returned.
+
+    Raises:
+        DamagedError: the number of steps or the parameters are missing, or a number is NaN.
+    """
+    counts, learner = state.get("counts"), state.get("learner")
+    steps = counts.get("steps") if isinstance(counts, dict) else None
+    if type(steps) is not int or steps < 0:
+        raise DamagedError(f"{path} is damaged: it does not say after how many steps it was saved")
+    parameters = learner.get("parameters") if isinstance(learner, dict) else None
+    values = parameters.values() if isinstance(parameters, dict) else ()
+    if not values or not all(map(_is_parameter, values)):
+        raise DamagedError(f"{path} is damaged: it holds no parameters of a network")
+    if any(_has_nan(value) for value in leaves(learner)):
+        raise DamagedError(f"{path} is damaged: a number of the learner is NaN")
+
+
+def _is_parameter(value: object) -> bool:
+    """Whether it is a tensor as `FlatParameters.to_named` makes them."""
+    return isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+
+
+def _has_nan(value: object) -> bool:
+    return bool(torch.isnan(value).any()) if isinstance(value, Tensor) else value != value
+
+
+@contextmanager
+def taking_from(path: Path) -> Iterator[None]:
+    """An error within is one of what the checkpoint at ``path`` holds.
+
+    Raises:
+        DamagedError: there was an error that no message was written for.
+        ValueError: there was another error; the message names ``path``.
+    """
+    try:
+        yield
+    except (DamagedError, OSError, TeamError, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:  # a value of any type may stand in the place of any other
+        reason = str(error).partition("\n")[0]
+        raise DamagedError(
+            f"{path} is damaged: what it holds cannot be used ({type(error).__name__}: {reason})"
+        ) from error

@@ -1,0 +1,161 @@
+"""The directory of a run: its name, its resolved config and its log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from io import TextIOWrapper
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from accel_rl import __version__
+from accel_rl.config import TrainConfig
+from accel_rl.console import printable
+from accel_rl.runs.files import naming, no_link
+from accel_rl.runs.yaml_file import write_yaml
+from accel_rl.topology import available_cpus
+
+LOGGER = logging.getLogger("accel_rl")
+
+
+def make_run_directory(config: TrainConfig, now: datetime) -> Path:
+    """Makes ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` where none is given.
+
+    Raises:
+        ValueError: ``run_dir`` holds something already, or cannot be made.
+    """
+    if config.run_dir is None:
+        return _make_new(config, now)
+    path = Path(config.run_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        is_used = any(path.iterdir())
+    except OSError as error:
+        raise ValueError(
+            f"run_dir={path} cannot be used: {error.strerror}; choose another"
+        ) from error
+    if is_used:
+        raise ValueError(
+            f"run_dir={path} is not empty, and a run never overwrites another; "
+            "choose another, or leave it out for a new one"
+        )
+    return path
+
+
+def _make_new(config: TrainConfig, now: datetime) -> Path:
+    env = "".join(c if c.isalnum() or c in "._" else "-" for c in config.env)
+    base = Path("runs") / f"{env}-{config.algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
+    for number in itertools.count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            if not os.path.lexists(base.parent):  # a link that leads nowhere is there, too
+                base.parent.mkdir(exist_ok=True)
+            path.mkdir()
+        except FileExistsError:  # of a run that began in the same second
+            continue
+        except OSError as error:
+            raise ValueError(
+                f"runs/ cannot be made here: {error.strerror}; choose a place with run_dir=..."
+            ) from error
+        return path
+    raise AssertionError("unreachable")
+
+
+def describe_machine(device: torch.device) -> str:
+    """One line for the log: versions and hardware, without which no speed can be compared."""
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    return (
+        f"accel_rl {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{platform.platform()}, {len(available_cpus())} CPUs{gpu}"
+    )
+
+
+def write_config(config: TrainConfig, path: Path) -> None:
+    """Write the resolved config as signed YAML, every option in it but ``resume``, ``trust``."""
+    config = dataclasses.replace(config, resume=None, trust=False)
+    write_yaml(path, OmegaConf.structured(config))
+
+
+@contextmanager
+def hold(run_dir: Path) -> Iterator[None]:
+    """Keeps other processes from training in ``run_dir``, as long as this one lives.
+
+    Nothing keeps them from it on Windows.
+
+    Raises:
+        ValueError: another one does, or there is no such directory.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    try:
+        descriptor = os.open(run_dir, os.O_RDONLY)
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be opened: {error.strerror}") from error
+    try:
+        with contextlib.suppress(OSError):  # of file systems that know no locks
+            _lock(descriptor, run_dir)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, run_dir: Path) -> None:
+    import fcntl  # Windows has none
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(
+            f"{run_dir} is in use: another process trains in it; stop that one first"
+        ) from error
+
+
+class _LogFile(logging.FileHandler):
+    """Keeps quiet where it cannot be written: the disk is full, and metrics or checkpoints tell.
+
+    A link is not followed.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=no_link)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+@contextmanager
+def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
+    """Sends what accel_rl logs to the file at ``path``, and warnings to ``others`` as well."""
+    with naming(path):
+        handler = _LogFile(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level, propagate = LOGGER.level, LOGGER.propagate
+    for other in others:
+        other.setLevel(logging.WARNING)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False  # a host's own handlers would print each line once more
+    for each in (handler, *others):
+        LOGGER.addHandler(each)
+    try:
+        yield
+    finally:
+        for each in (handler, *others):
+            LOGGER.removeHandler(each)
+        LOGGER.setLevel(level)
+        LOGGER.propagate = propagate
+        with contextlib.suppress(OSError):  # what fails first says so, not the log of it
+            handler.close()

@@ -1,0 +1,133 @@
+"""Files that are there whole or not at all, and are never written through a link.
+
+What is being written lies beside it as ``.NAME.<16 hexadecimal digits>.part``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from accel_rl.runs.reading import read_text
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
+
+
+class WriteError(OSError):
+    """A file could not be written; ``filename`` is its path."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError within is a `WriteError` of ``path``: Python's own may not say where."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.ELOOP:  # what O_NOFOLLOW says of a link
+            reason = "it is a link, and nothing is written through one"
+        raise WriteError(error.errno, reason, str(path)) from error
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open ``path`` unless it is a link: an ``opener`` for `open`."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows has none
+
+
+def explain(error: WriteError, choice: str) -> str:
+    """What a write has failed with, for people. ``choice``: what else they could do."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    mend = "free some space there" if is_full else "change that"
+    return f"cannot write {error.filename}: {error.strerror}; {mend}, or {choice}"
+
+
+def write_whole(
+    path: Path,
+    data: bytes | memoryview | Callable[[BinaryIO], object],
+    *,
+    durable: bool = False,
+) -> None:
+    """Write ``data`` to ``path`` so that a reader sees all of it or what was there before.
+
+    It goes to a new file of a random name beside ``path``, which is then moved, so several
+    processes may write at once, and a link at ``path`` is replaced, not followed.
+
+    Args:
+        path: the file to write.
+        data: its content, or a function that writes it to a file.
+        durable: it is on the disk before the move, so that this holds over a power cut too.
+
+    Raises:
+        OSError: it could not be written; ``path`` is as it was and nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with naming(path):
+        file = open(temporary, "xb", opener=no_link)
+        try:
+            with file:
+                if callable(data):
+                    data(file)
+                else:
+                    file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+            if durable:
+                _sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what `write_whole` has left in ``folder`` where its process was killed.
+
+    Nobody may be writing there. Only regular files are deleted. What cannot be deleted stays.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    os.unlink(entry)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Appends ``data`` to the file at ``path``, which is made where there is none.
+
+    Raises:
+        OSError: it could not be written (the disk is full, it is a link); the file is as before.
+    """
+    with naming(path), open(path, "ab", buffering=0, opener=no_link) as file:
+        size, left = file.tell(), memoryview(data)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with suppress(OSError):  # of what is no file
+                file.truncate(size)
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a text file that have their newline.
+
+    A disk that was full, or a writer that is just at work, leaves a last one without.
+    """
+    text = read_text(path)
+    return text[: text.rfind("\n") + 1].splitlines()

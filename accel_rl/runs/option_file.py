@@ -1,0 +1,76 @@
+"""Options in a YAML file: what ``config=FILE`` on the command line names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from accel_rl.options import format_value
+from accel_rl.runs.yaml_file import read_yaml
+
+
+class OptionFile(NamedTuple):
+    """What a file says: ``options`` of all groups, by dotted key. ``is_own``: it is the file that a
+    run of this user wrote.
+    """
+
+    options: dict[str, Any]
+    is_own: bool
+
+
+def read_option_file(path: Path) -> OptionFile:
+    """The options in the YAML file ``path``.
+
+    ``run_dir`` is left out: it is one run's alone, and a run's own ``config.yaml`` names it.
+
+    Raises:
+        ValueError: it cannot be read, holds no options, or says ``resume`` or ``trust``.
+    """
+    if path.is_dir():
+        raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
+    try:
+        tree, is_own = read_yaml(path)
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        message = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        if mark := getattr(error, "problem_mark", None):
+            message = f"line {mark.line + 1}: {getattr(error, 'problem', message)}"
+        raise ValueError(f"config={path} cannot be read: {message}") from error
+    if not isinstance(tree, DictConfig) or not tree:
+        raise ValueError(
+            f"config={path} holds no options; write them as `key: value`, groups indented, as in "
+            "the config.yaml of a run"
+        )
+    container = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(container, dict)
+    options: dict[str, Any] = {}
+    for key, value in _flat(container, ""):
+        if key in options:
+            raise ValueError(f"config={path}: {key} is given twice")
+        options[key] = value
+    if options.pop("resume", None) is not None:
+        raise ValueError(
+            f"config={path} says resume, which goes on with a run in its own options; "
+            "use resume=RUN_DIR on the command line, without config"
+        )
+    if options.pop("trust", False) is not False:
+        raise ValueError(
+            f"config={path} says trust, which is for the command line alone; leave it out there"
+        )
+    options.pop("run_dir", None)
+    return OptionFile(options, is_own)
+
+
+def exact_text(value: Any) -> str:
+    """``value`` as on the command line, with all its digits."""
+    return repr(value) if isinstance(value, float) else format_value(value)
+
+
+def _flat(tree: dict[Any, Any], group: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,131 @@
+"""A run that was saved: its config and its checkpoints, read back from its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from accel_rl.config import TrainConfig
+from accel_rl.presets import PRESETS
+from accel_rl.runs.checkpoint import (
+    best_path,
+    checkpoint_path,
+    checkpoint_steps,
+    list_checkpoints,
+)
+from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
+
+
+def read_config(run_dir: str | Path) -> TrainConfig:
+    """The resolved config of the run in ``run_dir``, every option as it was.
+
+    Options that are newer than the run have the values of its preset. Nothing that the options name
+    is imported.
+
+    Raises:
+        ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
+            read or is not one that this version of accel_rl understands.
+    """
+    return read_saved(run_dir).config
+
+
+def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
+    """Return the config of the run in ``run_dir`` if code that it names may run.
+
+    Raises:
+        UntrustedError: it names code, is not signed with this user's key, and ``trust`` is false.
+        ValueError: as in `read_config`.
+    """
+    config, is_own = read_saved(run_dir)
+    if not (is_own or trust):
+        refuse_code(Path(run_dir) / "config.yaml", code_in(config))
+    return config
+
+
+class SavedConfig(NamedTuple):
+    """The config of a saved run; ``is_own``: a run of this user wrote it."""
+
+    config: TrainConfig
+    is_own: bool
+
+
+def read_saved(run_dir: str | Path) -> SavedConfig:
+    """As `read_config`, with the answer to whether this user's run wrote it."""
+    run_dir = Path(run_dir)
+    path = run_dir / "config.yaml"
+    try:
+        path.stat()  # not is_file(), which from Python 3.14 on takes what it cannot read for absent
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if run_dir.is_dir():
+            raise ValueError(f"{run_dir} holds no run: there is no config.yaml in it") from error
+        raise ValueError(
+            f"there is no run directory {run_dir}; name one that training has made"
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
+    try:
+        tree, is_own = read_yaml(path)
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        reason = getattr(error, "strerror", None) or _first_line(error)
+        raise ValueError(f"{path} cannot be read: {reason}") from error
+    if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
+        raise ValueError(f"{path} is not the config of a training run of accel_rl")
+    algo = str(tree["algo"])
+    if algo not in PRESETS:
+        raise ValueError(
+            f"{path}: algo={algo} is unknown to this version of accel_rl, "
+            f"which has {', '.join(PRESETS)}"
+        )
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PRESETS[algo]()), tree))
+    except ConfigKeyError as error:
+        raise ValueError(
+            f"{path}: option {error.full_key} is unknown to this version of accel_rl; "
+            "use the version that made the run"
+        ) from error
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ValueError(f"{path} is not valid: {_first_line(error)}") from error
+    assert isinstance(config, TrainConfig)
+    # A file cannot vouch for itself.
+    return SavedConfig(dataclasses.replace(config, resume=None, trust=False), is_own)
+
+
+def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
+    """A checkpoint of the run in ``run_dir``: after how many steps, the ``"best"`` or the last.
+
+    Raises:
+        ValueError: there is none, and the message lists those that there are; or their folder
+            cannot be read.
+    """
+    if which == "best":
+        best = best_path(run_dir)
+        if not os.path.lexists(best):
+            raise ValueError(
+                f"checkpoint=best: {run_dir} keeps none; a run keeps that of its best evaluation "
+                "where evaluation_interval asks for evaluations and one has finished a game"
+            )
+        return best
+    if isinstance(which, str):
+        raise ValueError(f"checkpoint is {which!r}; it must be an integer, steps, or best")
+    there = list_checkpoints(run_dir)
+    if not there:
+        raise ValueError(
+            f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
+            "and at its end; one that failed before that can only be begun anew"
+        )
+    if which is None:
+        return there[-1]
+    path = checkpoint_path(run_dir, which)
+    if path not in there:
+        known = ", ".join(str(checkpoint_steps(each)) for each in there)
+        raise ValueError(f"{run_dir} has no checkpoint of step {which}; there are {known}")
+    return path
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

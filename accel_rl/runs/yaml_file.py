@@ -1,0 +1,108 @@
+"""The YAML files of runs and sweeps: signed when they are written, and read without resolving
+anything.
+
+The last line of a file that a run or sweep of this user wrote is a comment with a signature of all
+lines before it (`accel_rl.signing`). Copies of the file keep it, and editing the file breaks it.
+Code that such a file names runs only if the signature holds or the user says so: see `refuse_code`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+
+from accel_rl.config import TrainConfig
+from accel_rl.runs.files import write_whole
+from accel_rl.runs.reading import open_regular
+from accel_rl.signing import UntrustedError, is_signed, sign, user_key
+
+CODE_OPTIONS = ("env", "model")
+"""options that may name a module, whose code is then run"""
+UNSIGNED = (
+    "not signed, because there is no key: the state folder (XDG_STATE_HOME, else ~/.local/state) "
+    "cannot be written, or accel_rl/key in it is not a regular file of yours that you alone can "
+    "read (chmod 600); later commands ask for trust=true before they run code that the files name"
+)
+"""what runs and sweeps say where nothing can be signed"""
+_SIGNATURE = b"# signature: "
+
+
+class YamlFile(NamedTuple):
+    """What `read_yaml` found: OmegaConf's ``tree``; ``is_own``: this user's runs wrote it."""
+
+    tree: Any
+    is_own: bool
+
+
+def write_yaml(path: Path, tree: object) -> None:
+    """Write OmegaConf's ``tree`` to ``path``, signed if this user has a key.
+
+    Raises:
+        OSError: it could not be written; ``path`` is as it was.
+    """
+    data = OmegaConf.to_yaml(tree).encode()
+    key = user_key()
+    if key is not None:
+        data += b"%s%s\n" % (_SIGNATURE, sign(key, data).encode())
+    write_whole(path, data)
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read what `write_yaml` or a person wrote to ``path``.
+
+    Raises:
+        OSError: the file cannot be read, or it is not a regular file.
+        Exception: it is no YAML; the reader has many of them.
+        ValueError: a value in it stands for another one, such as a variable of the environment.
+    """
+    with open_regular(path) as file:
+        data = file.read()
+    tree = OmegaConf.load(io.BytesIO(data))
+    for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), ""):
+        if isinstance(value, str) and "${" in value:
+            raise ValueError(f"{key} is {value}, which stands for another value; write that itself")
+    return YamlFile(tree, _is_own(data))
+
+
+def code_in(config: TrainConfig) -> dict[str, str]:
+    """Return the options of ``config`` that name modules, whose code a run imports."""
+    named = {option: str(getattr(config, option)) for option in CODE_OPTIONS}
+    return {option: value for option, value in named.items() if ":" in value}
+
+
+def refuse_code(path: Path, code: Mapping[str, str]) -> None:
+    """Raise if there is any ``code``: options in the file at ``path``, which nobody vouches for.
+
+    Raises:
+        UntrustedError: the message names the file and the options.
+    """
+    if code:
+        named = " and ".join(f"{option}={value}" for option, value in code.items())
+        raise UntrustedError(
+            f"{path} names code to run, {named}, and is not signed with your key: somebody else "
+            f"wrote it, or it was edited, or it comes from another machine or user. If you trust "
+            f"that code, give trust=true"
+        )
+
+
+def _is_own(data: bytes) -> bool:
+    key = user_key()
+    body, mark, signature = data.rpartition(_SIGNATURE)
+    if key is None or not mark:
+        return False
+    return is_signed(key, signature.decode(errors="replace").rstrip("\n"), body)
+
+
+def _leaves(tree: object, key: str) -> Iterator[tuple[str, object]]:
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _leaves(value, key)
+    else:
+        yield key, tree

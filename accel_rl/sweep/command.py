@@ -1,0 +1,210 @@
+"""``sweep`` from the command line: what it is given, what it says, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from accel_rl.cli.parse import help_entry, wants_help
+from accel_rl.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.options import format_value, list_options
+from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.runs.directory import hold
+from accel_rl.runs.files import WriteError, explain, write_whole
+from accel_rl.runs.yaml_file import UNSIGNED
+from accel_rl.signing import user_key
+from accel_rl.sweep.display import SweepDisplay
+from accel_rl.sweep.grow import grow
+from accel_rl.sweep.plan import (
+    PlannedRun,
+    SweepOptions,
+    check_code,
+    check_runs,
+    plan_again,
+    plan_runs,
+    read_options,
+    read_plan,
+    write_plan,
+)
+from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
+from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
+from accel_rl.sweep.slots import slots_here
+from accel_rl.tools.tables import make_table
+from accel_rl.training.stopping import Interrupted, StopRequest
+
+USAGE = """\
+python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
+                                      a run for each combination of what is listed
+python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
+python launch/sweep.py resume=SWEEP seed=0..4 total_steps=2e7
+                                      likewise, with more runs, or longer ones
+python -m accel_rl sweep ...          the same, where accel_rl is installed
+
+Every option of training may be given, with one value or several; `python launch/train.py --help`
+lists them. seed=0..4 is seed=0,1,2,3,4, and so for all options that are integers. env=atari49 is
+the 49 games of Stooke and Abbeel 2018, Table 1.
+
+Options of the sweep itself, with their defaults"""
+
+
+def sweep(arguments: Sequence[str]) -> int:
+    """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
+    console = LastingConsole()
+    try:
+        if wants_help(arguments):
+            return print_text(_help(console.width))
+        if sys.platform != "linux":
+            raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
+        with StopRequest():
+            options, axes = read_options(arguments)
+            if options.resume is None:
+                runs = plan_runs(axes, options.config, trust=options.trust)
+            else:
+                runs = read_plan(Path(options.resume))
+                if axes:
+                    runs = grow(Path(options.resume), runs, axes)
+                if not options.trust:
+                    check_code(Path(options.resume), runs, axes)
+            return _sweep(options, runs, console)
+    except (ValueError, OSError) as error:
+        told: Exception | str = error
+        if isinstance(error, WriteError):
+            told = explain(error, "choose another sweep_dir")
+        elif lacks_processes(error):
+            told = NO_MORE_PROCESSES
+        tell_error(told, ["sweep", *arguments])
+        return 1
+    except Interrupted as interrupted:
+        complain(f"stopped by {interrupted.signal.name} before a run began")
+        return 128 + interrupted.signal
+
+
+def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> int:
+    number, total = options.part_of
+    mine = runs[number - 1 :: total]
+    if not mine:
+        raise ValueError(f"part={options.part} has no run: there are {len(runs)} in all")
+    slots = slots_here(options, [run.config for run in mine])
+    console.print(f"checking {len(mine)} runs", highlight=False)  # seconds, with many games
+    check_runs(mine)
+    sweep_dir = make_directory(options, runs)
+    # Apart for each part, which also keeps two sweeps from doing the same one.
+    output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with hold(output_dir):
+        if options.resume is not None:  # it may have grown
+            write_plan(sweep_dir, runs)
+        jobs = make_jobs(runs, sweep_dir, output_dir, trust=options.trust)
+        here = [job for job in jobs if job.run in mine]
+        display = SweepDisplay(console, here)
+        with closing(display), StopRequest(display.close) as stop:
+            display.say(
+                f"sweep directory: {sweep_dir}\n{len(here)} runs, {len(slots)} at a time; "
+                f"finished before: {sum(job.state == 'finished' for job in here)}"
+            )
+            for job in here:
+                if job.state == "failed":
+                    display.say(f"{job.run.name}: {job.error}")
+            if user_key() is None:
+                display.say(f"the sweep is {UNSIGNED}")
+            stop.hold()
+            work_off(here, slots, stop, display.tell, display.look)
+            for job in jobs:  # of the other parts, too, as far as they have come by now
+                if job.state == "waiting":
+                    note_if_finished(job)
+            panels = write_report(sweep_dir, jobs)
+            is_drawn = bool(panels) and draw_report(sweep_dir, panels)
+    return _conclude(sweep_dir, here, panels, is_drawn, console, stop)
+
+
+def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
+    """The sweep's directory: that of ``resume``, a new one, or one that another part has made.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    if options.resume is not None:
+        return Path(options.resume)
+    if options.sweep_dir is None:
+        path = Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    else:
+        path = Path(options.sweep_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"sweep_dir={path} cannot be used: {error.strerror}; choose another"
+        ) from error
+    # Another part may be writing its plan, which is the same, and before it the same options.
+    being_written = (".sweep.yaml.", ".config.yaml.")
+    names = [name for name in os.listdir(path) if not name.startswith(being_written)]
+    text = None if options.config is None else Path(options.config).read_bytes()
+    copy = path / "config.yaml"
+    if names == ["config.yaml"] and copy.read_bytes() == text:
+        names = []
+    if "sweep.yaml" in names and options.part_of[1] > 1 and read_plan(path) == runs:
+        return path
+    if names:
+        raise ValueError(
+            f"sweep_dir={path} is not empty; choose another, or go on with resume={path}"
+        )
+    if text is not None:
+        write_whole(copy, text)
+        if plan_again(path, runs) != runs:
+            copy.unlink()
+            raise ValueError(
+                f"config={options.config} has changed since the runs were checked; begin again"
+            )
+    write_plan(path, runs)  # for other parts, which may begin meanwhile
+    return path
+
+
+def _conclude(
+    sweep_dir: Path,
+    jobs: list[Job],
+    panels: list[Panel],
+    is_drawn: bool,
+    console: Console,
+    stop: StopRequest,
+) -> int:
+    for panel in panels:
+        console.print(results_table(panel, console.width))
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
+    failed = [job for job in jobs if job.state == "failed"]
+    for job in failed:
+        complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
+    if failed or stop.received is not None:
+        say(f"go on with resume={sweep_dir}")
+    if stop.received is not None:
+        complain(f"stopped by {stop.received.name}")
+        return 128 + stop.received
+    return 1 if failed else 0
+
+
+def results_table(panel: Panel, width: int) -> RenderableType:
+    """The aggregates of ``panel``, for a terminal ``width`` columns wide."""
+    rows = []
+    for label, estimates in panel.estimates.items():
+        # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
+        values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
+        rows.append((label, *map(str, panel.counts[label]), *values))
+    table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)
+    table.title, table.title_justify = Text(panel.title, "table.title"), "left"
+    return table
+
+
+def _help(width: int) -> str:
+    lines = USAGE.splitlines()
+    for option in list_options(SweepOptions()):
+        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
+        lines += help_entry(head, option.doc, width)
+    return "\n".join(lines)

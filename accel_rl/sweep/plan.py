@@ -1,0 +1,390 @@
+"""Which runs a sweep consists of: the product of its lists, checked before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from accel_rl.algos import DQNConfig
+from accel_rl.cli.parse import override, parse_arguments, split
+from accel_rl.config import TrainConfig
+from accel_rl.options import Option, list_options
+from accel_rl.parallel import Ranks
+from accel_rl.presets import PRESETS
+from accel_rl.runs.checkpoint import list_checkpoints
+from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code, write_yaml
+from accel_rl.settings import check_settings
+from accel_rl.signing import UntrustedError
+from accel_rl.tools.human_scores import ATARI_49
+from accel_rl.training.build import build
+from accel_rl.training.devices import pick_device
+from accel_rl.training.division import check_learners
+from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.metrics import read_rows
+
+GROWING = ("env", "algo", "seed", "total_steps")
+"""options of runs that may be given with ``resume``"""
+NEW = ("sweep_dir", "config")
+"""options of sweeps that may not"""
+MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """How a sweep is run."""
+
+    slots: int | None = None
+    """runs at a time, each with an equal share of the cores and GPUs; none: as many as the GPUs are
+    enough for, and one where there is none"""
+    cpus: tuple[int, ...] = ()
+    """CPUs that all runs together may use; empty: all that this process may use"""
+    part: str = "1/1"
+    """which of the runs to do here: 1/4, 2/4, 3/4, 4/4 on four machines"""
+    sweep_dir: str | None = None
+    """directory for what the sweep leaves behind; none: sweeps/<time>"""
+    resume: str | None = None
+    """directory of a sweep to go on with: what is finished is not run again, and what is not goes
+    on from its last checkpoint. It grows where longer lists of env, algo or seed are given with
+    it, or a larger total_steps"""
+    config: str | None = None
+    """YAML file of options that all runs have but where the lists say otherwise, as in training;
+    the sweep goes by a copy of it, sweep_dir/config.yaml"""
+    trust: bool = False
+    """with resume or config: run code that the options there name as module:function, and restore
+    simulators from checkpoints, although they may be somebody else's; your own need no trust"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.trust and self.resume is None and self.config is None:
+            raise ValueError("trust=true has no effect without resume or config; leave it out")
+        if self.slots is not None and self.slots < 1:
+            raise ValueError(f"slots is {self.slots}; it must be at least 1")
+        number, total = self.part_of
+        if not 1 <= number <= total:
+            raise ValueError(f"part={self.part} is not one of 1/{total} to {total}/{total}")
+
+    @property
+    def part_of(self) -> tuple[int, int]:
+        """``part`` as two numbers."""
+        number, _, total = self.part.partition("/")
+        if not (number.isdecimal() and total.isdecimal() and int(total)):
+            raise ValueError(f"part={self.part} is not of the form 1/4")
+        return int(number), int(total)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: ``name`` is unique in the sweep, ``label`` the same for runs that differ in
+    environment and seed alone, and without what is the same for all.
+    """
+
+    name: str
+    label: str
+    arguments: tuple[str, ...]
+    config: TrainConfig
+
+
+def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]]:
+    """The sweep's own options, and those of its runs.
+
+    Raises:
+        ValueError: an option of the sweep is not valid, or given with ``resume`` in vain.
+    """
+    given = split(arguments)
+    own = {field.name for field in dataclasses.fields(SweepOptions)}
+    options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
+    axes = {key: text for key, text in given.items() if key not in own}
+    of_new_sweeps = [key for key in given if (key in axes and key not in GROWING) or key in NEW]
+    if options.resume is not None and of_new_sweeps:
+        key = of_new_sweeps[0]
+        raise ValueError(
+            f"{key}={given[key]} cannot be given with resume={options.resume}, which has its own; "
+            f"leave it out (only {', '.join(GROWING)} may grow)"
+        )
+    if options.resume is None and not axes:
+        raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
+    if "run_dir" in axes:
+        raise ValueError(
+            f"run_dir={axes['run_dir']} cannot be given to a sweep, whose runs lie in its own "
+            "directory; use sweep_dir=PATH for that"
+        )
+    return options, axes
+
+
+def plan_runs(
+    axes: Mapping[str, str], file: str | Path | None = None, *, trust: bool = False
+) -> list[PlannedRun]:
+    """A run for each combination of the values that ``axes`` lists with commas between them, over
+    the options in ``file``.
+
+    Of options that are integers ``0..4`` is 0, 1, 2, 3 and 4. ``env=atari49`` is the 49 games of
+    Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811). ``trust``: ``file`` may name code even if
+    it is not this user's.
+
+    Raises:
+        UntrustedError: it may not, and does.
+        ValueError: an option is not valid in one of them; the message names the run.
+    """
+    lists = {key: _values(key, text) for key, text in axes.items()}
+    if lists.get("env") == ["atari49"]:
+        lists["env"] = list(ATARI_49)
+    num_runs = prod(map(len, lists.values()))
+    if num_runs > MOST_RUNS:
+        raise ValueError(
+            f"this sweep would have {num_runs:,} runs, and at most {MOST_RUNS:,} can be"
+        )
+    for key, values in lists.items():
+        numbers = [_number(value) for value in values]
+        for value, number in zip(values, numbers, strict=True):
+            if numbers.count(number) > 1:
+                raise ValueError(f"{key}={axes[key]} lists {value} twice")
+    runs: dict[str, PlannedRun] = {}
+    for combination in product(*lists.values()):
+        chosen = dict(zip(lists, combination, strict=True))
+        arguments = tuple(f"{key}={value}" for key, value in chosen.items())
+        try:
+            of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
+            config = parse_arguments((*arguments, *of_file))
+            if config.cpus:  # a list of the sweep's own on the command line
+                raise ValueError(
+                    f"config={file} says cpus, and each run has a share of those of the sweep; "
+                    "leave it out of the file"
+                )
+        except UntrustedError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"run {' '.join(arguments)}: {error}") from error
+        varied = {
+            key.rpartition(".")[2]: value
+            for key, value in chosen.items()
+            if len(lists[key]) > 1 and key not in ("algo", "env", "seed")
+        }
+        name = "-".join([config.env, config.algo, str(config.seed)])
+        name += "".join(f"-{key}-{value}" for key, value in varied.items())
+        name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+        if name in runs:
+            raise ValueError(
+                f"runs {' '.join(runs[name].arguments)} and {' '.join(arguments)} "
+                f"would both be called {name}; write their options in another way"
+            )
+        pairs = [f"{key}={value}" for key, value in varied.items()]
+        has_algo = not pairs or len(lists.get("algo", ())) > 1
+        label = ", ".join([config.algo] * has_algo + pairs)
+        runs[name] = PlannedRun(name, label, arguments, config)
+    return list(runs.values())
+
+
+def _number(text: str) -> float | str:
+    """``text`` as a number if it is one, so that 1e-3 equals 0.001."""
+    for kind in (int, float):  # large integers are no floats
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _values(key: str, text: str) -> list[str]:
+    """What ``key=text`` lists, ranges of integers in full."""
+    options = _options(key)
+    if any(option.is_list for option in options):
+        return [text]
+    values = text.split(",")
+    kinds = {kind for each in options for kind in each.alternatives} if ".." in text else set()
+    if not kinds & {int, float}:  # of text two dots may be a part
+        return values
+    if int not in kinds:
+        raise ValueError(
+            f"{key}={text}: a range is of integers, and {key} takes other numbers, too; list them "
+            f"with commas between them"
+        )
+    full = []
+    for value in values:
+        ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
+        if ".." not in value:
+            full.append(value)
+        elif ends and int(ends[2]) - int(ends[1]) >= MOST_RUNS:
+            raise ValueError(f"{key}={text}: a sweep can have at most {MOST_RUNS:,} runs")
+        elif ends and int(ends[1]) <= int(ends[2]):
+            full += map(str, range(int(ends[1]), int(ends[2]) + 1))
+        else:
+            raise ValueError(
+                f"{key}={text}: {value} is no range; write the first integer and the last, which "
+                f"is included and not the smaller one, as in {key}=0..4"
+            )
+    return full
+
+
+@functools.cache
+def _options(key: str) -> list[Option]:
+    """Those called ``key``, of all presets."""
+    options = [option for preset in PRESETS.values() for option in list_options(preset())]
+    return [each for each in options if key in (each.key, each.name)]
+
+
+def check_runs(runs: Sequence[PlannedRun]) -> None:
+    """Builds the parts of runs, and gives them up, so that none is refused when its turn comes.
+
+    Each environment and each other set of options is built once, not all their combinations. No
+    process is started and no GPU is used; a replay is made small.
+
+    Raises:
+        ValueError: a run cannot be had here; the message names it.
+    """
+    checked: set[object] = set()
+    for run in runs:
+        config = dataclasses.replace(run.config, seed=0)
+        keys = {(config.env, config.atari), dataclasses.replace(config, env="")}
+        if keys <= checked:
+            continue
+        checked |= keys
+        try:
+            pick_device(config.device)
+            check_learners(config, Ranks())
+            parts = build(_on_cpu(config))
+        except ValueError as error:
+            raise ValueError(f"run {' '.join(run.arguments)}: {error}") from error
+        parts.server.close()
+        parts.sampler.close()
+
+
+def _on_cpu(config: TrainConfig) -> TrainConfig:
+    learner = config.learner
+    if isinstance(learner, DQNConfig):
+        enough = (config.sampler.horizon + learner.n_step + 64) * config.sampler.num_envs
+        size = min(learner.replay_size, enough)
+        learner = dataclasses.replace(
+            learner,
+            replay_device="auto",
+            replay_size=size,
+            min_steps=min(learner.min_steps, size),
+        )
+    return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)
+
+
+def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
+    """``sweep.yaml``: what `read_plan` reads, beside the options of all runs in ``config.yaml``."""
+    axes = _axes(runs)
+    tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
+    if digest := _digest(sweep_dir):
+        tree["config"] = digest
+    write_yaml(sweep_dir / "sweep.yaml", tree)
+
+
+def plan_again(
+    sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str] | None = None
+) -> list[PlannedRun]:
+    """The same runs, by the options of all that lie in ``sweep_dir``.
+
+    Or those of the lists ``given`` in place of theirs. See `check_code`.
+    """
+    axes = {key: ",".join(values) for key, values in _axes(runs).items()}
+    return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir), trust=True)
+
+
+def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
+    axes: dict[str, list[str]] = {}
+    for run in runs:
+        for argument in run.arguments:
+            key, _, value = argument.partition("=")
+            if value not in axes.setdefault(key, []):
+                axes[key].append(value)
+    return axes
+
+
+def options_of_all(sweep_dir: Path) -> Path | None:
+    """The copy of the file that the sweep was given as ``config``; None if it was given none."""
+    path = sweep_dir / "config.yaml"
+    return path if path.is_file() else None
+
+
+def _digest(sweep_dir: Path) -> str | None:
+    path = options_of_all(sweep_dir)
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_code(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) -> None:
+    """Raise unless code that ``runs`` of the sweep in ``sweep_dir`` name may run.
+
+    Code that the lists ``given`` on the command line name may, and all if ``sweep.yaml``, which
+    vouches for the options of all runs, too, was written by a sweep of this user.
+
+    Raises:
+        UntrustedError: it may not.
+    """
+    path = sweep_dir / "sweep.yaml"
+    typed = {key: _values(key, text) for key, text in given.items()}
+    code = {
+        option: value
+        for run in runs
+        for option, value in code_in(run.config).items()
+        if value not in typed.get(option, ())
+    }
+    if not read_yaml(path).is_own:
+        refuse_code(path, code)
+
+
+def read_plan(sweep_dir: Path) -> list[PlannedRun]:
+    """The runs of the sweep in ``sweep_dir``. See `check_code`.
+
+    Raises:
+        ValueError: it holds no sweep of this version, or has lost the options of all runs.
+    """
+    path = sweep_dir / "sweep.yaml"
+    if not path.is_file():
+        raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
+    try:
+        tree = read_yaml(path).tree
+        assert isinstance(tree, DictConfig)
+        axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
+        names = [str(name) for name in tree["runs"]]
+        digest = tree.get("config")
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    if _digest(sweep_dir) != digest:
+        raise ValueError(
+            f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
+            "sweep began; put it back, or begin another sweep"
+        )
+    runs = plan_runs(axes, options_of_all(sweep_dir), trust=True)
+    if [run.name for run in runs] != names:
+        raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
+    return runs
+
+
+def find_checkpoints(run_dir: Path) -> list[Path]:
+    """Return the checkpoints of the run in ``run_dir``, oldest first.
+
+    Raises:
+        ValueError: nobody can tell, because their directory cannot be read.
+    """
+    try:
+        return list_checkpoints(run_dir)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; mend that, or move {run_dir} away, and the run begins again"
+        ) from error
+
+
+def is_finished(run: PlannedRun, run_dir: Path) -> bool:
+    """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
+
+    The last checkpoint says so; ``metrics.csv`` does if the checkpoints were removed.
+
+    Raises:
+        ValueError: a file of the run cannot be read.
+    """
+    if checkpoints := find_checkpoints(run_dir):
+        steps = float(checkpoints[-1].stem.removeprefix("steps_"))
+    else:
+        rows = read_rows(run_dir / "metrics.csv", "steps")
+        steps = rows[-1]["steps"] if rows else 0.0
+    return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)

@@ -1,0 +1,1 @@
+"""What is done with saved runs: evaluating, filming, plotting."""

@@ -1,0 +1,253 @@
+"""Saved runs side by side: groups that differ in seed alone, and their mean curves.
+
+A curve is a column of ``metrics.csv`` over the run: the raw score, mean of the last 100 games, or
+any other.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accel_rl.config import TrainConfig
+from accel_rl.option_kinds import options_of
+from accel_rl.options import list_options
+from accel_rl.presets import PRESETS
+from accel_rl.runs.files import whole_lines
+from accel_rl.runs.option_file import exact_text
+from accel_rl.runs.saved import read_config
+from accel_rl.training.metrics import read_rows
+
+Axis = Literal["steps", "frames", "minutes"]
+Values = NDArray[np.float64]
+
+NUM_POINTS = 200
+SCORE = "episode_return_raw_mean"
+COLUMNS: dict[Axis, tuple[str, float]] = {
+    "steps": ("steps", 1.0),
+    "frames": ("frames", 1.0),
+    "minutes": ("training_seconds", 1 / 60),
+}
+_SAME = options_of("identity") | {"info_keys"}
+"""options in which runs of one group may differ"""
+_SPEED = options_of("engine", "watching")
+"""options that change how fast a run is, but not what it learns; GA3C's agents do that"""
+# Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+class NoValueError(ValueError):
+    """A run has no number yet in the column that was asked for."""
+
+
+@dataclass(frozen=True)
+class SavedCurve:
+    """One run. ``x``, ``y``: ``[n]``, where the column has a number; the score has none before the
+    first finished game.
+    """
+
+    run_dir: Path
+    config: TrainConfig
+    x: Values
+    y: Values
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, one for each seed.
+
+    ``x``: ``[200]``, where all of them have a value. ``y``: ``[runs, 200]``. ``mean`` and
+    ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
+    ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``left_out``: older runs of
+    these seeds.
+    """
+
+    label: str
+    env: str
+    seeds: tuple[int, ...]
+    x: Values
+    y: Values
+    mean: Values
+    half_width: Values
+    left_out: tuple[Path, ...]
+
+
+def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -> None:
+    """Raises ValueError where a run has no such column in its ``metrics.csv``.
+
+    ``others``: what else could have been meant. A run without rows yet passes.
+    """
+    columns = {run_dir: names for run_dir in run_dirs if (names := _column_names(run_dir))}
+    lacking = [str(run_dir) for run_dir, names in columns.items() if column not in names]
+    if lacking and len(lacking) == len(columns):
+        known = dict.fromkeys([*others, *(name for names in columns.values() for name in names)])
+        near = [name for name in known if column in name] or get_close_matches(column, known)
+        hint = f"; did you mean {' or '.join(near[:3])}?" if near else ";"
+        raise ValueError(
+            f"what={column} is no column of these runs{hint} `head -1 {lacking[0]}/metrics.csv` "
+            "shows all"
+        )
+    if lacking:
+        raise ValueError(
+            f"what={column}: other runs have that column in their metrics.csv, and "
+            f"{', '.join(lacking)} have not; leave them out"
+        )
+
+
+def _column_names(run_dir: Path) -> list[str]:
+    try:
+        return next(csv.reader(whole_lines(run_dir / "metrics.csv")), [])
+    except (OSError, ValueError, csv.Error):  # of which `read_curve` tells
+        return []
+
+
+def read_curve(run_dir: Path, axis: Axis, column: str = SCORE) -> SavedCurve:
+    """The curve of ``column`` in ``run_dir``; the run may still be going on.
+
+    Raises:
+        NoValueError: there is no number yet in this column of its ``metrics.csv``.
+        ValueError: it is no run, or has no such column.
+    """
+    config = read_config(run_dir)
+    x_column, unit = COLUMNS[axis]
+    rows = read_rows(run_dir / "metrics.csv", x_column, column)
+    points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
+    if not points:
+        hint = ", or see whether the environment tells it" * column.startswith("episode_info_")
+        raise NoValueError(
+            f"{run_dir} has no {name_value(column)} in its metrics.csv yet; let it train on{hint}"
+        )
+    x, y = np.array(points).T
+    return SavedCurve(run_dir, config, x, y)
+
+
+def name_value(column: str) -> str:
+    """What a run has none of where ``column`` has no number."""
+    return "finished game" if column == SCORE else f"value of {column}"
+
+
+def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str]:
+    """For each config the options in which they differ, but for those named ``same``.
+
+    Where algorithms differ, what a preset brings with it is left out. Keys are shortened to their
+    last part where it names one option, as on the command line.
+    """
+    options = [_values(config, same) for config in configs]
+    keys = list(dict.fromkeys(key for each in options for key in each))
+    differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
+    presets = {config.algo: _values(PRESETS[config.algo](), same) for config in configs}
+    told = []
+    for key in differing:
+        by_algo: dict[str, set[str | None]] = {}
+        for config, values in zip(configs, options, strict=True):
+            by_algo.setdefault(config.algo, set()).add(values.get(key))
+        own = all(found == {presets[algo].get(key)} for algo, found in by_algo.items())
+        if key == "algo" or not own:
+            told.append(key)
+    names = [key.rpartition(".")[2] for key in keys]
+    short = {
+        key: name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)
+    }
+    return [
+        ", ".join(f"{short[key]}={values[key]}" for key in told if key in values)
+        or f"{config.env}, {config.algo}"
+        for config, values in zip(configs, options, strict=True)
+    ]
+
+
+def _values(config: TrainConfig, same: Container[str]) -> dict[str, str]:
+    """Its options as text, without those named ``same``; ``learners`` is how many there are."""
+    values = {option.key: exact_text(option.default) for option in list_options(config)}
+    values["learners"] = str(config.num_learners)
+    return {key: value for key, value in values.items() if key not in same}
+
+
+def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
+    """Groups of runs with equal options but for seed and `info_keys`, labelled by what differs.
+
+    Over steps and frames also options count as equal that change nothing but the speed and what is
+    recorded, unless ``column`` is a speed or a share of the time. Of runs with the same seed the
+    one that began (or went on) last stands for all, since they are no independent samples.
+
+    Raises:
+        ValueError: the curves of a group have no stretch in common.
+    """
+    members: dict[str, list[SavedCurve]] = {}
+    configs = [curve.config for curve in curves]
+    is_apart = (
+        axis == "minutes"
+        or column.endswith(("_seconds", "_per_second", "_share"))
+        or any(config.algo == "ga3c" for config in configs)
+    )
+    same = _SAME if is_apart else _SAME | _SPEED
+    for curve, label in zip(curves, label_runs(configs, same), strict=True):
+        members.setdefault(label, []).append(curve)
+    return [_make_group(label, group, axis) for label, group in members.items()]
+
+
+def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
+    newest: dict[int, SavedCurve] = {}
+    for curve in sorted(members, key=_began):
+        newest[curve.config.seed] = curve
+    curves = [curve for curve in members if curve is newest[curve.config.seed]]
+    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    if first > last:
+        early = min(curves, key=lambda curve: curve.x[-1])
+        late = max(curves, key=lambda curve: curve.x[0])
+        raise ValueError(
+            f"{early.run_dir} ends after {format_x(last, axis)} {axis}, before {late.run_dir} of "
+            f"the same group has its first value, after {format_x(first, axis)}; "
+            "let the first train on, or leave one out"
+        )
+    x = np.linspace(first, last, NUM_POINTS)
+    y = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
+    return Group(
+        label=label,
+        env=curves[0].config.env,
+        seeds=tuple(curve.config.seed for curve in curves),
+        x=x,
+        y=y,
+        mean=y.mean(0),
+        half_width=interval_half_width(y),
+        left_out=tuple(
+            curve.run_dir for curve in members if curve is not newest[curve.config.seed]
+        ),
+    )
+
+
+def _began(curve: SavedCurve) -> tuple[float, str]:
+    """When, for sorting. TensorBoard's files have it in their names, whenever they were copied."""
+    events = (each.name.split(".") for each in curve.run_dir.glob("events.out.tfevents.*"))
+    starts = [float(parts[3]) for parts in events if parts[3].isdigit()]
+    written = (curve.run_dir / "config.yaml").stat().st_mtime
+    return max(starts, default=written), curve.run_dir.name
+
+
+def format_x(x: float, axis: Axis) -> str:
+    """A place on ``axis`` as text."""
+    return f"{x:,.1f}" if axis == "minutes" else f"{x:,.0f}"
+
+
+def interval_half_width(y: Values) -> Values:
+    """Half the 95 % interval of the mean over the rows of ``[runs, n]``, by Student's t: ``[n]``.
+
+    ``t * s / sqrt(runs)``, ``s`` the standard deviation with ``runs - 1``; NaN for one run.
+    """
+    runs = len(y)
+    if runs == 1:
+        return np.full(y.shape[1], np.nan)
+    t = _T[runs - 2] if runs - 2 < len(_T) else 1.96 + 2.4 / (runs - 1)
+    width: Values = t * y.std(0, ddof=1) / math.sqrt(runs)
+    return width

@@ -1,0 +1,232 @@
+"""The score of a saved run: its policy plays whole games, as in evaluations during training.
+
+The protocol is in `accel_rl.training.evaluation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from accel_rl import __version__
+from accel_rl.config import TrainConfig
+from accel_rl.console import LastingConsole
+from accel_rl.envs import is_atari_game
+from accel_rl.runs.files import write_whole
+from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.samplers import Episode
+from accel_rl.settings import check_settings
+from accel_rl.tools.human_scores import human_normalized
+from accel_rl.tools.output import check_output, show_progress
+from accel_rl.tools.policy import load_agent
+from accel_rl.training.devices import pick_device
+from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
+from accel_rl.training.metrics import info_means
+from accel_rl.training.torch_threads import sampling_threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """How a saved run is evaluated.
+
+    Raises:
+        ValueError: a count is out of range.
+    """
+
+    checkpoint: int | str | None = None
+    """steps after which the checkpoint to play was written; best: that of the run's best
+    evaluation; none: the last one"""
+    num_steps: int = 125_000
+    """steps of all environments together; a game that has begun is played to its end"""
+    num_envs: int = 16
+    """environments"""
+    seed: int = 0
+    """of the games and the actions, beside the run's own"""
+    greedy: bool = False
+    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
+    training, in Q-learning with epsilon_evaluation, as the papers do"""
+    max_episode_steps: int | None = None
+    """Atari: steps after which a game is cut off and counts as it stands; none: 27,000"""
+    max_noops: int | None = None
+    """Atari: a game starts with 0 to so many no-ops; none: as in training"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network runs; auto: the GPU if there is one"""
+    serial: bool = False
+    """step all environments in this process, without workers; works on every system"""
+    out: str | None = None
+    """JSON file to write; none: evaluation.json in the run directory"""
+    overwrite: bool = False
+    """replace the file if it exists"""
+    trust: bool = False
+    """run code that the run names as module:function although it may be somebody else's"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name in ("num_steps", "num_envs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """What ``evaluation.json`` holds: raw scores of whole games, and how they were played.
+
+    Statistics are None where no game was finished; ``std`` divides by the number of games.
+    ``num_steps``: of the games that count. ``num_unfinished``: games of environments without a
+    limit that did not end; ``num_lost``: games cut off because a worker was lost; they count
+    nowhere. ``seed`` and ``greedy`` are the evaluation's. ``scores`` and ``lengths`` (in steps) are
+    those of each game, in order of their ends. ``info_means``: by info key, the mean over the games
+    whose last step told it; None where none did.
+    """
+
+    run: str
+    env: str
+    algo: str
+    training_seed: int
+    checkpoint_steps: int
+    num_steps: int
+    num_envs: int
+    seed: int
+    greedy: bool
+    max_episode_steps: int | None
+    max_noops: int | None
+    num_games: int
+    num_unfinished: int
+    num_lost: int
+    mean: float | None
+    median: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    human_normalized_mean: float | None
+    scores: list[float]
+    lengths: list[int]
+    info_means: dict[str, float | None]
+    accel_rl_version: str
+
+
+def evaluate_run(
+    run_dir: str | Path, options: EvaluateOptions, console: Console | None = None
+) -> EvaluationReport:
+    """Plays, writes the report to ``out`` and returns it; progress is shown on ``console``.
+
+    Raises:
+        ValueError: the run cannot be read, an option does not fit it or this machine, or ``out``
+            is in the way; nothing has been played.
+        SamplerError: this is not Linux and ``serial`` is false, or a worker failed.
+        OSError: ``out`` could not be written.
+    """
+    run_dir = Path(run_dir)
+    config = read_trusted_config(run_dir, trust=options.trust)
+    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    out = Path(options.out) if options.out else run_dir / "evaluation.json"
+    check_output(out, (".json",), overwrite=options.overwrite)
+    config = _for_evaluation(config, options)
+    # Apart from the training's and its evaluator's games, which come from config.seed as well.
+    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
+    device = pick_device(options.device)
+    sampler = make_evaluation_sampler(
+        config, options.num_envs, seeds, device, serial=options.serial
+    )
+    with sampling_threads(), closing(sampler):
+        agent, steps = load_agent(
+            checkpoint, config, sampler.env_spec, device, greedy=options.greedy
+        )
+        with show_progress(console or LastingConsole(), "steps", options.num_steps) as show:
+            result = play_games(config, sampler, agent, device, options.num_steps, show)
+    is_atari = is_atari_game(config.env)
+    scores = [episode.raw_return for episode in result.episodes]
+    mean = float(np.mean(scores)) if scores else None
+    report = EvaluationReport(
+        run=str(run_dir),
+        env=config.env,
+        algo=config.algo,
+        training_seed=config.seed,
+        checkpoint_steps=steps,
+        num_steps=result.num_steps,
+        num_envs=options.num_envs,
+        seed=options.seed,
+        greedy=options.greedy,
+        max_episode_steps=config.atari.max_episode_steps if is_atari else None,
+        max_noops=config.atari.max_noops if is_atari else None,
+        num_games=len(scores),
+        num_unfinished=result.num_unfinished,
+        num_lost=result.num_lost,
+        mean=mean,
+        median=float(np.median(scores)) if scores else None,
+        std=float(np.std(scores)) if scores else None,
+        min=min(scores, default=None),
+        max=max(scores, default=None),
+        human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
+        scores=scores,
+        lengths=[episode.length for episode in result.episodes],
+        info_means=_info_means(result.episodes, sampler.env_spec.info_keys),
+        accel_rl_version=__version__,
+    )
+    write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
+    return report
+
+
+def report_table(report: EvaluationReport) -> RenderableType:
+    """The report for people."""
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(
+        "policy",
+        f"{report.env}, {report.algo}, seed {report.training_seed}, "
+        f"after {report.checkpoint_steps:,} steps{', greedy' if report.greedy else ''}",
+    )
+    table.add_row("played", f"{report.num_steps:,} steps in {report.num_envs} environments")
+    games = f"{report.num_games:,}"
+    for number, what in ((report.num_unfinished, "unfinished"), (report.num_lost, "lost")):
+        games += f", {number:,} {what} (not counted)" if number else ""
+    table.add_row("games", games)
+    if report.mean is None:
+        table.add_row("score", "none: no game was finished")
+        return table
+    for name in ("mean", "median", "std", "min", "max"):
+        table.add_row(name, f"{getattr(report, name):,.2f}")
+    if report.human_normalized_mean is not None:
+        table.add_row(
+            "human-normalised",
+            f"{report.human_normalized_mean:.1%} (0%: random play, 100%: a human)",
+        )
+    for key, info_mean in report.info_means.items():
+        table.add_row(Text(f"mean {key}"), "none" if info_mean is None else f"{info_mean:,.4g}")
+    return table
+
+
+def _info_means(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, float | None]:
+    means = info_means(episodes, keys).values()
+    return {key: m if math.isfinite(m) else None for key, m in zip(keys, means, strict=True)}
+
+
+def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:
+    """The run's config with the games as `options` want them, on this machine."""
+    config = dataclasses.replace(with_game_limit(config), cpus=())
+    changes = {
+        name: value
+        for name in ("max_episode_steps", "max_noops")
+        if (value := getattr(options, name)) is not None
+    }
+    if changes and not is_atari_game(config.env):
+        name, value = next(iter(changes.items()))
+        raise ValueError(
+            f"{name}={value} has no effect, because env={config.env} is no Atari game; leave it out"
+        )
+    return dataclasses.replace(config, atari=dataclasses.replace(config.atari, **changes))

@@ -1,0 +1,153 @@
+"""One game of a saved run as a film, with its score."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from accel_rl.console import LastingConsole
+from accel_rl.envs.shown import make_shown_env
+from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.samplers import PolicyInput
+from accel_rl.settings import check_settings
+from accel_rl.tools.movie import SUFFIXES, film
+from accel_rl.tools.output import check_output, show_progress
+from accel_rl.tools.policy import SavedPolicy, load_agent
+from accel_rl.training.devices import pick_device
+from accel_rl.training.evaluation import MAX_STEPS
+from accel_rl.training.torch_threads import sampling_threads
+
+_SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
+_CAPTION = 28  # rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions:
+    """How a game of a saved run is played and filmed.
+
+    Raises:
+        ValueError: a count is out of range.
+    """
+
+    checkpoint: int | str | None = None
+    """steps after which the checkpoint to play was written; best: that of the run's best
+    evaluation; none: the last one"""
+    max_steps: int = MAX_STEPS
+    """steps after which the film ends, be the game over or not"""
+    seed: int = 0
+    """of the game and the actions, beside the run's own; another seed is another game"""
+    greedy: bool = False
+    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
+    training, in Q-learning with epsilon_evaluation"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the network runs; auto: the GPU if there is one"""
+    out: str | None = None
+    """file to write, .mp4 or .gif (its first minute); none: game.mp4 in the run directory"""
+    overwrite: bool = False
+    """replace the file if it exists"""
+    trust: bool = False
+    """run code that the run names as module:function although it may be somebody else's"""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """One game: its raw score, its length, how it ended, and the film of it.
+
+    ``is_truncated``: the environment cut it off. Neither over nor truncated: the film ended before.
+    """
+
+    path: Path
+    score: float
+    num_steps: int
+    is_over: bool
+    is_truncated: bool
+    num_frames: int
+    frames_per_second: float
+
+
+def play(run_dir: str | Path, options: PlayOptions, console: Console | None = None) -> Game:
+    """Plays a game, writes the film and tells of it; progress is shown on ``console``.
+
+    Raises:
+        ValueError: the run cannot be read, its environment has nothing to show, or ``out`` is in
+            the way.
+        OSError: ``out`` could not be written.
+    """
+    run_dir = Path(run_dir)
+    config = read_trusted_config(run_dir, trust=options.trust)
+    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    out = Path(options.out) if options.out else run_dir / "game.mp4"
+    check_output(out, SUFFIXES, overwrite=options.overwrite)
+    pictures: list[NDArray[np.uint8]] = []
+    # No limit but the film's own.
+    atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps + 1)
+    env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
+    spec = env.spec
+    score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
+    env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
+    rng = np.random.default_rng(action_seed)
+    observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
+    begins = np.ones(1, np.bool_)
+    with (
+        closing(env),
+        sampling_threads(),
+        film(out, frames_per_second) as movie,
+        show_progress(console or LastingConsole(), "steps", options.max_steps) as show,
+    ):
+        device = pick_device(options.device)
+        agent, _ = load_agent(checkpoint, config, spec, device, greedy=options.greedy)
+        policy = SavedPolicy(agent, spec, device, rng)
+        env.seed(env_seed)
+        env.reset(observation[0, ...])
+        while True:
+            for picture in pictures:
+                movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
+            num_frames += len(pictures)
+            pictures.clear()
+            if has_ended or num_steps == options.max_steps:
+                break
+            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins)
+            result = env.step(int(policy(step)[0]), observation[0, ...])
+            begins[0] = result.terminated or result.truncated
+            score += result.raw_reward
+            num_steps += 1
+            has_ended = result.episode_ended
+            is_truncated = result.truncated and not result.terminated
+            show(num_steps)
+    return Game(
+        path=out,
+        score=score,
+        num_steps=num_steps,
+        is_over=has_ended and not is_truncated,
+        is_truncated=is_truncated,
+        num_frames=num_frames,
+        frames_per_second=frames_per_second,
+    )
+
+
+def _with_caption(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+    """The picture, enlarged by a whole factor, under a line of text; sides even, for encoders."""
+    height, width, _ = picture.shape
+    factor = max(1, round(_SIDE / max(height, width)))
+    height, width = height * factor, width * factor
+    whole = np.zeros((_CAPTION + height + height % 2, width + width % 2, 3), np.uint8)
+    whole[_CAPTION : _CAPTION + height, :width] = cv2.resize(
+        picture, (width, height), interpolation=cv2.INTER_NEAREST
+    )
+    cv2.putText(whole, text, (6, 19), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (255, 255, 255), 1)
+    return whole

@@ -1,0 +1,218 @@
+"""What a saved run has learned: as an agent, and as a function for other programs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accel_rl.agents import RecurrentAgent, RecurrentStates
+from accel_rl.algos import AnyAgent
+from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec, probe_spec
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.runs.archive import DamagedError
+from accel_rl.runs.checkpoint import (
+    best_path,
+    check_learned,
+    checkpoint_steps,
+    list_checkpoints,
+    load_checkpoint,
+    taking_from,
+)
+from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.samplers import PolicyInput
+from accel_rl.settings import check_kind, check_seed
+from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.devices import pick_device
+from accel_rl.training.torch_state import own_torch_state
+
+
+class SavedPolicy:
+    """What a saved run has learned, as a function; see `load_policy`.
+
+    ``env_spec``: of the environment it was trained in.
+    """
+
+    def __init__(
+        self, agent: AnyAgent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
+    ) -> None:
+        self.env_spec = env_spec
+        self._agent = agent
+        self._states: RecurrentStates | None = None
+        self._num_begun = 0  # places at which calls without a sampler have begun an episode
+        self._device = device
+        self._rng = rng
+
+    def __call__(
+        self, step: NDArray[Any] | PolicyInput, begins: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
+
+        They count from 0, also where the environment's action space starts elsewhere.
+        The randomness in them comes from the policy's own generator, or from the sampler's.
+        ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with an
+        LSTM must be told, unless by a sampler; it remembers by place in the batch. Others need not.
+
+        Raises:
+            ValueError: observations of another shape or dtype than the environment's, or an LSTM's
+                policy was not told where episodes begin, or at some place never that one does.
+        """
+        given = step.observation if isinstance(step, PolicyInput) else step
+        # Copied, since torch takes no negative strides, and warns of arrays that are read-only.
+        observation = np.array(given, order="C")
+        self._check(observation)
+        n = len(observation)
+        if n == 0:  # networks know no shape of nothing
+            return np.zeros(0, np.int64)
+        if isinstance(step, PolicyInput):
+            uniform, columns, is_first = step.uniform, step.columns, step.begins
+        else:
+            is_first = self._told(begins, n)
+            uniform, columns = self._rng.random(n), slice(0, n)
+        observed, drawn = (torch.from_numpy(x).to(self._device) for x in (observation, uniform))
+        if isinstance(self._agent, RecurrentAgent):
+            states = self._states_of(self._agent, columns.stop)
+            begun = torch.from_numpy(is_first).to(self._device)
+            action = states.act(observed, drawn, 0, columns, begun)
+        else:
+            action = self._agent.act(observed, drawn, slice(0, n))
+        actions: NDArray[np.int64] = action.cpu().numpy()
+        return actions
+
+    def _states_of(self, agent: RecurrentAgent, num_envs: int) -> RecurrentStates:
+        """The recurrent states of at least so many environments."""
+        states = self._states
+        if states is None or states.num_envs < num_envs:
+            self._states = RecurrentStates(agent, 1, num_envs, self._device)
+            if states is not None:
+                self._states.set_state(states.get_state())
+            return self._states
+        return states
+
+    def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
+        """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
+        if not isinstance(self._agent, RecurrentAgent):
+            return np.zeros(n, np.bool_)
+        if begins is None:
+            raise ValueError(
+                f"the policy of {self.env_spec.name} has an LSTM and must be told where episodes "
+                f"begin: give begins, [{n}] bool, True where an observation is the first of one"
+            )
+        given = np.array(begins)
+        if given.shape != (n,) or given.dtype != np.bool_:
+            raise ValueError(
+                f"got begins of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
+                f"observations it must have shape [{n}] and dtype bool"
+            )
+        new = given[self._num_begun :]
+        if not new.all():
+            place = self._num_begun + int(new.argmin())
+            raise ValueError(
+                f"begins[{place}] is False in the first call with an observation at that place; it "
+                f"must be True with the first observation of each episode, as after a reset"
+            )
+        self._num_begun = max(self._num_begun, n)
+        return given
+
+    def _check(self, observation: NDArray[Any]) -> None:
+        shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype
+        is_batch = observation.ndim > 0 and observation.shape[1:] == shape
+        if not is_batch or observation.dtype != dtype:
+            raise ValueError(
+                f"got observations of shape {list(observation.shape)} and dtype "
+                f"{observation.dtype}; the policy of {self.env_spec.name} takes a batch of shape "
+                f"[{', '.join(['n', *map(str, shape)])}] and dtype {dtype}"
+            )
+
+
+def load_policy(
+    run_dir: str | Path,
+    checkpoint: int | str | None = None,
+    *,
+    greedy: bool = False,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+    trust: bool = False,
+) -> SavedPolicy:
+    """Return what the run in ``run_dir`` has learned, for use in your own programs.
+
+    Args:
+        run_dir: the run's directory.
+        checkpoint: steps after which it was saved; "best": that of the run's best evaluation; None:
+            the last one.
+        greedy: it takes the most probable action, in Q-learning that of the largest value;
+            otherwise it acts as in evaluations.
+        seed: of the actions for arrays of observations.
+        device: where the network runs.
+        trust: run code that the run's options name (``module:function``) although the run may be
+            somebody else's. Your own runs need no trust.
+
+    Raises:
+        ValueError: there is no such run or checkpoint, it cannot be read, it names code and is not
+            signed with this user's key, its environment cannot be made here, there is no such
+            device, another argument is of the wrong type, or torch's default dtype or device is
+            not its own.
+    """
+    check_kind("int | str | None", checkpoint=checkpoint)
+    check_kind("bool", greedy=greedy, trust=trust)
+    check_seed(seed)
+    config = read_trusted_config(run_dir, trust=trust)
+    path = find_checkpoint(Path(run_dir), checkpoint)
+    where = pick_device(device)
+    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+    agent, _ = load_agent(path, config, spec, where, greedy=greedy)
+    return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
+
+
+def load_agent(
+    checkpoint: Path,
+    config: TrainConfig,
+    spec: EnvSpec,
+    device: torch.device,
+    *,
+    greedy: bool = False,
+) -> tuple[AnyAgent, int]:
+    """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
+
+    It acts as in evaluations, or, ``greedy``, takes the most probable action, or that of the
+    largest value.
+
+    Raises:
+        ValueError: it is no checkpoint of this version, or not one of this config and environment.
+    """
+    try:
+        state = _load_learned(checkpoint)
+    except OSError as error:
+        raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        raise DamagedError(f"{error}; {_name_another(checkpoint)}") from error
+    with own_torch_state():
+        agent = agent_of(config, spec, device, evaluates=True)
+    flat = FlatParameters(agent.model)
+    with taking_from(checkpoint):
+        flat.from_named_(flat.parameter, state["learner"]["parameters"])
+    return agent.greedy() if greedy else agent, state["counts"]["steps"]
+
+
+def _load_learned(checkpoint: Path) -> dict[str, Any]:
+    """What a policy needs of a checkpoint. A replay in it is not read."""
+    state = load_checkpoint(checkpoint, ["counts", "learner"])
+    check_learned(checkpoint, state)
+    return state
+
+
+def _name_another(damaged: Path) -> str:
+    """What to do about a damaged checkpoint: which other one of the run can be loaded."""
+    run_dir = damaged.parent.parent
+    for path in [*reversed(list_checkpoints(run_dir)), best_path(run_dir)]:
+        if path != damaged:
+            with suppress(OSError, ValueError):
+                _load_learned(path)
+                which = "best" if path == best_path(run_dir) else checkpoint_steps(path)
+                return f"give checkpoint={which}, which is whole"
+    return "the run has no other checkpoint that can be read, so train it again"

@@ -1,4 +1,4 @@
-"""The options of a config: every leaf of nested dataclasses, with type, documentation, default."""
+"""The options of a config: every leaf of nested dataclasses, and what each is about."""
 
 from __future__ import annotations
 
@@ -98,3 +98,61 @@ def _type_name(kind: Any) -> str:
         return f"list of {_type_name(get_args(kind)[0])}"
     names = {int: "integer", float: "number", bool: "true|false", str: "text"}
     return names.get(kind, "none")
+
+
+Kind = Literal["identity", "course", "engine", "watching"]
+"""What an option is about, by which resuming and plotting go.
+
+``identity``: which run it is; curves are means over such runs. ``course``: how long a run goes on,
+and with how many learners. ``engine``: where and how fast it computes, not what it learns.
+``watching``: what is recorded of it. A resumed run may change the last three; runs that differ in
+engine or watching make one curve over steps. Every other option changes what is learned.
+"""
+
+_KINDS: dict[Kind, tuple[str, ...]] = {
+    "identity": ("seed", "run_dir", "resume", "trust"),
+    "course": ("total_steps", "schedule_steps", "learners"),
+    "engine": (
+        "device",
+        "capture",
+        "gpus",  # where it says how many learners there are, they count as if given
+        "serial",
+        "cpus",
+        "tune",
+        "sampler.num_groups",
+        "sampler.num_workers",
+        "sampler.workers_per_core",
+        "sampler.affinity",
+        "sampler.on_worker_failure",
+        "sampler.max_worker_restarts",
+        "sampler.step_timeout_seconds",
+        "sampler.reset_timeout_seconds",
+        "sampler.final_observation_slots",
+        "atari.cached_starts",
+        "parallel.learner_timeout_seconds",
+        "parallel.on_learner_failure",
+        "learner.replay_device",
+        "learner.save_replay",
+        "learner.num_predictors",
+        "learner.num_trainers",
+        "learner.max_agents",
+        "learner.tuner",
+        "learner.tuner_interval_seconds",
+    ),
+    "watching": (
+        "info_keys",
+        "log_interval",
+        "checkpoint_interval",
+        "num_checkpoints",
+        "evaluation_interval",
+        "evaluation_steps",
+        "evaluation_envs",
+        "learner.log_norms",
+        "learner.gradient_cosine_interval",
+    ),
+}
+
+
+def options_of(*kinds: Kind) -> frozenset[str]:
+    """Return the full keys of all options of these kinds."""
+    return frozenset(key for kind in kinds for key in _KINDS[kind])

@@ -29,8 +29,7 @@ from report import ratio, spread, write_json
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.speed_parts import PartsOfOne
 from accel_rl.samplers.base import PolicyInput
-from accel_rl.training.malloc import tune_malloc
-from accel_rl.training.torch_threads import learning_threads, num_learning_threads
+from accel_rl.training.torch_setup import learning_threads, num_learning_threads, tune_malloc
 
 # Optimizer steps of an update: 1, 4 and 4.
 CASES = {

@@ -112,7 +112,7 @@ def read_spec() -> dict[str, Any]:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     os.sched_setaffinity(0, spec["cpus"])
     if spec.get("malloc") == "tuned":
-        from accel_rl.training.malloc import tune_malloc
+        from accel_rl.training.torch_setup import tune_malloc
 
         # Peers have both settings of our own training, which sets this before torch is loaded.
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")

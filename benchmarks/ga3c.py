@@ -114,7 +114,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from ga3c_report import DRAW, TABULATE
 
-    from accel_rl.training.malloc import tune_malloc
+    from accel_rl.training.torch_setup import tune_malloc
 
     tune_malloc()
     progress = Console(stderr=True)

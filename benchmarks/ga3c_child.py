@@ -19,7 +19,7 @@ def main() -> None:
     """Prepares, and serves."""
     spec = read_spec()
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
-    from accel_rl.training.torch_threads import sampling_threads
+    from accel_rl.training.torch_setup import sampling_threads
 
     with sampling_threads():
         if spec["what"] == "parts":

@@ -16,7 +16,7 @@ from ga3c_runs import read_table, run
 from report import Row, ratio, spread
 from rich.console import Console
 
-from accel_rl.training.torch_threads import sampling_threads
+from accel_rl.training.torch_setup import sampling_threads
 
 if TYPE_CHECKING:
     from ga3c import Options

@@ -17,7 +17,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.cli.parse import parse_arguments
     from accel_rl.training.build import build
-    from accel_rl.training.torch_threads import (
+    from accel_rl.training.torch_setup import (
         learning_threads,
         num_learning_threads,
         sampling_threads,

@@ -19,7 +19,7 @@ from children import read_spec, serve_within, versions
 FRAME_SKIP = 4
 PACKAGES = ("sample-factory", "torch", "gymnasium", "ale-py")
 FOREVER = 10**12
-MALLOC = {  # as `accel_rl.training.malloc`, in the form that processes inherit
+MALLOC = {  # as `accel_rl.training.torch_setup`, in the form that processes inherit
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TOP_PAD_": str(64 * 2**20),

@@ -22,7 +22,7 @@ def main() -> None:
     spec = read_spec()
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.cli.parse import parse_arguments
-    from accel_rl.training.torch_threads import sampling_threads
+    from accel_rl.training.torch_setup import sampling_threads
 
     with sampling_threads():
         config = parse_arguments(spec["options"])
@@ -57,7 +57,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
     from accel_rl.parallel.meeting import STORE_VARIABLE
     from accel_rl.training.build import build
-    from accel_rl.training.torch_threads import learning_threads, num_learning_threads
+    from accel_rl.training.torch_setup import learning_threads, num_learning_threads
 
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
     rank, size = spec["rank"], config.num_learners

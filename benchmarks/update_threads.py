@@ -26,7 +26,7 @@ from report import ratio, spread, write_json
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.speed_parts import PartsOfOne
 from accel_rl.topology import available_cpus
-from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.torch_setup import tune_malloc
 
 # By growing updates: parameters times samples.
 CASES = {

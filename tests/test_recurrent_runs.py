@@ -28,7 +28,7 @@ A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
 @pytest.fixture(autouse=True)
 def one_torch_thread(monkeypatch) -> None:
     """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def mean_score(run_dir: Path) -> float:

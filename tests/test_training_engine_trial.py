@@ -83,7 +83,7 @@ class Fake:
 
 @pytest.fixture(autouse=True)
 def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
 from accel_rl.tools.plot import _draw, scores_table
-from accel_rl.training.curve import draw_learning_curve
-from accel_rl.training.drawing import draw_or_warn
+from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.figures import new_figure, plain, to_png
 from accel_rl.training.queued_loop import write_lags
 from accel_rl.training.train import train

@@ -30,9 +30,9 @@ from accel_rl.cli.plain_config import to_plain
 from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, RecordError, Team, TeamError
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
-from accel_rl.training.beginning import check_is_shared
 from accel_rl.training.division import check_learners
 from accel_rl.training.reports import Others, Report
+from accel_rl.training.resume import check_is_shared
 
 REPOSITORY = Path(__file__).parents[1]
 CATCH = ("env=catch", "num_envs=4", "learners=2")

@@ -12,7 +12,7 @@ from accel_rl.training import malloc
 FAULTS_PER_BLOCK = """
 import resource, sys
 import numpy as np
-from accel_rl.training.malloc import tune_malloc
+from accel_rl.training.torch_setup import tune_malloc
 if sys.argv[1] == "tuned":
     assert tune_malloc()
 def faults():

@@ -40,7 +40,7 @@ RUNS = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+        patch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
         for algo, options in RUNS.items():
             arguments = [f"algo={algo}", *COMMON, *options, f"run_dir={folder}/{algo}"]
             train(parse_arguments(arguments), quiet())

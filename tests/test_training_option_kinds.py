@@ -3,8 +3,7 @@
 from collections import Counter
 
 from accel_rl.cli.ineffective import PARALLEL_ONLY
-from accel_rl.option_kinds import options_of
-from accel_rl.options import list_options
+from accel_rl.options import list_options, options_of
 from accel_rl.presets import PRESETS
 
 KINDS = ("identity", "course", "engine", "watching")
@@ -33,7 +32,7 @@ LEARNING = {
 
 
 def test_each_option_is_of_one_kind() -> None:
-    """A new option goes into `accel_rl.option_kinds`, or here if it changes learning."""
+    """A new option goes into `accel_rl.options`, or here if it changes learning."""
     learning = (f"{group}.{name}" for group, names in LEARNING.items() for name in names.split())
     listed = Counter(key.removeprefix(".") for key in learning)
     for kind in KINDS:

@@ -86,7 +86,7 @@ RUNS = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the file of the networks is; from there they can be imported."""
-    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
     (tmp_path / "my_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_nets", raising=False)

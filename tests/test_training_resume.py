@@ -65,7 +65,7 @@ SMALL_ATARI = (
 @pytest.fixture(autouse=True)
 def one_torch_thread(monkeypatch) -> None:
     """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def run(*arguments: str) -> TrainResult:

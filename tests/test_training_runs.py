@@ -33,7 +33,7 @@ SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
 @pytest.fixture(autouse=True)
 def one_torch_thread(monkeypatch) -> None:
     """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_threads.available_cpus", lambda: [0])
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def run(run_dir: Path, *arguments: str) -> TrainResult:

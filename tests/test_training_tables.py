@@ -11,8 +11,8 @@ from accel_rl.sweep.plan import plan_runs
 from accel_rl.sweep.queue import make_jobs
 from accel_rl.sweep.report import NAMES, Panel
 from accel_rl.tools.compare import Group
+from accel_rl.tools.output import make_table
 from accel_rl.tools.plot import scores_table
-from accel_rl.tools.tables import make_table
 
 PAIRS = ("num_envs=128", "lr=0.0007", "entropy_coefficient=0.01")
 LABEL = ", ".join(PAIRS)

@@ -19,7 +19,7 @@ from accel_rl.topology import CorePlan, Machine, Seat, available_cpus, format_cp
 from accel_rl.training.agent import factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.division import sampler_share
-from accel_rl.training.torch_threads import sampling_threads
+from accel_rl.training.torch_setup import sampling_threads
 
 PLAN = "--plan"
 GPU_BYTES_PER_SECOND = 10e9

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from accel_rl.cli.launcher import launch
-from accel_rl.cli.orphan import end_with_parent
+from accel_rl.cli.launcher import end_with_parent, launch
 from accel_rl.cli.parse import help_text, parse_arguments, wants_help
 from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.cli.plan import PLAN, describe_plan
@@ -36,9 +35,9 @@ from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
-from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.progress import summary
 from accel_rl.training.stopping import Interrupted
+from accel_rl.training.torch_setup import tune_malloc
 from accel_rl.training.train import RunError, train
 
 

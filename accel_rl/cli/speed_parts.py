@@ -28,7 +28,7 @@ from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.agent import factory_of
 from accel_rl.training.build import Parts, build
 from accel_rl.training.division import sampler_share
-from accel_rl.training.torch_threads import learning_threads, num_learning_threads
+from accel_rl.training.torch_setup import learning_threads, num_learning_threads
 
 _NUM_SIMULATORS = 4
 _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache

@@ -19,8 +19,8 @@ from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.tools.measurements import NEEDED, plot_measurements
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot, scores_table
-from accel_rl.training.malloc import tune_malloc
 from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.torch_setup import tune_malloc
 
 _USAGE = {
     "evaluate": ("RUN", "the score of a saved run, over whole games"),

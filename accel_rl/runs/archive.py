@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.runs.reading import open_regular
+from accel_rl.runs.files import open_regular
 from accel_rl.topology import available_cpus
 
 MAGIC = b"accelrl\n"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and are never written through a link.
+"""Files that are there whole or not at all, and are never written or read through a link.
 
 What is being written lies beside it as ``.NAME.<16 hexadecimal digits>.part``.
 """
@@ -9,12 +9,11 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-
-from accel_rl.runs.reading import read_text
 
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
 
@@ -131,3 +130,31 @@ def whole_lines(path: Path) -> list[str]:
     """
     text = read_text(path)
     return text[: text.rfind("\n") + 1].splitlines()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a FIFO or a device in its place is not waited for.
+
+    Raises:
+        OSError: the file cannot be opened, or it is not a regular file.
+    """
+    file = open(path, "rb", opener=_open_now)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def read_text(path: Path) -> str:
+    """Read the text of a regular file, in UTF-8.
+
+    Raises:
+        OSError: the file cannot be read, or it is not a regular file.
+        UnicodeDecodeError: the file is not text.
+    """
+    with open_regular(path) as file:
+        return file.read().decode()
+
+
+def _open_now(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from accel_rl.config import TrainConfig
-from accel_rl.runs.files import write_whole
-from accel_rl.runs.reading import open_regular
+from accel_rl.runs.files import open_regular, write_whole
 from accel_rl.signing import UntrustedError, is_signed, sign, user_key
 
 CODE_OPTIONS = ("env", "model")

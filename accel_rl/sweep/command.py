@@ -37,7 +37,7 @@ from accel_rl.sweep.plan import (
 from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.sweep.slots import slots_here
-from accel_rl.tools.tables import make_table
+from accel_rl.tools.output import make_table
 from accel_rl.training.stopping import Interrupted, StopRequest
 
 USAGE = """\

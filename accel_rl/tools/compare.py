@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
-from accel_rl.option_kinds import options_of
-from accel_rl.options import list_options
+from accel_rl.options import list_options, options_of
 from accel_rl.presets import PRESETS
 from accel_rl.runs.files import whole_lines
 from accel_rl.runs.option_file import exact_text

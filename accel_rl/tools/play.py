@@ -23,7 +23,7 @@ from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
-from accel_rl.training.torch_threads import sampling_threads
+from accel_rl.training.torch_setup import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
 _CAPTION = 28  # rows

@@ -26,8 +26,7 @@ from accel_rl.tools.compare import (
     make_groups,
     read_curve,
 )
-from accel_rl.tools.output import check_output
-from accel_rl.tools.tables import make_table
+from accel_rl.tools.output import check_output, make_table
 from accel_rl.training.figures import COLOURS, EngFormatter, new_figure, plain, to_png
 from accel_rl.training.metrics import EPISODE_WINDOW
 

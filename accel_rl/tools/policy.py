@@ -29,7 +29,7 @@ from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import pick_device
-from accel_rl.training.torch_state import own_torch_state
+from accel_rl.training.torch_setup import own_torch_state
 
 
 class SavedPolicy:

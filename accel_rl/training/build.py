@@ -49,7 +49,7 @@ from accel_rl.training.exchanges import PullingServer, make_exchange
 from accel_rl.training.overlap import Overlap
 from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.queue_threads import QueueThreads
-from accel_rl.training.torch_threads import has_small_updates
+from accel_rl.training.torch_setup import has_small_updates
 
 ALONE = Team(Ranks())
 

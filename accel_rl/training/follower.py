@@ -12,8 +12,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import PART, save_part
 from accel_rl.samplers.base import Episode, SamplerTimes
-from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import LearnerMetrics, Scores
+from accel_rl.training.recorder import Interval
 from accel_rl.training.reports import SAVED, make_report
 
 _END = 2**62

@@ -18,7 +18,7 @@ from accel_rl.training.overlap import Overlap
 from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.recorder import Recorder
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.torch_threads import learning_threads, num_learning_threads
+from accel_rl.training.torch_setup import learning_threads, num_learning_threads
 
 
 def iterate(

@@ -19,7 +19,7 @@ from accel_rl.agents import EpsilonGreedyAgent
 from accel_rl.algos import AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
 from accel_rl.training.protocols import Learner
-from accel_rl.training.torch_threads import num_learning_threads
+from accel_rl.training.torch_setup import num_learning_threads
 
 LAG = "policy_lag"
 """metric: updates between the parameters that acted and those that learning begins with"""

@@ -18,9 +18,8 @@ from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import save_checkpoint, save_if_best
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.training.build import ALONE
-from accel_rl.training.drawing import draw_or_warn
+from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.interval import Interval
 from accel_rl.training.metrics import (
     EPISODE_WINDOW,
     CurveRows,
@@ -293,9 +292,6 @@ class Recorder:
         title = f"{self._config.title}, {clock(self.seconds)}"
 
         def draw() -> None:
-            # Matplotlib takes half a second to load: not before it is needed, nor in every learner.
-            from accel_rl.training.curve import draw_learning_curve
-
             draw_learning_curve(path, self._curve.rows, title, self._frame_skip)
 
         return draw_or_warn(draw, path)
@@ -416,3 +412,23 @@ def _exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[
             yield name.removesuffix("_seconds") + "_share", value / seconds
         else:
             yield name, value
+
+
+class Interval:
+    """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
+
+    ``begin``: where steps begin.
+    """
+
+    def __init__(self, steps: int, begin: int = 0) -> None:
+        self._steps = steps
+        self._passed = begin // steps
+
+    def is_ahead(self, steps: int) -> bool:
+        """What `is_due` will tell after ``steps``; this is not to ask."""
+        return steps // self._steps > self._passed
+
+    def is_due(self, steps: int) -> bool:
+        passed = steps // self._steps
+        is_due, self._passed = passed > self._passed, passed
+        return is_due

@@ -34,7 +34,6 @@ from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs
 from accel_rl.signing import user_key
 from accel_rl.topology import available_cpus
-from accel_rl.training.beginning import begin, load_saved
 from accel_rl.training.build import ALONE, Parts, build
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.engine_trial import tune_engine
@@ -51,13 +50,14 @@ from accel_rl.training.queue_threads import QueueThreads
 from accel_rl.training.queued_loop import iterate_queued
 from accel_rl.training.recorder import OnRow, Recorder
 from accel_rl.training.resume import (
+    begin,
     describe_idleness,
     describe_resumed,
+    load_saved,
     without_loaded,
 )
 from accel_rl.training.stopping import StopRequest
-from accel_rl.training.torch_state import own_torch_state
-from accel_rl.training.torch_threads import is_forked, sampling_threads
+from accel_rl.training.torch_setup import is_forked, own_torch_state, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
 

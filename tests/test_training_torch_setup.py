@@ -12,8 +12,7 @@ from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
-from accel_rl.training import torch_threads
-from accel_rl.training.torch_threads import has_small_updates
+from accel_rl.training.torch_setup import has_small_updates
 
 
 def is_small(options: str, model: PolicyValueModel, num_collected: int, num_sharing: int) -> bool:
@@ -41,7 +40,7 @@ def test_updates_are_small_by_parameters_times_samples_of_one_learner(
 ) -> None:
     model = make_model("mlp", (4,), np.dtype(np.float32), 2)
     size = FlatParameters(model).parameter.numel() * num_samples
-    monkeypatch.setattr(torch_threads, "_LEAST_SHARED", size - difference)
+    monkeypatch.setattr(torch_setup, "_LEAST_SHARED", size - difference)
     assert is_small(options, model, 80, num_sharing) == (difference == -1)
 
 
@@ -69,8 +68,8 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
         return update(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(A2C, "update", look)
-    monkeypatch.setattr(torch_threads, "available_cpus", lambda: range(4))
-    monkeypatch.setattr(torch_threads, "cpu_quota", lambda: None)
+    monkeypatch.setattr(torch_setup, "available_cpus", lambda: range(4))
+    monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     trained(tmp_path / "run", "env=catch", *options.split())
     assert found == {num_threads}
 
@@ -105,8 +104,8 @@ def test_iterations_open_no_files_and_look_up_the_cpus_once(
         return update(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(A2C, "update", watch)
-    monkeypatch.setattr(torch_threads, "_LEAST_SHARED", 0)  # as for larger networks
-    monkeypatch.setattr(torch_threads, "available_cpus", lambda: look_ups.append(1) or range(2))
+    monkeypatch.setattr(torch_setup, "_LEAST_SHARED", 0)  # as for larger networks
+    monkeypatch.setattr(torch_setup, "available_cpus", lambda: look_ups.append(1) or range(2))
     options += " env=catch total_steps=160 log_interval=1000"
     try:
         trained(tmp_path / "run", *options.split())

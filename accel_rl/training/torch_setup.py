@@ -1,10 +1,12 @@
-"""How many threads torch computes with, and when. The only place that sets it."""
+"""How torch computes in this process: threads, defaults, memory. The only place that sets it."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import multiprocessing.context
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -89,3 +91,48 @@ def learning_threads(num_threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(1)
+
+
+@contextmanager
+def own_torch_state() -> Iterator[None]:
+    """Within, gradients are recorded; afterwards the host's random numbers are as they were.
+
+    Raises:
+        ValueError: the host has changed the dtype or the device with which tensors are made.
+    """
+    made = torch.empty(0)
+    if made.dtype != torch.float32 or made.device.type != "cpu":
+        raise ValueError(
+            f"torch makes tensors of {made.dtype} on {made.device} here; networks need its "
+            "own defaults: call torch.set_default_dtype(torch.float32) and "
+            'torch.set_default_device("cpu") first'
+        )
+    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        yield
+
+
+# From <malloc.h>.
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_MAX = -4
+
+_TOP_PAD_BYTES = 64 * 2**20
+
+
+def tune_malloc() -> bool:
+    """Keep freed memory in this process, instead of giving it back and faulting it in again.
+
+    By default glibc maps each large block anew and unmaps it when freed; a network's activations
+    are such blocks, and touching their pages for the first time costs more than computing with
+    them. It lasts for the life of the process, so it is for our own training process only: nothing
+    calls it on import. Returns whether anything was set: on other C libraries nothing is.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = (
+        (_M_MMAP_MAX, 0),
+        (_M_TRIM_THRESHOLD, 2**31 - 1),
+        (_M_TOP_PAD, _TOP_PAD_BYTES),
+    )
+    return all(mallopt(option, value) == 1 for option, value in settings)

@@ -12,6 +12,7 @@ from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
+from accel_rl.training import torch_setup
 from accel_rl.training.torch_setup import has_small_updates
 
 

@@ -250,7 +250,6 @@ def test_distance_is_from_the_initial_parameters_also_after_resuming(algo: str) 
         ("a2c", {"gradient_cosine_interval": -1}, "gradient_cosine_interval is -1; it must be at"),
         ("ppo", {"minibatch_size": 1}, "but minibatch_size is 1; use a larger minibatch_size"),
         ("dqn", {"batch_size": 1}, "gradient_cosine_interval=5 compares half .* batch_size is 1"),
-        ("dqn", {"secondary_batch_size": 1}, "but secondary_batch_size is 1"),
     ],
 )
 def test_batch_without_halves_is_refused(algo: str, options: dict[str, Any], message: str) -> None:

@@ -231,11 +231,6 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
             "num_envs=6 horizon=342 minibatch_size=513, or",
         ),
         (
-            ["algo=dqn", "learners=2", "secondary_learner=true", "secondary_batch_size=33"],
-            None,
-            "secondary_batch_size=33 does not divide among 2 learners; use secondary_batch_size=32",
-        ),
-        (
             ["algo=dqn", "learners=2", "batch_size=2", "gradient_cosine_interval=5"],
             None,
             "batch_size=2 gives each of 2 learners one; use batch_size=4 or more",
@@ -384,11 +379,10 @@ def test_horizon_that_is_given_leaves_the_other_rules_of_a_preset(
         (["seed=1e30"], "it must be from 0 to 2"),
         (["algo=ppo", "lr_base=1"], "lr_base=1 cannot be given with algo=ppo, .* algo=a2c, a2c_b"),
         (
-            ["learner.secondary_learner=true"],
+            ["learner.double=true"],
             "with algo=a2c, which has no such option; .* algo=dqn",
         ),
         (["algo=ppo", "bogus=1"], "unknown option bogus"),
-        (["algo=dqn", "secondary_lr=1"], "no effect, because learner.secondary_learner is false"),
         (
             ["gradient_cosine_interval=9", "num_envs=1", "num_groups=1"],
             "but num_envs is 1; use a larger num_envs",

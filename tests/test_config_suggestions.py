@@ -36,7 +36,7 @@ def test_another_library_s_name_gives_ours(arguments: str, suggestion: str) -> N
         ("lambda=1", "gae_lambda"),
         ("algo=ppo clip=1", "clip_reward or clip_range or clip_value"),
         ("algo=ppo batch=1", "minibatch_size"),
-        ("algo=dqn batch=1", "batch_size or secondary_batch_size"),
+        ("algo=dqn batch=1", "batch_size"),
         ("algo=dqn replay=1", "replay_size or replay_device or save_replay"),
         ("algo=dqn epsilon=1", "epsilon_initial or epsilon_final or epsilon_steps"),
         ("sampler.workers=1", "sampler.workers_per_core or sampler.num_workers"),

@@ -11,7 +11,6 @@ from torch import nn
 
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
-from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import (
     Adam,
     FlatParameters,
@@ -22,7 +21,6 @@ from accel_rl.parallel import (
     StoreExchange,
 )
 from accel_rl.samplers import PolicyInput
-from accel_rl.training import parts
 from accel_rl.training.exchanges import PullingServer
 from accel_rl.training.iterate import _evaluate_if_due
 from accel_rl.training.overlap import Overlap
@@ -112,24 +110,6 @@ def test_generator_of_another_device_goes_on_by_all_of_its_state() -> None:
         restore(generator, saved)
         drawn.append(torch.rand(4, generator=generator).tolist())
     assert drawn[0] == drawn[2] != drawn[1]
-
-
-def test_seconds_of_a_second_learners_exchange_count_too(monkeypatch) -> None:
-    make_exchange = parts.make_exchange
-
-    def make(config: Any, learner: Any, agent: Any, team: Any, name: str) -> Any:
-        exchange = make_exchange(config, learner, agent, team, name)
-        number = 10.0 if name == "second" else 1.0
-        numbers = {"push_seconds": number, "push_lag_mean": number}
-        exchange.take_metrics = lambda: numbers
-        return exchange
-
-    monkeypatch.setattr(parts, "make_exchange", make)
-    options = ["replay_size=200", "min_steps=100", "num_envs=2", "secondary_learner=true"]
-    config = parse_arguments(["algo=dqn", "env=catch", "serial=true", *options])
-    built = parts.build(config)
-    built.server.close()
-    assert built.exchange.take_metrics() == {"push_seconds": 11.0, "push_lag_mean": 1.0}
 
 
 @pytest.mark.parametrize("sync_period", [1, 3])

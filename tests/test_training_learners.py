@@ -150,7 +150,7 @@ def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> 
         ),
         (
             *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
-            *("save_replay=true", "secondary_learner=true", "gradient_cosine_interval=7"),
+            *("save_replay=true", "gradient_cosine_interval=7"),
             *("evaluation_interval=600", "evaluation_steps=20", "evaluation_envs=2"),
         ),
     ],

@@ -31,7 +31,6 @@ RUNS = {
             "evaluation_steps=2",
             "evaluation_envs=2",
         ),
-        *("secondary_learner=true", "secondary_batch_size=100", "secondary_lr=1e-3"),
     ),
 }
 
@@ -56,46 +55,17 @@ def read(path: Path) -> dict[str, list[float]]:
 @pytest.mark.parametrize("algo", RUNS)
 def test_metrics_have_norms_and_cosines_of_each_row(algo: str, runs: dict[str, Path]) -> None:
     table = read(runs[algo] / "metrics.csv")
-    for prefix in ("", "secondary_") if algo == "dqn" else ("",):
-        learned = np.isfinite(table[f"{prefix}gradient_norm"])
-        assert learned.sum() >= 4
-        for kind in ("parameter_norm", "step_norm", "distance_norm"):
-            layers = [table[name] for name in table if name.startswith(f"{prefix}{kind}/")]
-            # A root of sums against sums of roots: means over updates keep this order.
-            whole = np.array(table[prefix + kind])[learned]
-            assert len(layers) == (3 if algo == "dqn" else 6)
-            assert (whole <= np.sum(layers, 0)[learned] * (1 + 1e-5)).all()
-            assert (whole >= np.max(layers, 0)[learned] * (1 - 1e-5)).all()
-        cosines = np.array(table[f"{prefix}gradient_cosine"])[learned]
-        assert (cosines[np.isfinite(cosines)] <= 1.00001).all() and np.isfinite(cosines).any()
-
-
-def test_evaluations_have_scores_of_both_learners(runs: dict[str, Path]) -> None:
-    table = read(runs["dqn"] / "evaluation.csv")
-    assert table["steps"] == [400, 800, 1200]
-    assert table["episodes"] == table["secondary_episodes"] == [2, 2, 2]
-    for prefix in ("", "secondary_"):
-        assert all(-1 <= x <= 1 for x in table[f"{prefix}episode_return_raw_mean"])
-
-
-def test_second_learner_is_evaluated_by_its_own_network(tmp_path, monkeypatch) -> None:
-    played = []
-
-    def play(self, agent, stop):  # type: ignore[no-untyped-def]
-        played.append((agent.model, agent.epsilon.item()))
-        score = float(len(played))
-        return {"score": score, "episodes": 1, "episode_return_raw_mean": score}
-
-    monkeypatch.setattr("accel_rl.training.evaluation.Evaluator._play", play)
-    options = [*RUNS["dqn"], "total_steps=400", "epsilon_evaluation=0.07"]
-    options.remove("total_steps=1200")
-    train(parse_arguments(["algo=dqn", *COMMON, *options, f"run_dir={tmp_path}/run"]), quiet())
-    (first, epsilon), (second, other_epsilon) = played
-    assert epsilon == other_epsilon == pytest.approx(0.07)
-    pairs = zip(first.parameters(), second.parameters(), strict=True)
-    assert all((p != q).any() for p, q in pairs)  # each has learned, from draws of its own
-    table = read(tmp_path / "run" / "evaluation.csv")
-    assert (table["score"], table["secondary_score"]) == ([1.0], [2.0])
+    learned = np.isfinite(table["gradient_norm"])
+    assert learned.sum() >= 4
+    for kind in ("parameter_norm", "step_norm", "distance_norm"):
+        layers = [table[name] for name in table if name.startswith(f"{kind}/")]
+        # A root of sums against sums of roots: means over updates keep this order.
+        whole = np.array(table[kind])[learned]
+        assert len(layers) == (3 if algo == "dqn" else 6)
+        assert (whole <= np.sum(layers, 0)[learned] * (1 + 1e-5)).all()
+        assert (whole >= np.max(layers, 0)[learned] * (1 - 1e-5)).all()
+    cosines = np.array(table["gradient_cosine"])[learned]
+    assert (cosines[np.isfinite(cosines)] <= 1.00001).all() and np.isfinite(cosines).any()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +74,6 @@ def test_second_learner_is_evaluated_by_its_own_network(tmp_path, monkeypatch) -
         ("norms", ["a2c", "ppo"], "steps", (7 * 3.0, 4 * 2.3)),
         ("norms", ["dqn"], "minutes", (4 * 3.0, 4 * 2.3)),
         ("cosine", ["a2c", "ppo", "dqn"], "frames", (8.0, 4.8)),
-        ("learners", ["dqn"], "minutes", (14.0, 4.8)),
     ],
 )
 def test_picture_has_a_panel_for_each_thing_measured(
@@ -116,40 +85,19 @@ def test_picture_has_a_panel_for_each_thing_measured(
     assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
 
 
-def test_lines_are_those_of_the_tables_the_second_learners_dashed(
-    runs: dict[str, Path], monkeypatch, tmp_path
-) -> None:
-    drawn = {}
+def test_lines_are_those_of_the_tables(runs: dict[str, Path], monkeypatch, tmp_path) -> None:
+    drawn = []
 
     def keep(figure):  # type: ignore[no-untyped-def]
-        for axes in figure.axes:
-            for line in axes.get_lines():
-                drawn[axes.get_ylabel().split("\n")[0], line.get_linestyle()] = line.get_data()
+        drawn.extend(line.get_data() for line in figure.axes[0].get_lines())
         return b""
 
     monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
-    plot_measurements([runs["dqn"]], PlotOptions(what="learners", out=str(tmp_path / "out.png")))
-    metrics, scores = read(runs["dqn"] / "metrics.csv"), read(runs["dqn"] / "evaluation.csv")
-    for style, prefix in (("-", ""), ("--", "secondary_")):
-        x, y = drawn["episode return, raw", style]
-        np.testing.assert_allclose(x, scores["steps"])
-        np.testing.assert_allclose(y, scores[f"{prefix}episode_return_raw_mean"])
-        x, y = drawn["loss", style]
-        there = np.isfinite(metrics[f"{prefix}loss"])
-        np.testing.assert_allclose(x, np.array(metrics["steps"])[there])
-        np.testing.assert_allclose(y, np.array(metrics[f"{prefix}loss"])[there])
-
-
-def test_learners_without_evaluations_have_a_panel_of_losses(
-    runs: dict[str, Path], tmp_path
-) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    for name in ("metrics.csv", "config.yaml"):
-        (run_dir / name).write_bytes((runs["dqn"] / name).read_bytes())
-    out = tmp_path / "out.png"
-    plot_measurements([run_dir], PlotOptions(what="learners", out=str(out)))
-    assert cv2.imread(str(out)).shape[1] == 7 * 120
+    plot_measurements([runs["dqn"]], PlotOptions(what="cosine", out=str(tmp_path / "out.png")))
+    metrics = read(runs["dqn"] / "metrics.csv")
+    there = np.isfinite(metrics["gradient_cosine"])
+    np.testing.assert_allclose(drawn[0][0], np.array(metrics["steps"])[there])
+    np.testing.assert_allclose(drawn[0][1], np.array(metrics["gradient_cosine"])[there])
 
 
 @pytest.mark.parametrize(
@@ -157,7 +105,6 @@ def test_learners_without_evaluations_have_a_panel_of_losses(
     [
         ("norms", "has no norms in its metrics.csv; .* trained with learner.log_norms=true"),
         ("cosine", "has no gradient cosine in .* with learner.gradient_cosine_interval=100"),
-        ("learners", "has no second learner in .* with learner.secondary_learner=true"),
     ],
 )
 def test_run_that_measured_nothing_is_refused(what: Any, message: str, tmp_path) -> None:

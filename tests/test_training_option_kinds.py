@@ -23,8 +23,8 @@ LEARNING = {
         "max_prediction_batch min_steps min_training_batch minibatch_size n_step "
         "normalize_advantage num_atoms optimizer precision prioritized priority_alpha "
         "priority_beta priority_beta_steps priority_default reduction replay_size "
-        "rmsprop_decay rmsprop_eps rmsprop_initial secondary_batch_size secondary_learner "
-        "secondary_lr target_update_steps time_limit_terminal training_intensity "
+        "rmsprop_decay rmsprop_eps rmsprop_initial "
+        "target_update_steps time_limit_terminal training_intensity "
         "training_queue_size v_max v_min value_coefficient"
     ),
 }

@@ -76,7 +76,7 @@ RUNS = {
     "appo": ("horizon=20", "minibatch_size=20"),
     "ga3c": ("horizon=5", "serial=false", "num_groups=2", "tuner=false"),
     "dqn": (*Q_OPTIONS, "precision=bfloat16"),
-    "double_dqn": (*Q_OPTIONS, "secondary_learner=true"),
+    "double_dqn": Q_OPTIONS,
     "async_dqn": Q_OPTIONS,
     "cat_dqn": (*Q_OPTIONS, "num_atoms=5"),
     "rainbow": (*Q_OPTIONS, "num_atoms=5", "evaluation_interval=40", "evaluation_steps=40"),

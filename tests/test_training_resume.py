@@ -45,13 +45,7 @@ Q_LEARNING = (
     "learner.replay_size=3000",
     "learner.save_replay=true",
 )
-MEASURED = (
-    "secondary_learner=true",
-    "secondary_batch_size=100",
-    "secondary_lr=1e-3",
-    "log_norms=true",
-    "gradient_cosine_interval=7",
-)
+MEASURED = ("log_norms=true", "gradient_cosine_interval=7")
 SMALL_ATARI = (
     "num_envs=4",
     "num_workers=2",

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from accel_rl.algos import DQNConfig
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.plan import describe_plan
 from accel_rl.cli.run import run
@@ -147,14 +146,6 @@ def test_alone_a_learner_has_its_share_of_everything(algo: str, num_learners: in
         if hasattr(config.learner, name):
             whole = getattr(config.learner, name)
             assert getattr(own.learner, name) == whole // divisor
-
-
-@pytest.mark.parametrize("algo", ["dqn", "async_dqn"])
-def test_alone_a_second_learner_has_its_share_too(algo: str) -> None:
-    options = ["learners=2", "secondary_learner=true", "secondary_batch_size=256"]
-    learner = alone(parse_arguments([f"algo={algo}", *options]), 2, frame_stack=4).learner
-    assert isinstance(learner, DQNConfig)
-    assert learner.secondary_batch_size == (256 if algo == "async_dqn" else 128)
 
 
 @pytest.mark.parametrize("frame_stack", [2, 32])

@@ -32,7 +32,6 @@ def is_small(options: str, model: PolicyValueModel, num_collected: int, num_shar
         ("algo=ppo minibatch_size=128", 4, 32),
         ("algo=dqn batch_size=32", 1, 32),
         ("algo=dqn batch_size=32", 2, 16),
-        ("algo=dqn batch_size=32 secondary_learner=true secondary_batch_size=64", 2, 32),
     ],
 )
 @pytest.mark.parametrize("difference", [-1, 0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from accel_rl.algos.learner_config import LearnerConfig, require
@@ -79,20 +79,12 @@ class DQNConfig(LearnerConfig):
     learners in step; a learner of a store counts its own"""
     epsilon_evaluation: float = 0.05
     """the same while evaluating"""
-    secondary_learner: bool = False
-    """a second network learns from the same replay and never acts, but in evaluations: to compare
-    batch sizes and learning rates on the same data"""
-    secondary_batch_size: int | None = None
-    """of its updates, of which there are so many that its training intensity is the same; none:
-    batch_size"""
-    secondary_lr: float | None = None
-    """its learning rate; none: lr. Where adam_eps is given, as by rainbow, both have that"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "secondary_lr", "training_intensity", "huber_delta", "rmsprop_eps")
+        positive = ("lr", "training_intensity", "huber_delta", "rmsprop_eps")
         require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
-        counts = ("batch_size", "secondary_batch_size", "n_step", "replay_size")
+        counts = ("batch_size", "n_step", "replay_size")
         durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
         require(self, "at least 1", lambda value: value >= 1, *counts, *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
@@ -107,19 +99,7 @@ class DQNConfig(LearnerConfig):
                 f"min_steps={self.min_steps} is more than the replay holds, replay_size="
                 f"{self.replay_size}; use a smaller min_steps or a larger replay"
             )
-
         self.check_halves("batch_size", self.batch_size)
-        if self.secondary_batch_size is not None:
-            self.check_halves("secondary_batch_size", self.secondary_batch_size)
-
-    @property
-    def secondary(self) -> DQNConfig:
-        """The settings of the second learner."""
-        return replace(
-            self,
-            batch_size=self.secondary_batch_size or self.batch_size,
-            lr=self.secondary_lr or self.lr,
-        )
 
     @property
     def new_priority(self) -> float:

@@ -78,10 +78,6 @@ def _idle(learner: DQNConfig) -> dict[str, str]:
         reasons |= dict.fromkeys(("rmsprop_decay", "rmsprop_eps"), "learner.optimizer is adam")
     else:
         reasons["adam_eps"] = "learner.optimizer is rmsprop"
-    if not learner.secondary_learner:
-        reasons |= dict.fromkeys(
-            ("secondary_batch_size", "secondary_lr"), "learner.secondary_learner is false"
-        )
     return reasons
 
 

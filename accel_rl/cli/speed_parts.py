@@ -193,11 +193,9 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
     elif isinstance(learner, DQNConfig):
         fewest = (share.horizon + learner.n_step + frame_stack) * share.num_envs
         size = max(2 * fewest, min(learner.replay_size // num_learners, _MOST_REPLAY_STEPS))
-        secondary = learner.secondary_batch_size
         learner = dataclasses.replace(
             learner,
             batch_size=learner.batch_size // divisor,
-            secondary_batch_size=None if secondary is None else secondary // divisor,
             replay_size=size,
             min_steps=fewest,
         )

@@ -1,8 +1,4 @@
-"""What runs measured of their updates, one line for each run: norms, gradient cosines, and how two
-learners on the same data got on.
-
-A second learner's lines are dashed, in the colour of its run.
-"""
+"""What runs measured of their updates, one line for each run: norms and gradient cosines."""
 
 from __future__ import annotations
 
@@ -16,10 +12,9 @@ import numpy as np
 
 from accel_rl.algos.measurements import COSINE
 from accel_rl.algos.norms import KINDS
-from accel_rl.algos.two_learners import PREFIX
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import read_config
-from accel_rl.tools.compare import COLUMNS, SCORE, Values, label_runs
+from accel_rl.tools.compare import COLUMNS, Values, label_runs
 from accel_rl.tools.output import check_output
 from accel_rl.tools.plot import PlotOptions, check_named, style_axes
 from accel_rl.training.figures import COLOURS, Figure, new_figure, plain, to_png
@@ -28,7 +23,6 @@ from accel_rl.training.metrics import read_rows
 NEEDED = {
     "norms": (KINDS[0], "norms", "learner.log_norms=true"),
     "cosine": (COSINE, "gradient cosine", "learner.gradient_cosine_interval=100"),
-    "learners": (f"{PREFIX}loss", "second learner", "learner.secondary_learner=true"),
 }
 """by ``what``: a column that it needs, what it is called, and the option that measures it"""
 _FEW = 20
@@ -37,16 +31,15 @@ _FEW = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. ``metrics``, ``evaluations``: columns ``[n]`` by name, and ``x`` among them."""
+    """One run. ``metrics``: columns ``[n]`` by name, and ``x`` among them."""
 
     label: str
     colour: str
     metrics: dict[str, Values]
-    evaluations: dict[str, Values]
 
 
 def plot_measurements(run_dirs: Sequence[Path], options: PlotOptions) -> None:
-    """Writes the picture that ``options.what`` asks for: norms, cosine or learners.
+    """Writes the picture that ``options.what`` asks for: norms or cosine.
 
     Raises:
         ValueError: a run cannot be read or has not measured that, a run is named twice, or ``out``
@@ -56,7 +49,7 @@ def plot_measurements(run_dirs: Sequence[Path], options: PlotOptions) -> None:
     check_named(run_dirs)
     runs = _read(run_dirs, options)
     check_output(options.path, (".png",), overwrite=options.overwrite)
-    draw = {"norms": _draw_norms, "cosine": _draw_cosine, "learners": _draw_learners}
+    draw = {"norms": _draw_norms, "cosine": _draw_cosine}
     write_whole(options.path, to_png(draw[options.what](runs, options)))
 
 
@@ -73,12 +66,8 @@ def _read(run_dirs: Sequence[Path], options: PlotOptions) -> list[Measured]:
                 f"{run_dir} has no {what} in its metrics.csv; what={options.what} needs runs that "
                 f"were trained with {option}, and have learned something"
             )
-        evaluations = _columns(run_dir / "evaluation.csv")
-        if evaluations:  # they know no minutes
-            steps = evaluations["steps"]
-            evaluations["x"] = np.interp(steps, metrics["steps"], metrics[column] * unit)
         metrics["x"] = metrics[column] * unit
-        runs.append(Measured(label, COLOURS[number % len(COLOURS)], metrics, evaluations))
+        runs.append(Measured(label, COLOURS[number % len(COLOURS)], metrics))
     return runs
 
 
@@ -124,41 +113,21 @@ def _draw_cosine(runs: Sequence[Measured], options: PlotOptions) -> Figure:
     return figure
 
 
-def _draw_learners(runs: Sequence[Measured], options: PlotOptions) -> Figure:
-    """Scores in evaluations, where there are any, and losses."""
-    has_scores = any(run.evaluations for run in runs)
-    figure, (panels,) = _figure(1 + has_scores, 1, 7.0, 4.8)
-    if has_scores:
-        _draw_lines(panels[0], runs, SCORE, of_evaluations=True)
-        panels[0].set_ylabel("episode return, raw\n(mean of an evaluation)")
-    _draw_lines(panels[-1], runs, "loss")
-    panels[-1].set_ylabel("loss")
-    for axes in panels:
-        style_axes(axes, options.x)
-    _add_legend(figure, panels[-1])
-    return figure
-
-
-def _draw_lines(
-    axes: Any, runs: Sequence[Measured], name: str, *, of_evaluations: bool = False
-) -> None:
-    """The column ``name`` of each run that has it, and the second learner's."""
+def _draw_lines(axes: Any, runs: Sequence[Measured], name: str) -> None:
+    """The column ``name`` of each run that has it."""
     for run in runs:
-        table = run.evaluations if of_evaluations else run.metrics
-        for prefix, style in (("", "-"), (PREFIX, "--")):
-            if prefix + name not in table:
-                continue
-            x, y = table["x"], table[prefix + name]
-            is_there = np.isfinite(y)
-            axes.plot(
-                x[is_there],
-                y[is_there],
-                style,
-                color=run.colour,
-                linewidth=1.4,
-                marker="." if is_there.sum() < _FEW else None,
-                label=plain(run.label) + (", second learner" if prefix else ""),
-            )
+        if name not in run.metrics:
+            continue
+        x, y = run.metrics["x"], run.metrics[name]
+        is_there = np.isfinite(y)
+        axes.plot(
+            x[is_there],
+            y[is_there],
+            color=run.colour,
+            linewidth=1.4,
+            marker="." if is_there.sum() < _FEW else None,
+            label=plain(run.label),
+        )
 
 
 def _add_legend(figure: Figure, axes: Any) -> None:

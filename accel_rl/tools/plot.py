@@ -39,7 +39,6 @@ _FILES = {
     "scores": "learning_curves.png",
     "norms": "norms.png",
     "cosine": "gradient_cosine.png",
-    "learners": "learners.png",
 }
 
 
@@ -50,13 +49,12 @@ class PlotOptions:
     what: str = "scores"
     """scores: learning curves, averaged over seeds; a column of metrics.csv, as entropy or
     steps_per_second: likewise (`head -1 RUN/metrics.csv` shows all); or of single runs what they
-    measured: norms with learner.log_norms, cosine with learner.gradient_cosine_interval, learners:
-    scores and losses of two with learner.secondary_learner"""
+    measured: norms with learner.log_norms, cosine with learner.gradient_cosine_interval"""
     x: Literal["steps", "frames", "minutes"] = "steps"
     """what the curves stand over; minutes are those of training, evaluation left out"""
     out: str | None = None
-    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, learners.png,
-    or the column's name"""
+    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, or the
+    column's name"""
     overwrite: bool = False
     """replace the file if it exists"""
 

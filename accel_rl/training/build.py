@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
-from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
-from accel_rl.algos import A2C, DQN, GA3C, PPO, AnyAgent, DQNConfig, GA3CConfig, make_learner
-from accel_rl.algos.two_learners import PREFIX, TwoLearners
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos import A2C, GA3C, PPO, AnyAgent, GA3CConfig, make_learner
 from accel_rl.capture import EAGER
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.queued import QueuedSampler
@@ -115,19 +113,13 @@ class Parts:
             ValueError: it is of another model or rule.
             TeamError: another learner is gone.
         """
-        exchanges = [(self.exchange, saved["learner"])]
-        if isinstance(self.learner, TwoLearners):
-            second = saved["algorithm"]["secondary"]["learner"]
-            exchanges.append((self.learner.exchange, second))
-        is_shared = isinstance(self.exchange, StoreExchange)
-        if team.ranks.is_first or not is_shared:
-            for exchange, state in exchanges:
-                exchange.load_state_dict(state)
+        store = self.exchange if isinstance(self.exchange, StoreExchange) else None
+        if team.ranks.is_first or store is None:
+            self.exchange.load_state_dict(saved["learner"])
         self.learner.set_state(saved["algorithm"])
-        if is_shared:
+        if store is not None:
             team.meet("loaded")  # nobody pushes before
-            for exchange, _ in exchanges:
-                cast(StoreExchange, exchange).pull()
+            store.pull()
         torch.set_rng_state(saved["torch_rng"])
         if self.evaluator is not None and saved["evaluator"] is not None:
             self.evaluator.set_state(saved["evaluator"])
@@ -172,7 +164,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
         agent = agent_of(config, spec, device, capture=capture)
-        exchange = make_exchange(config, config.learner, agent, team, "first")
+        exchange = make_exchange(config, agent, team)
         learner: Learner = make_learner(
             config.learner,
             agent,
@@ -183,14 +175,9 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
             rank_seed(config.seed, ranks.rank),
             ranks,
         )
-        agents = {"": agent}
-        if isinstance(config.learner, DQNConfig) and config.learner.secondary_learner:
-            agents[PREFIX] = copy.deepcopy(agent)
-            learner = _add_second(config, learner, agents[PREFIX], team)
-            _count_seconds_of(learner.exchange, exchange)
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
-            evaluator = Evaluator(config, agents, device)
+            evaluator = Evaluator(config, agent, device)
         num_collected = sampler.config.num_envs * sampler.config.horizon
         is_small = has_small_updates(config, num_collected, exchange)
         overlap = None
@@ -230,7 +217,7 @@ def _build_queued(
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
         threads = QueueThreads(agent, learns, versions, sampler, device)
-        evaluator = Evaluator(config, {"": agent}, device) if config.evaluation_interval else None
+        evaluator = Evaluator(config, agent, device) if config.evaluation_interval else None
         undo.pop_all()
     return Parts(sampler, threads, agent, learns, exchange, evaluator, device)
 
@@ -320,27 +307,6 @@ def make_sampler(
         # All of it, as the server of no GPU has: one core is too little for evaluations.
         os.sched_setaffinity(0, plan_cores(cpus=cpus, **seat._asdict()).server_cpus)
     return sampler
-
-
-def _add_second(config: TrainConfig, first: Learner, agent: AnyAgent, team: Team) -> TwoLearners:
-    """The Q-learning learner ``first`` with a second one, of ``agent``."""
-    assert isinstance(first, DQN) and isinstance(agent, EpsilonGreedyAgent)
-    # Apart from the evaluations' seeds, which come from config.seed as well.
-    seed = int(np.random.SeedSequence([config.seed, 3]).generate_state(1)[0])
-    exchange = make_exchange(config, first.config.secondary, agent, team, "second")
-    seed = rank_seed(seed, team.ranks.rank)
-    return TwoLearners(first, agent, exchange, seed, team.ranks)
-
-
-def _count_seconds_of(second: Exchange, first: Exchange) -> None:
-    """What ``first`` tells of its seconds is for both from here on; of the rest, its own."""
-    take_own = first.take_metrics
-
-    def take_metrics() -> dict[str, float]:
-        own, others = take_own(), second.take_metrics()
-        return own | {k: own[k] + others[k] for k in own if k.endswith("_seconds")}
-
-    first.take_metrics = take_metrics  # type: ignore[method-assign]
 
 
 def _sampler_state(saved: Mapping[str, Any]) -> SamplerState | None:

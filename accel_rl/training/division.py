@@ -75,8 +75,6 @@ def _check_division(config: TrainConfig, num: int) -> None:
         batches["minibatch_size"] = learner.minibatch_size
     elif isinstance(learner, DQNConfig):
         batches["batch_size"] = learner.batch_size
-        if learner.secondary_learner and learner.secondary_batch_size is not None:
-            batches["secondary_batch_size"] = learner.secondary_batch_size
     for name, size in batches.items():
         if size % num:
             rollout = num_envs * sampler.horizon if name == "minibatch_size" else None

@@ -41,15 +41,12 @@ HORIZON = 20
 class Evaluator:
     """Plays ``evaluation_steps`` steps of games every ``evaluation_interval`` steps of training.
 
-    Its environments and random numbers are its own: training goes on as if it had not been. Each of
-    ``agents`` plays the same games; the keys are put before the names of its scores.
+    Its environments and random numbers are its own: training goes on as if it had not been.
     """
 
-    def __init__(
-        self, config: TrainConfig, agents: Mapping[str, AnyAgent], device: torch.device
-    ) -> None:
+    def __init__(self, config: TrainConfig, agent: AnyAgent, device: torch.device) -> None:
         self._config = config
-        self._agents = agents
+        self._agent = agent
         self._device = device
         self._evaluated_steps = self._num_evaluations = 0
 
@@ -70,10 +67,7 @@ class Evaluator:
         Raises:
             Interrupted: a stop was asked for meanwhile.
         """
-        row: dict[str, float] = {}
-        for prefix, agent in self._agents.items():
-            scores = self._play(evaluating(self._config.learner, agent), stop)
-            row |= {prefix + name: score for name, score in scores.items()}
+        row = self._play(evaluating(self._config.learner, self._agent), stop)
         self._evaluated_steps = steps
         self._num_evaluations += 1
         return row

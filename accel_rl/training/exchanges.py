@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos import AnyAgent, LearnerConfig
+from accel_rl.algos import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     Adam,
@@ -24,26 +24,23 @@ from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.protocols import Learner, Server
 
 
-def make_exchange(
-    config: TrainConfig, learner: LearnerConfig, agent: AnyAgent, team: Team, name: str
-) -> Exchange:
-    """For the parameters of ``agent``, on their device, as ``learner`` says how they are updated.
-
-    Every learner of the team must call it, with the same ``name``, which serves once.
+def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
+    """For the parameters of ``agent``, on their device. Every learner of the team must call it.
 
     Raises:
         TeamError: another learner is gone.
     """
     flat = FlatParameters(agent.model)
+    learner = config.learner
     rule, max_norm, eps = learner.rule, learner.max_gradient_norm, learner.gradient_norm_eps
     parallel = config.parallel
     if parallel.sync == "store":
         timeout = parallel.learner_timeout_seconds
         if team.ranks.is_first:
             store = ParameterStore.create(flat, rule, parallel.num_chunks, timeout)
-            team.share(f"store/{name}", store.address)
+            team.share("store", store.address)
         else:
-            store = ParameterStore.open(team.share(f"store/{name}"), flat, rule, timeout)
+            store = ParameterStore.open(team.share("store"), flat, rule, timeout)
         if parallel.sync_period == 1:
             return StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
         assert isinstance(rule, Adam)

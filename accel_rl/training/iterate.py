@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 
-from accel_rl.algos.two_learners import TwoLearners
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, StoreExchange, Team
 from accel_rl.samplers.sampler import RolloutSampler
@@ -38,9 +36,8 @@ def iterate(
 
     ``is_small``: of `has_small_updates`.
     """
-    shared = _shared(exchange, learner)
     num_threads = num_learning_threads(is_small=is_small)
-    _evaluate_if_due(recorder, evaluator, stop, shared)  # a stop may have cut off the last one
+    _evaluate_if_due(recorder, evaluator, stop, exchange)  # a stop may have cut off the last one
     while recorder.steps < config.planned_steps and not _is_stopped(config, team, stop):
         sampler.collect(server)
         steps = _count_steps(config, recorder, team)
@@ -54,7 +51,7 @@ def iterate(
         recorder.after_update(
             steps, exchange.num_updates, metrics, sampler.take_episodes(), sampler.times
         )
-        _evaluate_if_due(recorder, evaluator, stop, shared)
+        _evaluate_if_due(recorder, evaluator, stop, exchange)
 
 
 def iterate_overlapped(
@@ -74,8 +71,7 @@ def iterate_overlapped(
     ``server`` acts with the agent of ``overlap`` and keeps its rollout. Nothing is left that was
     collected and not learned from where a checkpoint is due, a stop is asked for or the run ends.
     """
-    shared = _shared(exchange, learner)
-    _evaluate_if_due(recorder, evaluator, stop, shared)
+    _evaluate_if_due(recorder, evaluator, stop, exchange)
     batch = None
     while True:
         is_stopped = _is_stopped(config, team, stop)
@@ -101,7 +97,7 @@ def iterate_overlapped(
             recorder.is_learning = False
             recorder.after_update(steps, exchange.num_updates, metrics, episodes, sampler.times)
         batch = None
-        _evaluate_if_due(recorder, evaluator, stop, shared)
+        _evaluate_if_due(recorder, evaluator, stop, exchange)
         if goes_on:
             overlap.take_over(config.sampler.horizon)
             batch = server.finish()
@@ -134,19 +130,13 @@ def _is_stopped(config: TrainConfig, team: Team, stop: StopRequest) -> bool:
     return received > 0
 
 
-def _shared(exchange: Exchange, learner: Learner) -> list[StoreExchange]:
-    """Those of the run's exchanges whose stores others change meanwhile."""
-    second = [learner.exchange] if isinstance(learner, TwoLearners) else []
-    return [each for each in (exchange, *second) if isinstance(each, StoreExchange)]
-
-
 def _evaluate_if_due(
     recorder: Recorder | Follower,
     evaluator: Evaluator | None,
     stop: StopRequest,
-    shared: Sequence[StoreExchange],
+    exchange: Exchange,
 ) -> None:
-    """An evaluation where one is due, of the ``shared`` parameters as they are then.
+    """An evaluation where one is due, of the parameters as they are then.
 
     Others go on meanwhile: no step waits for its end to go into a store, and the next gradient is
     of the parameters that are there then.
@@ -154,8 +144,9 @@ def _evaluate_if_due(
     if evaluator is None or stop.received is not None or not evaluator.is_due(recorder.steps):
         return
     assert isinstance(recorder, Recorder), "the first learner evaluates"
-    for exchange in shared:
-        exchange.pull()
+    store = exchange if isinstance(exchange, StoreExchange) else None
+    if store is not None:
+        store.pull()
     recorder.evaluate(evaluator, stop)
-    for exchange in shared:
-        exchange.pull()
+    if store is not None:
+        store.pull()

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from accel_rl.algos.two_learners import PREFIX
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import save_checkpoint, save_if_best
@@ -397,12 +396,8 @@ class Recorder:
 
 def _lost_to_nan(state: Mapping[str, Any]) -> Iterator[str]:
     """Which parameters that a checkpoint would hold are NaN; constants may be infinite."""
-    exchanges = {"parameters": state["learner"]}
-    if "secondary" in state["algorithm"]:
-        exchanges[f"{PREFIX}parameters"] = state["algorithm"]["secondary"]["learner"]
-    for name, exchange in exchanges.items():
-        if any(torch.isnan(each).any() for each in exchange["parameters"].values()):
-            yield name
+    if any(torch.isnan(each).any() for each in state["learner"]["parameters"].values()):
+        yield "parameters"
 
 
 def _exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:

@@ -186,7 +186,7 @@ def _common(state: Mapping[str, Any]) -> dict[str, Any]:
     """What all learners have alike of an algorithm's state."""
     own = {"generator", "shuffling", "replay", "priorities", "begin"}
     return {
-        name: _common(value) if name in ("secondary", "algorithm") else value
+        name: _common(value) if name == "algorithm" else value
         for name, value in state.items()
         if name not in own
     }

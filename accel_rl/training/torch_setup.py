@@ -59,8 +59,7 @@ def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchang
     if isinstance(learner, PPOConfig):
         num_samples = learner.minibatch_size // exchange.num_sharing
     elif isinstance(learner, DQNConfig):
-        largest = max(learner.batch_size, learner.secondary_batch_size or 0)
-        num_samples = largest // exchange.num_sharing
+        num_samples = learner.batch_size // exchange.num_sharing
     parameters = exchange.parameters
     is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
     size = num_samples * parameters.parameter.numel()

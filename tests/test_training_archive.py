@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from accel_rl.runs import archive
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
-from accel_rl.training import archive
 
 
 def state() -> dict[str, Any]:

@@ -255,7 +255,7 @@ def test_learner_that_is_slow_to_begin_has_the_initial_parameters_of_the_store(t
             """
             import sys, time
             from accel_rl.__main__ import main
-            from accel_rl.training import loop
+            from accel_rl.training import train as loop
             build = loop.build
             def build_slowly(config, saved, team):
                 time.sleep(0 if team.ranks.is_first else 4)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from accel_rl.training import malloc
+from accel_rl.training import torch_setup
 
 FAULTS_PER_BLOCK = """
 import resource, sys
@@ -43,5 +43,5 @@ def test_freed_blocks_are_used_again_without_page_faults() -> None:
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    monkeypatch.setattr(malloc, "ctypes", None)  # any use of it would fail
-    assert malloc.tune_malloc() is False
+    monkeypatch.setattr(torch_setup, "ctypes", None)  # any use of it would fail
+    assert torch_setup.tune_malloc() is False

@@ -22,7 +22,8 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import Catch
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.states import decode_state
-from accel_rl.training import beginning, loop
+from accel_rl.training import resume
+from accel_rl.training import train as train_module
 from accel_rl.training.build import Parts
 from accel_rl.training.resume import _refuse_changes, load_last
 from accel_rl.training.train import RunError, TrainResult, train
@@ -256,7 +257,7 @@ def test_whether_checkpoints_hold_the_replay_may_change(with_replay: Path, tmp_p
 
 def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, monkeypatch) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
-    go_through, loaded = loop._go_through, []
+    go_through, loaded = train_module._go_through, []
 
     def load(*args: Any) -> dict[str, Any]:
         saved = load_last(*args)
@@ -269,8 +270,8 @@ def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, m
         assert str(run_dir) not in Path("/proc/self/maps").read_text()
         go_through(*args)
 
-    monkeypatch.setattr(beginning, "load_last", load)
-    monkeypatch.setattr(loop, "_go_through", collect)
+    monkeypatch.setattr(resume, "load_last", load)
+    monkeypatch.setattr(train_module, "_go_through", collect)
     assert run(f"resume={run_dir}", "total_steps=960").status.steps == 960
 
 

@@ -23,6 +23,7 @@ RENAMED: dict[str, str | None] = {"/counts/training_seconds": None}
 RUNS = {
     "catch": ["env=catch", "serial=true"],
     "catch, 2 workers": ["env=catch", "num_workers=2"],
+    "catch, overlap": ["env=catch", "serial=true", "overlap=true"],
     "breakout": ["env=breakout", "serial=true"],
 }
 SHARED = ["seed=3", "total_steps=600", "run_dir=run", "evaluation_interval=0", "log_interval=200"]
@@ -40,7 +41,10 @@ import hashlib, json, sys
 from pathlib import Path
 import numpy as np
 import torch
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+try:
+    from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+except ModuleNotFoundError:  # an older version
+    from accel_rl.training.checkpoint import list_checkpoints, load_checkpoint
 
 def walk(value, name):
     if isinstance(value, dict):

@@ -53,3 +53,9 @@ def test_links_of_a_page_resolve(page: Path) -> None:
 def test_picture_is_what_its_script_draws() -> None:
     draw = runpy.run_path(str(ROOT / "docs/pictures/sampling.py"))["draw"]
     assert draw() == (ROOT / "docs/pictures/sampling.svg").read_text()
+
+
+def test_program_of_your_own_loop_is_the_example() -> None:
+    example = (ROOT / "examples/own_loop.py").read_text().split('"""\n')[-1].strip()
+    blocks = read_blocks((ROOT / "docs/your_loop.md").read_text())
+    assert [block.text.strip() for block in blocks if block.language == "python"] == [example]

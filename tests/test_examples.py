@@ -16,13 +16,14 @@ RUNS = {
     "custom_learner.py": ("200", 0.3),  # -0.6
     "foreign_ppo.py": ("11000", 35),  # 22
     "numpy_policy.py": ("8", 45),  # 3
+    "own_loop.py": ("400", 0.8),  # -0.6
     "sb3_ppo.py": ("12000", 0.5),  # -0.6
 }
 
 
-def run(script: Path, argument: str) -> str:
+def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", script, argument],
+        [sys.executable, *launcher, script, argument],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -52,3 +53,13 @@ def test_example_learns(name: str, tmp_path: Path) -> None:
         assert text.count(ours) == 1
         (tmp_path / name).write_text(text.replace(ours, theirs))
         assert run(tmp_path / name, argument) == output
+
+
+def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    output = run(EXAMPLES / "own_loop.py", "300", launcher)
+    scores = re.findall(r"mean return (-?\d\.\d+) at first, mean return (-?\d\.\d+)", output)
+    assert [float(first) < 0 and float(last) > 0.8 for first, last in scores] == [True, True]
+    parameters = re.findall(r"learner ([01]): parameters (\w+)", output)
+    assert len(dict(parameters)) == 2
+    assert len({check for _, check in parameters}) == 1

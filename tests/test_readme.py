@@ -61,7 +61,7 @@ COMMANDS = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader would be: the scripts at hand, and the README's own files."""
     folder = tmp_path_factory.mktemp("readme")
-    for name in ("launch", "benchmarks"):
+    for name in ("launch", "benchmarks", "examples"):
         (folder / name).symlink_to(ROOT / name)
     for program in PROGRAMS:
         (folder / program.name).write_text(program.text)

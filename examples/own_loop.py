@@ -1,0 +1,39 @@
+"""A training loop of your own: A2C on Catch, in one process or in several that learn together.
+
+python examples/own_loop.py [NUM_ROLLOUTS]
+torchrun --nproc-per-node 2 examples/own_loop.py [NUM_ROLLOUTS]
+"""
+
+import os
+import sys
+
+import numpy as np
+import torch
+
+from accel_rl import parallel
+from accel_rl.algos import A2CConfig, make_agent, make_learner
+from accel_rl.samplers import ActionServer, ParallelSampler
+from accel_rl.topology import Seat
+
+T, B, DEVICE = 5, 16, torch.device("cpu")  # steps of a rollout, environments of each learner
+num_rollouts, config = int([*sys.argv, 1000][1]), A2CConfig(lr=3e-3)
+ranks = parallel.read_ranks(os.environ)
+team = parallel.meet_by_store(ranks)
+team.open_group()  # without torchrun, team.group stays None
+seed, seat = parallel.rank_seed(0, ranks.rank), Seat(ranks.local_rank, ranks.local_size)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+with ParallelSampler("catch", num_envs=B, horizon=T, seed=seed, seat=seat) as sampler:
+    agent = make_agent(config, "auto", sampler.env_spec, DEVICE)
+    parts = parallel.FlatParameters(agent.model), config.rule, config.max_gradient_norm
+    exchange = parallel.AllReduce(*parts, team.group) if team.group else parallel.Local(*parts)
+    learner = make_learner(config, agent, exchange, sampler.env_spec, B, T, seed, ranks)
+    with ActionServer(agent, sampler, DEVICE) as server:
+        for i in range(num_rollouts):
+            sampler.collect(server)  # fills the rollout [T, B] in shared memory
+            learner.update(server.finish(), progress=i / num_rollouts)
+    returns = [episode.raw_return for episode in sampler.take_episodes()]
+first, last = np.mean(returns[:100]), np.mean(returns[-300:])
+print(f"learner {ranks.rank}: mean return {first:.2f} at first, mean return {last:.2f} at last")
+print(f"learner {ranks.rank}: parameters {parallel.fingerprint(parts[0]):08x}")
+team.close()

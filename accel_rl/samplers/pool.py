@@ -200,8 +200,9 @@ class WorkerPool:
                 self._poll(0.0 if self._ready else min(timeout, _LOOK_SECONDS))
             else:
                 for group in groups:
-                    self._note(group)
-            if monotonic() - self._looked_at > _LOOK_SECONDS and groups is None:
+                    if self._workers.is_done(group):  # most often not, and `take` would raise
+                        self._note(group)
+            if groups is None and monotonic() - self._looked_at > _LOOK_SECONDS:
                 self._look()
             deadline = monotonic() + timeout
             while not (ready := self._take_ready(groups, limit)):

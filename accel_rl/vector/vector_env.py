@@ -179,6 +179,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._pool = self._make_pool(factory, spec, config, seed)
         self.groups = self._pool.columns
+        self._numbers = range(len(self.groups))
+        self._rows = [0] * len(self.groups)
         self._all = slice(0, num_envs)
         self.copy = copy
         # Groups in the order in which they were received and sent.
@@ -439,34 +441,37 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         write_values(self.env_spec.action, actions, out, first=self.first_action)
 
     def _release(self, command: int = STEP) -> None:
-        """Send all groups and wait for them."""
-        groups = range(len(self.groups))
-        self._pool.send(groups, [0] * len(groups), command)
-        self._to_recv.extend(groups)
-        self._recv_all()
+        """Send all groups and wait for them; if that fails, the caller closes this."""
+        self._pool.send(self._numbers, self._rows, command)
+        for group in self._numbers:
+            self._pool.recv((group,))
+        self._to_send = deque(self._numbers)
 
     def _recv_all(self) -> None:
         """Wait for all groups that were sent. They may then be sent in the order of numbers."""
         while self._to_recv:
             self._pool.recv((self._to_recv[0],))
             self._to_recv.popleft()
-        self._to_send = deque(range(len(self.groups)))
+        self._to_send = deque(self._numbers)
 
     def _observation(self, columns: slice) -> Any:
         view = self._pool.arrays.rollout.observation[1, columns]
+        if self.copy and view.dtype.names is None:
+            return view.copy()
         return split(self.single_observation_space, view, copy=self.copy)
 
     def _results(self, columns: slice) -> Results:
         rollout = self._pool.arrays.rollout
-        reward, raw_reward = (
-            values[0, columns].astype(np.float64) for values in (rollout.reward, rollout.raw_reward)
-        )
-        flags = (rollout.terminated, rollout.truncated, rollout.episode_ended, rollout.valid)
-        terminated, truncated, ended, was_stepped = (flag[0, columns].copy() for flag in flags)
+        # No loops or helpers: this process has just slept, and code that is not in the processor's
+        # caches takes several times as long.
+        reward = rollout.reward[0, columns].astype(np.float64)
+        terminated = rollout.terminated[0, columns].copy()
+        truncated = rollout.truncated[0, columns].copy()
+        was_stepped = rollout.valid[0, columns].copy()
         infos: dict[str, Any] = {
-            "raw_reward": raw_reward,
+            "raw_reward": rollout.raw_reward[0, columns].astype(np.float64),
             "_raw_reward": was_stepped,
-            "episode_ended": ended,
+            "episode_ended": rollout.episode_ended[0, columns].copy(),
             "_episode_ended": was_stepped.copy(),
         }
         done = terminated | truncated
@@ -510,7 +515,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def _check_ready(self, columns: slice) -> None:
         if not self._was_reset:
             raise SamplerError("this vector environment has not been reset; call reset() first")
-        if self._needs_reset[columns].any():
+        if np.count_nonzero(self._needs_reset[columns]):  # `any` takes six times as long
             indices = columns.start + np.flatnonzero(self._needs_reset[columns])
             raise SamplerError(
                 f"the episodes of environments {indices.tolist()} have ended, and autoreset_mode "

@@ -24,7 +24,7 @@ def random_case(num_actions: int = 4, num_samples: int = 30) -> dict[str, torch.
     }
 
 
-def test_loss_equals_slow_version_over_valid_rows_only() -> None:
+def test_loss_of_each_sample_equals_slow_version_and_is_0_where_not_valid() -> None:
     case = random_case()
     loss = a2c_loss(
         PolicyValue(case["logits"], case["value"]),
@@ -35,24 +35,21 @@ def test_loss_equals_slow_version_over_valid_rows_only() -> None:
         value_coefficient=0.25,
         entropy_coefficient=0.01,
     )
-    policy = value = entropy = 0.0
-    count = 0
+    assert {len(each) for each in loss} == {30}
+    count = int(case["valid"].sum())
+    assert 0 < count < 30
     for i in range(30):
+        found = [each[i].item() * count for each in loss]
         if not case["valid"][i]:
+            assert found == [0, 0, 0, 0]
             continue
-        count += 1
         weights = [math.exp(z) for z in case["logits"][i].tolist()]
         p = [w / sum(weights) for w in weights]
-        policy -= case["advantage"][i].item() * math.log(p[case["action"][i]])
-        value += (case["return_"][i].item() - case["value"][i].item()) ** 2
-        for q in p:
-            entropy -= q * math.log(q)
-    assert 0 < count < 30
-    assert loss.policy.item() == pytest.approx(policy / count, rel=1e-12)
-    assert loss.value.item() == pytest.approx(value / count, rel=1e-12)
-    assert loss.entropy.item() == pytest.approx(entropy / count, rel=1e-12)
-    total = policy / count + 0.25 * value / count - 0.01 * entropy / count
-    assert loss.total.item() == pytest.approx(total, rel=1e-12)
+        policy = -case["advantage"][i].item() * math.log(p[case["action"][i]])
+        value = (case["return_"][i].item() - case["value"][i].item()) ** 2
+        entropy = -sum(q * math.log(q) for q in p)
+        total = policy + 0.25 * value - 0.01 * entropy
+        assert found == pytest.approx([total, policy, value, entropy], rel=1e-12)
 
 
 def test_loss_of_one_sample_equals_hand_computed() -> None:
@@ -107,7 +104,7 @@ def test_targets_carry_no_gradient() -> None:
         value_coefficient=0.25,
         entropy_coefficient=0.01,
     )
-    loss.total.backward()
+    loss.total.sum().backward()
     assert return_.grad is None
     assert advantage.grad is None
 

@@ -16,35 +16,33 @@ pytestmark = pytest.mark.numeric
 
 
 @pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
-@pytest.mark.parametrize("scale", [1.0, 1 / 30], ids=["sum", "mean"])
 @pytest.mark.parametrize("is_weighted", [False, True], ids=["as it comes", "weighted"])
-def test_loss_equals_slow_version(floors: bool, scale: float, is_weighted: bool) -> None:
+def test_loss_of_each_sample_equals_slow_version(floors: bool, is_weighted: bool) -> None:
     rng = np.random.default_rng(0)
     logits, value = rng.normal(size=(30, 4)) * 8, rng.normal(size=30)
     action, return_ = rng.integers(4, size=30), rng.normal(size=30)
     ratio = rng.uniform(0, 2, size=30) if is_weighted else np.ones(30)
     eps = 1e-3  # large enough to matter
-    policy = squares = entropy = 0.0
+    expected = []
     for i in range(30):
         weights = [math.exp(z) for z in logits[i]]
         pi = [w / sum(weights) for w in weights]
         logs = [math.log(max(p, eps) if floors else p + eps) for p in pi]
-        policy -= scale * ratio[i] * (return_[i] - value[i]) * logs[action[i]]
-        squares += scale * (return_[i] - value[i]) ** 2
-        entropy -= scale * sum(p * each for p, each in zip(pi, logs, strict=True))
+        policy = -ratio[i] * (return_[i] - value[i]) * logs[action[i]]
+        square = (return_[i] - value[i]) ** 2
+        entropy = -sum(p * each for p, each in zip(pi, logs, strict=True))
+        expected.append([policy + 0.5 * square - 0.01 * entropy, policy, square, entropy])
     loss = ga3c_loss(
         PolicyValue(torch.from_numpy(logits), torch.from_numpy(value)),
         torch.from_numpy(action),
         torch.from_numpy(return_),
-        torch.full((30,), scale, dtype=torch.float64),
         value_coefficient=0.5,
         entropy_coefficient=0.01,
         log_eps=eps,
         floors=floors,
         ratio=torch.from_numpy(ratio) if is_weighted else None,
     )
-    expected = (policy + 0.5 * squares - 0.01 * entropy, policy, squares, entropy)
-    assert [each.item() for each in loss] == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(torch.stack(loss, 1).numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
@@ -54,9 +52,7 @@ def test_gradient_below_the_floor_vanishes_only_in_the_released_form(floors: boo
     logits = torch.tensor([[-20.0, 0.0]], dtype=torch.float64, requires_grad=True)
     one = torch.ones(1, dtype=torch.float64)
     output = PolicyValue(logits, one * 0)
-    loss = ga3c_loss(
-        output, torch.zeros(1, dtype=torch.int64), one, one, 0.0, 0.0, 1e-6, floors=floors
-    )
+    loss = ga3c_loss(output, torch.zeros(1, dtype=torch.int64), one, 0.0, 0.0, 1e-6, floors=floors)
     loss.total.backward()
     pi = 1 / (1 + math.exp(20))
     expected = 0.0 if floors else -pi * (1 - pi) / (pi + 1e-6)
@@ -71,7 +67,6 @@ def test_loss_refuses_other_shapes() -> None:
             output,
             torch.zeros(3, dtype=torch.int64),
             torch.zeros(2),
-            torch.ones(3),
             0.5,
             0.01,
             1e-6,

@@ -35,44 +35,49 @@ def random_case(num_samples: int = 40) -> tuple[PolicyValue, Minibatch]:
     return PolicyValue(logits, torch.from_numpy(rng.normal(size=num_samples))), batch
 
 
-def slow_loss(output: PolicyValue, batch: Minibatch, clip: float, clip_value: bool) -> dict:
-    sums = dict.fromkeys(("policy", "value", "entropy", "kl", "clip_fraction"), 0.0)
-    count = 0
+def slow_loss(
+    output: PolicyValue, batch: Minibatch, clip: float, clip_value: bool
+) -> list[dict[str, float]]:
+    """Of each sample; in the mean over valid ones."""
+    names = "policy_loss", "value_loss", "entropy", "kl", "clip_fraction"
+    count = int(batch.valid.sum())
+    assert 0 < count < len(batch.action)
+    losses = []
     for i in range(len(batch.action)):
+        losses.append(dict.fromkeys(names, 0.0))
         if not batch.valid[i]:
             continue
-        count += 1
         weights = [math.exp(z) for z in output.logits[i].tolist()]
         p = [w / sum(weights) for w in weights]
         ratio = p[int(batch.action[i])] / math.exp(batch.behaviour_log_prob[i].item())
         advantage = batch.advantage[i].item()
         clipped = min(max(ratio, 1 - clip), 1 + clip)
-        sums["policy"] -= min(ratio * advantage, clipped * advantage)
+        policy = -min(ratio * advantage, clipped * advantage)
         return_, value = batch.return_[i].item(), output.value[i].item()
         error = (return_ - value) ** 2
         if clip_value:
             old = batch.behaviour_value[i].item()
             near = min(max(value, old - clip), old + clip)
             error = max(error, (return_ - near) ** 2)
-        sums["value"] += error
-        sums["entropy"] -= sum(q * math.log(q) for q in p)
-        sums["kl"] += ratio - 1 - math.log(ratio)
-        sums["clip_fraction"] += abs(ratio - 1) > clip
-    assert 0 < count < len(batch.action)
-    return {name: total / count for name, total in sums.items()}
+        entropy = -sum(q * math.log(q) for q in p)
+        kl, is_clipped = ratio - 1 - math.log(ratio), abs(ratio - 1) > clip
+        each = policy, error, entropy, kl, is_clipped
+        losses[-1] = {name: x / count for name, x in zip(names, each, strict=True)}
+    return losses
 
 
 @pytest.mark.parametrize("clip_value", [False, True])
-def test_loss_equals_slow_version_over_valid_rows_only(clip_value: bool) -> None:
+def test_loss_of_each_sample_equals_slow_version_and_is_0_where_not_valid(clip_value: bool) -> None:
     output, batch = random_case()
     loss = ppo_loss(output, batch, 0.2, clip_value, value_coefficient=0.5, entropy_coefficient=0.01)
-    expected = slow_loss(output, batch, 0.2, clip_value)
-    assert 0 < expected["clip_fraction"] < 1
-    for name, value in expected.items():
-        # float32 is used for the share alone
-        assert getattr(loss, name).item() == pytest.approx(value, rel=1e-6), name
-    total = expected["policy"] + 0.5 * expected["value"] - 0.01 * expected["entropy"]
-    assert loss.total.item() == pytest.approx(total, rel=1e-12)
+    losses = slow_loss(output, batch, 0.2, clip_value)
+    assert 0 < sum(expected["clip_fraction"] for expected in losses) < 1
+    for i, expected in enumerate(losses):
+        for name, value in expected.items():
+            # float32 is used for the share alone
+            assert getattr(loss, name)[i].item() == pytest.approx(value, rel=1e-6), name
+        total = expected["policy_loss"] + 0.5 * expected["value_loss"] - 0.01 * expected["entropy"]
+        assert loss.total[i].item() == pytest.approx(total, rel=1e-12)
 
 
 def one_sample(probability: float, advantage: float, clip: float = 0.2) -> tuple[PPOLoss, Tensor]:
@@ -107,7 +112,7 @@ def test_objective_and_gradient_of_one_sample_equal_hand_computed(
     probability: float, advantage: float, policy: float, has_gradient: bool
 ) -> None:
     loss, gradient = one_sample(probability, advantage)
-    assert loss.policy.item() == pytest.approx(policy, rel=1e-12)
+    assert loss.policy_loss.item() == pytest.approx(policy, rel=1e-12)
     # d(-A p / 0.5)/dz = -2 A p (1 - p)
     expected = -2 * advantage * probability * (1 - probability) if has_gradient else 0.0
     np.testing.assert_allclose(gradient.numpy(), [-expected, expected], rtol=1e-12)
@@ -119,7 +124,7 @@ def test_value_clipping_takes_gradient_from_values_that_ran_away() -> None:
         v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
         batch = Minibatch(torch.tensor([0]), 2 * one, one, 0 * one, one, torch.tensor([True]))
         loss = ppo_loss(PolicyValue(torch.zeros(1, 2).double(), v), batch, 0.2, True, 1.0, 0.0)
-        (found,) = torch.autograd.grad(loss.value, v)
+        (found,) = torch.autograd.grad(loss.value_loss, v)
         assert found.item() == pytest.approx(gradient)
 
 

@@ -1,6 +1,6 @@
 """Advantage actor-critic, synchronous (A2C), with the settings of Stooke and Abbeel 2018.
 
-Every algorithm here has the same skeleton: prepare (returns), loss, backward, ``exchange.step``.
+Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
 
 Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
@@ -30,12 +29,11 @@ from accel_rl.algos.actor_critic import (
     bootstrap_values,
     check_activations,
     evaluate,
-    masked_mean,
     normalize,
     returns_and_advantages,
 )
 from accel_rl.algos.learner_config import require
-from accel_rl.algos.measurements import Half, Measurements, every_other
+from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
@@ -85,11 +83,14 @@ class A2CConfig(ActorCriticConfig):
 
 
 class A2CLoss(NamedTuple):
-    """0-d tensors. ``total`` carries the gradient of all."""
+    """What each sample adds, ``[N]`` each. ``total`` carries the gradient of all.
+
+    The sums of the other fields are metrics by these names.
+    """
 
     total: Tensor
-    policy: Tensor
-    value: Tensor
+    policy_loss: Tensor
+    value_loss: Tensor
     entropy: Tensor
 
 
@@ -104,9 +105,10 @@ def a2c_loss(
 ) -> A2CLoss:
     """The loss of advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
-    ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
-    ``policy = mean(-advantage * log pi(action))``, ``value = mean((return_ - V) ** 2)`` and
-    ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
+    ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
+    ``policy_loss = mean(-advantage * log pi(action))``, ``value_loss = mean((return_ - V) ** 2)``
+    and ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
+    Each is returned as its ``N`` summands.
 
     ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64.
     ``return_``, ``advantage``: ``[N]`` float, taken as constants. ``valid``: ``[N]`` bool.
@@ -118,14 +120,11 @@ def a2c_loss(
     weight = weight / weight.sum().clamp(min=1)
     log_probs = output.logits.log_softmax(1)
     log_prob = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
-    policy = -(weight * advantage.detach() * log_prob).sum()
-    value = (weight * (return_.detach() - output.value).square()).sum()
-    entropy = -(weight * (log_probs.exp() * log_probs).sum(1)).sum()
-    total = policy + value_coefficient * value - entropy_coefficient * entropy
-    return A2CLoss(total, policy, value, entropy)
-
-
-_METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
+    policy_loss = -(weight * advantage.detach() * log_prob)
+    value_loss = weight * (return_.detach() - output.value).square()
+    entropy = -(weight * (log_probs.exp() * log_probs).sum(1))
+    total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
+    return A2CLoss(total, policy_loss, value_loss, entropy)
 
 
 class A2C:
@@ -141,15 +140,15 @@ class A2C:
         self._agent = agent
         self._exchange = exchange
         self._losses = agent.capture(self._compute_losses)
-        self._measurements = Measurements(config, exchange)
-        self.metric_names = (*_METRICS, *self._measurements.names)
+        self._update = Update(config, exchange)
+        self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return self._measurements.get_state()
+        return self._update.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._measurements.set_state(state)
+        self._update.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -159,25 +158,16 @@ class A2C:
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
         """
         _, B = batch.action.shape
-        self._exchange.parameters.zero_gradient()
         values = bootstrap_values(self._agent, batch, self.config)
-        total, half, details = self._losses(
-            batch.without_finals(), *values, self._measurements.wants_half
-        )
+        loss, metrics = self._losses(batch.without_finals(), *values)
         lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
-        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
-        *losses, mean_return = details
-        metrics = (*losses, gradient_norm, mean_return)
-        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+        self._update.step(loss, metrics, lr, batch.valid.sum())
+        return self._update.take()
 
     def _compute_losses(
-        self,
-        batch: RolloutTensors,
-        bootstrap_value: Tensor,
-        final_value: Tensor,
-        wants_half: bool,
-    ) -> tuple[Tensor, Half | None, Tensor]:
-        """The loss, that over half of the batch if wanted, and all metrics but one, ``[4]``."""
+        self, batch: RolloutTensors, bootstrap_value: Tensor, final_value: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample adds to the loss, ``[T, B]``, and metrics."""
         T, B = batch.action.shape
         observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
         if batch.activations is None:
@@ -193,22 +183,15 @@ class A2C:
         )
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
-
-        def loss_of(valid: Tensor) -> A2CLoss:
-            return a2c_loss(
-                output,
-                batch.action.flatten(),
-                return_.flatten(),
-                advantage.flatten(),
-                valid.flatten(),
-                self.config.value_coefficient,
-                self.config.entropy_coefficient,
-            )
-
-        loss, scale, half = loss_of(batch.valid), self.config.loss_scale, None
-        if wants_half:
-            valid = batch.valid & every_other(batch.valid)
-            half = Half(loss_of(valid).total * scale, valid.sum())
-        total, *details = loss
-        details = [*details, masked_mean(return_, batch.valid)]
-        return total * scale, half, torch.stack(details).detach()
+        loss = a2c_loss(
+            output,
+            batch.action.flatten(),
+            return_.flatten(),
+            advantage.flatten(),
+            batch.valid.flatten(),
+            self.config.value_coefficient,
+            self.config.entropy_coefficient,
+        )
+        mean_return = masked_mean(return_, batch.valid)
+        metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
+        return loss.total.view(T, B) * self.config.loss_scale, metrics

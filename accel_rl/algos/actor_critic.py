@@ -1,4 +1,4 @@
-"""What A2C and PPO share: settings, targets from a rollout, and means over its valid steps."""
+"""What A2C and PPO share: settings, and targets from a rollout."""
 
 from __future__ import annotations
 
@@ -88,11 +88,6 @@ def returns_and_advantages(
     )
     advantage = generalized_advantages(reward, discount, value, bootstrap_value, config.gae_lambda)
     return advantage + value, advantage
-
-
-def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean of ``x`` where ``valid``, of one shape: 0-d; 0 where nothing is."""
-    return (x * valid).sum() / valid.sum().clamp(min=1)
 
 
 def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) -> Tensor:

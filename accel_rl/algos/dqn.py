@@ -1,7 +1,7 @@
 """Q-learning from a replay memory: DQN and what became of it, by options of one learner.
 
-Every algorithm here has the same skeleton: prepare (replay insert and sample), loss, backward,
-``exchange.step``.
+Every algorithm here has the same skeleton: prepare (replay insert and sample), loss per sample,
+`Update.step`.
 
 DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2016), prioritized
 (Schaul et al. 2016), n-step, categorical (Bellemare et al. 2017), and all of them with epsilon
@@ -32,7 +32,6 @@ from torch import Tensor
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.dqn_config import DQNConfig
 from accel_rl.algos.generator import restore
-from accel_rl.algos.measurements import Half, Measurements, every_other
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -43,6 +42,7 @@ from accel_rl.algos.q_learning import (
     q_target,
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.models import QModel
 from accel_rl.parallel import ALONE, Exchange, FlatParameters, Ranks
 
@@ -63,8 +63,8 @@ def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learne
         )
 
 
-_METRICS = (
-    *("loss", "q_value", "priority", "gradient_norm", "epsilon"),
+METRICS = (
+    *("loss", "q_value", "priority", "epsilon"),
     "replay_ratio",  # updates for each step taken
     "training_intensity",  # transitions learned from for each step taken
 )
@@ -121,8 +121,8 @@ class DQN:
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
         self._losses = agent.capture(self._compute_losses)
-        self._measurements = Measurements(config, exchange)
-        self.metric_names = (*_METRICS, *self._measurements.names)
+        self._update = Update(config, exchange)
+        self.metric_names = (*METRICS, *self._update.names)
         self._set_epsilon()
 
     def get_state(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class DQN:
             "begin": self._begin,
             "learning_steps": self._learning_steps,
             "num_updates": self._num_updates,
-            **self._measurements.get_state(),
+            **self._update.get_state(),
         }
         if self.config.save_replay and self._owns_replay:
             state["replay"] = self.replay.get_state()
@@ -147,7 +147,7 @@ class DQN:
         self._target.from_named_(self._target.parameter, state["target"])
         if "generator" in state:
             restore(self._generator, state["generator"])
-        self._measurements.set_state(state)
+        self._update.set_state(state)
         self._steps = state["steps"]
         if "replay" in state:
             self.replay.set_state(state["replay"])
@@ -188,22 +188,25 @@ class DQN:
         used = self._learning_steps * config.training_intensity
         due = int(used / (self._batch_size * self._num_learners))
         lr = config.lr * config.remaining(progress)
-        totals = [self._learn(lr) for _ in range(due - self._num_updates)]
-        self._num_updates = due
+        num_updates, self._num_updates = due - self._num_updates, due
+        for _ in range(num_updates):
+            self._learn(lr)
         if self._steps // config.target_update_steps > before // config.target_update_steps:
             self._target.parameter.copy_(self._exchange.parameters.parameter)
         self._set_epsilon()
-        if not totals:
+        if num_updates == 0:
             return {}
-        means = torch.stack(totals).mean(0)
         ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
         rate = torch.full((), ratio, device=self._device)
-        rates = rate, rate * config.batch_size
-        metrics = dict(zip(_METRICS, (*means, self._agent.epsilon.mean(), *rates), strict=True))
-        return metrics | self._measurements.take()
+        return {
+            **self._update.take(),
+            "epsilon": self._agent.epsilon.mean(),
+            "replay_ratio": rate,
+            "training_intensity": rate * config.batch_size,
+        }
 
-    def _learn(self, lr: float) -> Tensor:
-        """One optimizer step; the first four metrics, ``[4]``."""
+    def _learn(self, lr: float) -> None:
+        """Make one optimizer step."""
         num = self._batch_size
         weight = None
         if self._priorities is None:
@@ -216,35 +219,25 @@ class DQN:
         batch = Transitions(
             *(_sent(field, self._device) for field in self.replay.gather(step, env))
         )
-        self._exchange.parameters.zero_gradient()
-        total, half, priority, details = self._losses(batch, weight, self._measurements.wants_half)
-        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
+        loss, priority, metrics = self._losses(batch, weight)
+        self._update.step(loss, metrics, lr, batch.valid.sum())
         if self._priorities is not None and self._owns_replay:
             priority = priority.masked_fill(~batch.valid, 0.0)  # a final observation may be gone
             self._priorities.update(step, env, priority.to(self.replay.device))
-        return torch.cat((details, gradient_norm.view(1)))
 
     def _compute_losses(
-        self, batch: Transitions, weight: Tensor | None, wants_half: bool
-    ) -> tuple[Tensor, Half | None, Tensor, Tensor]:
-        """The loss, that over half of the batch if wanted, priorities ``[N]``, metrics ``[3]``."""
+        self, batch: Transitions, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return what each sample adds to the loss, priorities, ``[N]`` both, and metrics."""
         output = self._evaluate(self._agent.model, batch.observation)
         each = self._loss(output, batch)
-        valid = batch.valid.float()
-
-        def loss_of(valid: Tensor) -> Tensor:
-            counted = valid if weight is None else valid * weight
-            return (counted * each.loss).sum() / valid.sum().clamp(min=1)
-
-        loss, half = loss_of(valid), None
-        if wants_half:
-            counted = valid * every_other(valid)
-            half = Half(loss_of(counted), counted.sum())
-        with torch.no_grad():
-            best = self._agent.q_values(output).max(1).values
-            means = (torch.stack((best, each.priority)) * valid).sum(1) / valid.sum().clamp(min=1)
-            details = torch.cat((loss.view(1), means))
-        return loss, half, each.priority, details
+        loss = masked_shares(each.loss if weight is None else weight * each.loss, batch.valid)
+        metrics = {
+            "loss": loss.detach().sum(),
+            "q_value": masked_mean(self._agent.q_values(output.detach()).amax(1), batch.valid),
+            "priority": masked_mean(each.priority, batch.valid),
+        }
+        return loss, each.priority, metrics
 
     def _loss(self, output: Tensor, batch: Transitions) -> QLoss:
         agent = self._agent

@@ -27,7 +27,7 @@ from accel_rl.agents import CategoricalAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate
 from accel_rl.algos.learner_config import LearnerConfig, require
-from accel_rl.algos.measurements import Half, Measurements, every_other
+from accel_rl.algos.update import Update, sums
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 
@@ -122,7 +122,6 @@ def ga3c_loss(
     output: PolicyValue,
     action: Tensor,
     return_: Tensor,
-    weight: Tensor,
     value_coefficient: float,
     entropy_coefficient: float,
     log_eps: float,
@@ -132,28 +131,28 @@ def ga3c_loss(
 ) -> A2CLoss:
     """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
 
-    ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
-    ``policy = sum(-w * (R - V) * l(pi(action)))``, where ``V`` is a constant, ``value =
-    sum(w * (R - V) ** 2)`` and ``entropy = sum(-w * sum_a pi(a) * l(pi(a)))``;
+    ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
+    ``policy_loss = -(R - V) * l(pi(action))``, where ``V`` is a constant, ``value_loss =
+    (R - V) ** 2`` and ``entropy = -sum_a pi(a) * l(pi(a))``;
     ``l(p) = log(p + log_eps)``, or with ``floors`` ``log(max(p, log_eps))``.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
-    ``weight``: ``[N]`` float, constants; a ``weight`` of ones gives sums, of 1/N means.
-    ``ratio``: ``[N]`` float, constants, by which the terms of ``policy`` are multiplied.
+    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``:
+    ``[N]`` float, constants. ``ratio``: ``[N]`` float, constants that ``policy_loss`` is multiplied
+    by.
     """
     N = len(output.logits)
-    ratio = torch.ones_like(weight) if ratio is None else ratio
-    if any(x.shape != (N,) for x in (output.value, action, return_, weight, ratio)):
+    ratio = torch.ones_like(return_) if ratio is None else ratio
+    if any(x.shape != (N,) for x in (output.value, action, return_, ratio)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     pi = output.logits.softmax(1)
     log_pi = (pi.clamp(min=log_eps) if floors else pi + log_eps).log()
     advantage = (return_ - output.value).detach()
     log_prob = log_pi.gather(1, action.unsqueeze(1)).squeeze(1)
-    policy = -(weight * ratio * advantage * log_prob).sum()
-    value = (weight * (return_ - output.value).square()).sum()
-    entropy = -(weight * (pi * log_pi).sum(1)).sum()
-    total = policy + value_coefficient * value - entropy_coefficient * entropy
-    return A2CLoss(total, policy, value, entropy)
+    policy_loss = -(ratio * advantage * log_prob)
+    value_loss = (return_ - output.value).square()
+    entropy = -(pi * log_pi).sum(1)
+    total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
+    return A2CLoss(total, policy_loss, value_loss, entropy)
 
 
 @torch.no_grad()
@@ -171,9 +170,6 @@ def importance_ratios(
     return (pi / behaviour_probability).clamp(max=limit)
 
 
-_METRICS = ("policy_loss", "value_loss", "entropy", "gradient_norm", "mean_value_target")
-
-
 class GA3C:
     """What a trainer does: one update for each batch. ``exchange``: of the model of ``agent``.
 
@@ -184,15 +180,15 @@ class GA3C:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._measurements = Measurements(config, exchange)
-        self.metric_names = (*_METRICS, *self._measurements.names)
+        self._update = Update(config, exchange)
+        self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return self._measurements.get_state()
+        return self._update.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._measurements.set_state(state)
+        self._update.set_state(state)
 
     def update(self, batch: Samples, progress: float) -> dict[str, Tensor]:
         """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
@@ -200,40 +196,25 @@ class GA3C:
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
         """
         config, N = self.config, len(batch.action)
-        self._exchange.parameters.zero_gradient()
         output = evaluate(self._agent, batch.observation, config.precision)
-        scale = 1.0 if config.reduction == "sum" else 1.0 / N
-        weight = torch.full_like(batch.return_, scale)
         limit = config.max_importance_ratio
         ratio = None
         if limit is not None:
             mu = batch.behaviour_probability
             assert mu is not None
             ratio = importance_ratios(output.logits, batch.action, mu, limit)
-
-        def loss_of(weight: Tensor) -> A2CLoss:
-            return ga3c_loss(
-                output,
-                batch.action,
-                batch.return_,
-                weight,
-                config.value_coefficient,
-                config.entropy_coefficient,
-                config.log_eps,
-                floors=config.compatibility,
-                ratio=ratio,
-            )
-
-        loss, half = loss_of(weight), None
-        if self._measurements.wants_half:
-            chosen = every_other(weight)
-            half = Half(loss_of(weight * chosen).total, chosen.sum())
-        gradient_norm = self._measurements.update(
-            loss.total,
-            half,
-            config.lr * config.remaining(progress),
+        loss = ga3c_loss(
+            output,
+            batch.action,
+            batch.return_,
+            config.value_coefficient,
+            config.entropy_coefficient,
+            config.log_eps,
+            floors=config.compatibility,
+            ratio=ratio,
         )
-        losses = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
-        means = (each / (N * scale) for each in losses)
-        metrics = (*means, gradient_norm, batch.return_.mean())
-        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+        metrics = {name: each / N for name, each in sums(loss._asdict()).items()}
+        metrics["mean_value_target"] = batch.return_.mean()
+        total = loss.total if config.reduction == "sum" else loss.total / N
+        self._update.step(total, metrics, config.lr * config.remaining(progress))
+        return self._update.take()

@@ -46,8 +46,8 @@ class Norms:
         self._before.copy_(self._flat.parameter)
 
     @torch.no_grad()
-    def end(self, gradient_norm: Tensor) -> Tensor:
-        """The values that ``names`` says, just after an update: ``[len(names)]``.
+    def end(self, gradient_norm: Tensor) -> dict[str, Tensor]:
+        """Return the values of ``names``, 0-d each, just after an update.
 
         ``gradient_norm``: of the gradient that was used, before clipping, 0-d; the flat gradient is
         that gradient, clipped. Clipping is a factor, so the layers' norms before it follow.
@@ -59,7 +59,7 @@ class Norms:
         by_layer = torch.stack((*norms, self._by_layer(distance)))  # [4, layers]
         whole = torch.linalg.vector_norm(by_layer, dim=1)  # the squares add up
         by_layer[1] *= gradient_norm / whole[1].clamp(min=torch.finfo(whole.dtype).tiny)
-        return torch.cat((whole, by_layer.flatten()))
+        return dict(zip(self.names, torch.cat((whole, by_layer.flatten())), strict=True))
 
     def _by_layer(self, flat: Tensor) -> Tensor:
         return torch.stack([torch.linalg.vector_norm(flat[each]) for each in self._layers.values()])

@@ -1,6 +1,6 @@
 """Proximal policy optimization (PPO), with the settings of Stooke and Abbeel 2018.
 
-Every algorithm here has the same skeleton: prepare (returns), loss, backward, ``exchange.step``.
+Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
 
 Where it leaves the paper (arXiv:1803.02811) or the code published with it:
 
@@ -29,14 +29,13 @@ from accel_rl.algos.actor_critic import (
     bootstrap_values,
     check_activations,
     evaluate,
-    masked_mean,
     normalize,
     returns_and_advantages,
 )
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
-from accel_rl.algos.measurements import Half, Measurements, every_other
+from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall_heads
@@ -117,15 +116,17 @@ class PPOConfig(ActorCriticConfig):
 
 
 class PPOLoss(NamedTuple):
-    """0-d tensors. ``total`` carries the gradient of the first three; the others are watched.
+    """What each sample adds, ``[N]`` each. ``total`` carries the gradient of the first three.
+
+    The sums of the other fields are metrics by these names.
 
     ``kl``: mean of ``ratio - 1 - log(ratio)``, an estimate of KL(behaviour || policy).
     ``clip_fraction``: share of steps whose ratio lies outside the clip range.
     """
 
     total: Tensor
-    policy: Tensor
-    value: Tensor
+    policy_loss: Tensor
+    value_loss: Tensor
     entropy: Tensor
     kl: Tensor
     clip_fraction: Tensor
@@ -152,11 +153,11 @@ def ppo_loss(
 ) -> PPOLoss:
     """The clipped objective (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
 
-    ``total = policy + value_coefficient * value - entropy_coefficient * entropy``, with
-    ``ratio = pi(action) / behaviour``, ``policy = mean(-min(ratio * advantage,
+    ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
+    ``ratio = pi(action) / behaviour``, ``policy_loss = mean(-min(ratio * advantage,
     clip(ratio, 1 - clip_range, 1 + clip_range) * advantage))``,
-    ``value = mean((return_ - V) ** 2)`` and ``entropy = mean(-sum_a pi(a) log pi(a))``, where
-    ``mean(x) = sum(valid * x) / sum(valid)``.
+    ``value_loss = mean((return_ - V) ** 2)`` and ``entropy = mean(-sum_a pi(a) log pi(a))``, where
+    ``mean(x) = sum(valid * x) / sum(valid)``. Each is returned as its ``N`` summands.
     With ``clip_value`` the square is the larger of itself and ``(return_ - behaviour_value -
     clip(V - behaviour_value, -clip_range, clip_range)) ** 2``, as in OpenAI's baselines.
 
@@ -171,29 +172,19 @@ def ppo_loss(
     log_ratio = log_prob - batch.behaviour_log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    policy = -masked_mean(torch.minimum(ratio * batch.advantage, clipped * batch.advantage), valid)
+    objective = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
+    policy_loss = -masked_shares(objective, valid)
     error = (batch.return_ - output.value).square()
     if clip_value:
         move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
         error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
-    value = masked_mean(error, valid)
-    entropy = -masked_mean((log_probs.exp() * log_probs).sum(1), valid)
-    total = policy + value_coefficient * value - entropy_coefficient * entropy
+    value_loss = masked_shares(error, valid)
+    entropy = -masked_shares((log_probs.exp() * log_probs).sum(1), valid)
+    total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
     with torch.no_grad():
-        kl = masked_mean(ratio - 1 - log_ratio, valid)
-        clip_fraction = masked_mean(((ratio - 1).abs() > clip_range).float(), valid)
-    return PPOLoss(total, policy, value, entropy, kl, clip_fraction)
-
-
-_METRICS = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "kl",
-    "clip_fraction",
-    "gradient_norm",
-    "mean_value_target",
-)
+        kl = masked_shares(ratio - 1 - log_ratio, valid)
+        clip_fraction = masked_shares(((ratio - 1).abs() > clip_range).float(), valid)
+    return PPOLoss(total, policy_loss, value_loss, entropy, kl, clip_fraction)
 
 
 class PPO:
@@ -211,18 +202,18 @@ class PPO:
         self._exchange = exchange
         self.behaviour = Behaviour(exchange.parameters)
         self._losses = agent.capture(self._compute_losses)
-        self._measurements = Measurements(config, exchange)
-        self.metric_names = (*_METRICS, *self._measurements.names)
+        self._update = Update(config, exchange)
+        self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return {"shuffling": self._shuffling.get_state(), **self._measurements.get_state()}
+        return {"shuffling": self._shuffling.get_state(), **self._update.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if "shuffling" in state:
             restore(self._shuffling, state["shuffling"])
-        self._measurements.set_state(state)
+        self._update.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -245,18 +236,15 @@ class PPO:
         length = 1 if sequences is None else T  # steps that stay together
         device = observation.device
         first = B * torch.arange(length, device=device).unsqueeze(1)
-        totals = torch.zeros(6, device=device)
-        num_updates = 0
         for _ in range(config.epochs):
             order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
             for chosen in torch.split(order, minibatch_size // length):
                 index = (first + chosen).flatten()
                 minibatch = Minibatch(*(field[index] for field in whole))
                 own = None if sequences is None else sequences.of(chosen)
-                totals += self._learn(_rows(observation, index), minibatch, own, lr, clip_range)
-                num_updates += 1
-        metrics = (*(totals / num_updates), masked_mean(whole.return_, whole.valid))
-        return dict(zip(_METRICS, metrics, strict=True)) | self._measurements.take()
+                self._learn(_rows(observation, index), minibatch, own, lr, clip_range)
+        mean_return = masked_mean(whole.return_, whole.valid)
+        return self._update.take() | {"mean_value_target": mean_return}
 
     def _learn(
         self,
@@ -265,18 +253,14 @@ class PPO:
         sequences: Sequences | None,
         lr: float,
         clip_range: float,
-    ) -> Tensor:
-        """One optimizer step; the first six metrics, ``[6]``."""
-        self._exchange.parameters.zero_gradient()
+    ) -> None:
+        """Make one optimizer step."""
         if self.config.normalize_advantage:
             eps = self.config.advantage_eps
             advantage = normalize(batch.advantage, batch.valid, self._exchange, eps)
             batch = batch._replace(advantage=advantage)
-        total, half, details = self._losses(
-            observation, batch, sequences, clip_range, self._measurements.wants_half
-        )
-        gradient_norm = self._measurements.update(total, half, lr, batch.valid.sum())
-        return torch.cat((details, gradient_norm.view(1)))
+        loss, metrics = self._losses(observation, batch, sequences, clip_range)
+        self._update.step(loss, metrics, lr, batch.valid.sum())
 
     def _compute_losses(
         self,
@@ -284,28 +268,19 @@ class PPO:
         batch: Minibatch,
         sequences: Sequences | None,
         clip_range: float,
-        wants_half: bool,
-    ) -> tuple[Tensor, Half | None, Tensor]:
-        """The loss, that over half of the batch if wanted, and the first five metrics, ``[5]``."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample adds to the loss, ``[N]``, and metrics."""
         config = self.config
         output = evaluate(self._agent, observation, config.precision, sequences)
-
-        def loss_of(valid: Tensor) -> PPOLoss:
-            return ppo_loss(
-                output,
-                batch._replace(valid=valid),
-                clip_range,
-                config.clip_value,
-                config.value_coefficient,
-                config.entropy_coefficient,
-            )
-
-        loss, half = loss_of(batch.valid), None
-        if wants_half:
-            valid = batch.valid & every_other(batch.valid)
-            half = Half(loss_of(valid).total, valid.sum())
-        total, *details = loss
-        return total, half, torch.stack(details).detach()
+        loss = ppo_loss(
+            output,
+            batch,
+            clip_range,
+            config.clip_value,
+            config.value_coefficient,
+            config.entropy_coefficient,
+        )
+        return loss.total, sums(loss._asdict())
 
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from accel_rl.algos.measurements import COSINE
 from accel_rl.algos.norms import KINDS
+from accel_rl.algos.update import COSINE
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import read_config
 from accel_rl.tools.compare import COLUMNS, Values, label_runs

@@ -9,18 +9,28 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
+from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.algos import (
+    GA3C,
+    A2CConfig,
+    DQNConfig,
+    GA3CConfig,
+    LearnerConfig,
+    PPOConfig,
+    Samples,
+    make_agent,
+    make_learner,
+)
 from accel_rl.algos.learner_config import LearnerConfig as Base
-from accel_rl.algos.measurements import Half, Measurements
+from accel_rl.algos.update import Update
 from accel_rl.envs import EnvSpec
+from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 from accel_rl.spaces import Leaf, discrete
 
 pytestmark = pytest.mark.numeric
 
 T, B = 4, 6
-ONE = torch.ones(())
 ENV = EnvSpec(
     name="toy",
     observation=Leaf((3,), np.dtype(np.float32)),
@@ -140,8 +150,9 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum()))
 
 
-def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all() -> None:
-    batch = make_batch()
+@pytest.mark.parametrize("num_envs", [B, B - 1], ids=["even", "odd"])
+def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all(num_envs: int) -> None:
+    batch = some_envs(make_batch(), slice(0, num_envs))
     batch.valid[2:, 1] = False
     batch.valid[3:, 2] = False
     gradients = []
@@ -150,7 +161,7 @@ def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all() -
         learner, exchange = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
         learner.update(part, progress=0.0)
         gradients.append(exchange.parameters.gradient.clone())
-    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_scale=5.0))
+    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_scale=5.0), num_envs)
     found = learner.update(batch, progress=0.0)["gradient_cosine"].item()
     assert 0.2 < cosine(*gradients) < 0.99
     assert found == pytest.approx(cosine(*gradients), abs=1e-5)
@@ -191,45 +202,88 @@ class Two(nn.Module):
         self.numbers = nn.Parameter(torch.zeros(2))
 
 
-def measured(interval: int) -> tuple[Measurements, torch.Tensor, Local]:
+def measured(interval: int) -> tuple[Update, torch.Tensor, Local]:
     model = Two()
     rule = RMSProp(decay=0.0, eps=1.0, initial=0.0)
     exchange = Local(FlatParameters(model), rule, None)
     config = Base(gradient_cosine_interval=interval, log_norms=True)
-    return Measurements(config, exchange), model.numbers, exchange
+    return Update(config, exchange), model.numbers, exchange
 
 
 def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
-    # Gradients (4, 0) and (0, 4) of the halves, (2, 2) of all: 8 / (4 * sqrt(8)) = 1 / sqrt(2).
-    measurements, numbers, exchange = measured(interval=1)
-    measurements.update((4 * numbers.sum()) / 2, Half(4 * numbers[0], ONE), lr=0.1)
+    # Gradients (2, 0) and (0, 2) of the halves, (2, 2) of all: 4 / (2 * sqrt(8)) = 1 / sqrt(2).
+    update, numbers, exchange = measured(interval=1)
+    update.step(numbers.repeat(2), {}, lr=0.1)
     assert exchange.parameters.gradient[:2].tolist() == [2, 2]
-    assert measurements.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
+    assert update.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
+
+
+def test_half_is_every_other_sample_weighted_by_the_number_of_samples(monkeypatch) -> None:
+    # Two learners share an update: this one's half has the gradient (1, 0) and 3 samples, that of
+    # the other is (0, 4) in all, so the half's is (3, 4); of both batches it is (1, 1).
+    # (3 + 4) / (5 * sqrt(2)).
+    update, numbers, exchange = measured(interval=1)
+    other = torch.zeros_like(exchange.parameters.gradient)
+    other[1] = 4
+    monkeypatch.setattr(exchange, "sum", lambda x: x + other)
+    update.step(numbers.clone(), {}, 0.1, torch.tensor(3))
+    assert update.take()["gradient_cosine"].item() == pytest.approx(7 / (5 * 2**0.5))
 
 
 def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
-    measurements, numbers, _ = measured(interval=1)
-    measurements.update(numbers.sum() * 0, Half(numbers[0] * 0, ONE), lr=0.1)
-    found = measurements.take()
+    update, numbers, _ = measured(interval=1)
+    update.step(numbers * 0, {}, lr=0.1)
+    found = update.take()
     assert found["gradient_cosine"] == 0
     assert all(value.isfinite() for value in found.values())
 
 
 def test_cosine_is_measured_every_so_many_updates() -> None:
-    measurements, numbers, _ = measured(interval=3)
-    wanted, found = [], []
+    update, numbers, _ = measured(interval=3)
+    found = []
     for _ in range(7):
-        wanted.append(measurements.wants_half)
-        half = Half(numbers[0], ONE) if wanted[-1] else None
-        measurements.update(numbers.sum(), half, lr=0.1)
-        found.append("gradient_cosine" in measurements.take())
-    assert wanted == found
+        update.step(numbers.clone(), {}, lr=0.1)
+        found.append("gradient_cosine" in update.take())
     assert found == [True, False, False, True, False, False, True]
 
 
 def test_what_the_model_itself_owns_is_the_layer_of_its_name() -> None:
-    measurements, _, _ = measured(interval=0)
-    assert "step_norm/model" in measurements.names
+    update, _, _ = measured(interval=0)
+    assert "step_norm/model" in update.names
+
+
+def test_metrics_are_means_over_the_steps_in_which_they_were_measured() -> None:
+    update, numbers, _ = measured(interval=2)
+    for value in (1.0, 2.0, 6.0):
+        update.step(numbers * value, {"loss": torch.tensor(value)}, lr=0.1)
+    found = update.take()
+    assert found["loss"] == 3
+    assert found["gradient_norm"].item() == pytest.approx(3 * 2**0.5)
+    assert "gradient_cosine" in found
+    assert update.take() == {}
+
+
+@pytest.mark.parametrize("algo", [*CONFIGS, "categorical", "ga3c"])
+@pytest.mark.parametrize(
+    "options", [{}, {"log_norms": True, "gradient_cosine_interval": 1}], ids=["few", "all"]
+)
+def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any]) -> None:
+    if algo == "ga3c":
+        model = make_model("mlp", (3,), np.dtype(np.float32), 2)
+        config = GA3CConfig(**options)
+        exchange = Local(FlatParameters(model), config.rule, None)
+        ga3c = GA3C(CategoricalAgent(model), config, exchange)
+        samples = Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.randn(5))
+        names, metrics = ga3c.metric_names, ga3c.update(samples, 0.0)
+    else:
+        categorical: Any = {"num_atoms": 5} if algo == "categorical" else {}
+        learner, _ = make(CONFIGS.get(algo, CONFIGS["dqn"])(**options, **categorical))
+        for seed in range(4):
+            metrics = learner.update(make_batch(seed), 0.0)
+        names = learner.metric_names
+    assert sorted(names) == sorted(metrics)
+    assert {value.shape for value in metrics.values()} == {()}
+    assert not any(value.requires_grad for value in metrics.values())
 
 
 @pytest.mark.parametrize("algo", CONFIGS)
@@ -239,9 +293,9 @@ def test_distance_is_from_the_initial_parameters_also_after_resuming(algo: str) 
         learner.update(make_batch(seed), progress=0.0)
     other, other_exchange = make(CONFIGS[algo](log_norms=True))
     other_exchange.load_state_dict(exchange.state_dict())
-    other._measurements._norms._initial.mul_(2)  # as if initial parameters were other ones by now
+    other._update._norms._initial.mul_(2)  # as if initial parameters were other ones by now
     other.set_state(learner.get_state())
-    assert torch.equal(other._measurements._norms._initial, learner._measurements._norms._initial)
+    assert torch.equal(other._update._norms._initial, learner._update._norms._initial)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,17 @@ the CPU to the bit. Only the first rollout, and each that comes after a checkpoi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent
+from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos import AnyAgent
 from accel_rl.parallel import Exchange, FlatParameters
+from accel_rl.samplers import ActionServer
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.training.protocols import Learner
 from accel_rl.training.torch_setup import num_learning_threads
 
@@ -27,35 +29,57 @@ LAG = "policy_lag"
 Metrics = Mapping[str, Tensor]
 
 
-class Overlap:
-    """A second ``agent`` to act with, and a thread in which the first one's learner works.
+class Overlapped:
+    """An `Experience` whose learner works in a thread, while the next rollout is collected.
 
-    ``agent``: that one. It has the parameters of the last `take_over`. On a GPU the thread has a
-    stream of its own, which waits for what was enqueued on the current one before `begin`; and the
-    current one waits for it when the result is asked for. ``is_small``: of `has_small_updates`.
+    A copy of ``agent`` acts, with the parameters of the last `take_over`. On a GPU the thread has a
+    stream of its own, which waits for what was enqueued on the current one before an update; and
+    the current one waits for it when the update is done. ``is_small``: of `has_small_updates`.
+
+    Attributes:
+        server: acts, and keeps its rollout until it is learned from.
     """
+
+    metric_names = (LAG,)
+    num_threads = 1
+    goes_on = is_ahead = False
 
     def __init__(
         self,
+        sampler: RolloutSampler,
         agent: AnyAgent,
         learner: Learner,
         exchange: Exchange,
-        device: torch.device,
         *,
         is_small: bool = False,
     ) -> None:
-        self.agent = copy.deepcopy(agent)
-        self._acting = FlatParameters(self.agent.model)
-        self._learning_agent = agent
+        self._device = device = exchange.parameters.parameter.device
+        self._sampler = sampler
+        self._agent = copy.deepcopy(agent)
+        self.server = ActionServer(self._agent, sampler, device, keeps_rollout=True)
+        self.finish = self.server.finish
+        self._acting = FlatParameters(self._agent.model)
+        self._learning_agent, self._learner = agent, learner
         self._behaviour = learner.behaviour
         if self._behaviour is not None:
             # Kept, since on a GPU the learner's stream may read it after its last use here.
             self._acted = torch.empty_like(self._acting.parameter)
         self._exchange = exchange
-        self._device = device
         self._stream = _make_stream(device)
         self._version = self._lag = 0
+        self._failure: Exception | None = None
         self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device, is_small))
+
+    def collect(self) -> None:
+        """Collect a rollout with the learner's parameters, unless one is there already."""
+        if self._failure is not None:
+            raise self._failure
+        if self.is_ahead:
+            self.is_ahead = False
+            self.take_over(self._sampler.config.horizon)
+        else:
+            self.take_over()
+            self._sampler.collect(self.server)
 
     def take_over(self, num_rows: int = 0) -> None:
         """Act with the learner's parameters from now on, while it makes no update.
@@ -69,38 +93,46 @@ class Overlap:
         self._lag = num_updates - self._version if num_rows else 0
         self._version = num_updates
         self._acting.parameter.copy_(self._exchange.parameters.parameter)
-        if isinstance(self.agent, EpsilonGreedyAgent):
+        if isinstance(self._agent, EpsilonGreedyAgent):
             assert isinstance(self._learning_agent, EpsilonGreedyAgent)
-            self.agent.epsilon = self._learning_agent.epsilon
+            self._agent.epsilon = self._learning_agent.epsilon
 
-    def begin(self, update: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Have ``update`` made. What this returns waits for it, and gives its metrics and the lag.
+    def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
+        """Learn from ``batch`` in the thread; meanwhile, if the run goes on, collect the next.
 
-        What ``update`` uses must be kept until then.
+        The update counts also where the sampler fails, which `collect` then raises.
         """
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        future = self._thread.submit(self._learn, update)
-
-        def result() -> Metrics:
+        future = self._thread.submit(self._learn, batch, progress, steps)
+        try:
+            if self.goes_on:
+                self.is_ahead = True
+                self._sampler.collect(self.server)
+        except Exception as error:
+            self._failure = error
+        finally:
             metrics = future.result()
-            if self._stream is not None:
-                torch.cuda.current_stream(self._device).wait_stream(self._stream)
-            if not metrics:
-                return metrics
-            return {**metrics, LAG: torch.full((), float(self._lag), device=self._device)}
-
-        return result
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        if not metrics:
+            return metrics
+        return {**metrics, LAG: torch.full((), float(self._lag), device=self._device)}
 
     def close(self) -> None:
-        """Ends the thread, after the update that it makes. Calling it again does nothing."""
-        self._thread.shutdown()
+        """End the thread, after its update; simulators that are ahead end as well.
 
-    def _learn(self, update: Callable[[], Metrics]) -> Metrics:
+        They are not to be saved like that. Calling it again does nothing.
+        """
+        self._thread.shutdown()
+        if self.is_ahead:
+            self._sampler.close()
+
+    def _learn(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
         if self._stream is None:  # torch.cuda.stream(None) would wake a GPU that is not used
-            return update()
+            return self._learner.update(batch, progress, steps)
         with torch.cuda.stream(self._stream):
-            return update()
+            return self._learner.update(batch, progress, steps)
 
 
 def _prepare_thread(device: torch.device, is_small: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a run counts, and leaves behind at intervals: metrics, curve, checkpoints, progress."""
+"""What a learner counts, and leaves behind at intervals: metrics, curve, checkpoints, progress."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
-from accel_rl.runs.checkpoint import save_checkpoint, save_if_best
+from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
 from accel_rl.samplers.base import Episode, SamplerTimes
-from accel_rl.training.build import ALONE
 from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (
@@ -27,17 +26,46 @@ from accel_rl.training.metrics import (
     Scores,
 )
 from accel_rl.training.progress import Progress, Status, clock, line
-from accel_rl.training.reports import Others, make_report
+from accel_rl.training.reports import SAVED, Others, make_report
 from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""
+_END = 2**62
+"""more steps than any run has"""
 
 OnRow = Callable[[Mapping[str, float]], object]
 """is given a row of metrics, by column; NaN where there is no value"""
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class Recorded(NamedTuple):
+    """What is recorded: a run, as one of its learners sees it.
+
+    ``make_state`` gives what a checkpoint holds beside what is counted here.
+    """
+
+    config: TrainConfig
+    run_dir: Path
+    team: Team
+    exchange: Exchange
+    make_state: Callable[[], dict[str, Any]]
+
+
+class Rows(NamedTuple):
+    """Where the first learner's rows go, and what is in them.
+
+    ``metric_names``: the learner's, NaN in rows in which it has not learned. ``info_keys``: the
+    environments'. ``on_row`` is given each row.
+    """
+
+    progress: Progress
+    metric_names: Sequence[str]
+    frame_skip: int = 1
+    info_keys: Sequence[str] = ()
+    on_row: OnRow = lambda row: None
 
 
 @dataclass(frozen=True)
@@ -49,73 +77,55 @@ class Reading:
     clock: Clock
 
 
-class Recorder:
+class Records:
     """Counts steps, updates and seconds, and writes what is due after each iteration.
 
+    Each learner of a run has its own. The first one's has ``rows``: it merges into them what the
+    others report, who save only their parts of checkpoints.
+
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
-    all. ``learning_seconds`` is the loop's to add to. ``make_state`` gives what a checkpoint holds
-    beside what is known here. ``metric_names``: the learner's, NaN in rows in which it has not
-    learned. ``info_keys``: the environments'. ``saved``: the checkpoint from which the run goes on.
-    Of several learners it is the first one's, and merges what the others report.
+    all. ``learning_seconds`` is the loop's to add to. ``saved``: the checkpoint from which the run
+    goes on.
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        run_dir: Path,
-        progress: Progress,
-        make_state: Callable[[], dict[str, Any]],
-        saved: Mapping[str, Any] | None = None,
-        *,
-        metric_names: Sequence[str],
-        frame_skip: int,
-        info_keys: Sequence[str] = (),
-        device: torch.device,
-        exchange: Exchange,
-        team: Team = ALONE,
-        on_row: OnRow | None = None,
+        self, recorded: Recorded, rows: Rows | None = None, saved: Mapping[str, Any] | None = None
     ) -> None:
+        config, run_dir, team, exchange, self._make_state = recorded
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
         if saved is not None:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
         self.is_learning = False  # what a checkpoint would hold is of no one moment
+        self._rows = rows
+        info_keys = rows.info_keys if rows is not None else ()
         self.scores = Scores(info_keys)
         self._unseen_keys = tuple(info_keys)
         self._unreported = Scores()  # where there are others, among whose a row puts them
-        self._config = config
-        self._run_dir = run_dir
-        self._progress = progress
-        self._make_state = make_state
-        self._frame_skip = frame_skip
-        self._device = device
-        self._metric_names = metric_names
-        self._exchange = exchange
-        self._team = team
-        self._on_row = on_row
+        self._config, self._run_dir = config, run_dir
+        self._exchange, self._team = exchange, team
         self._own_updates = exchange.num_updates
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
-        evaluated = saved["evaluator"] if saved is not None else None
-        evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
-        self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
-        self._curve = CurveRows(self._writer.earlier_rows())
         self._learner_metrics = LearnerMetrics()
         self._log = Interval(config.log_interval, self.steps)
         self._checkpoint = Interval(config.checkpoint_interval, self.steps)
-        self._saved_steps = -1
+        self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
-        if saved is not None:
-            self.scores.set_state(saved["recorder"]["scores"])
-            self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
-            self._saved_steps = self.steps
+        if rows is not None:
+            evaluated = saved["evaluator"] if saved is not None else None
+            evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
+            self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
+            self._curve = CurveRows(self._writer.earlier_rows())
+            if saved is not None:
+                self.scores.set_state(saved["recorder"]["scores"])
+                device = exchange.parameters.parameter.device
+                self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
         self._earlier_episodes = self.scores.num_episodes
         self._earlier_seconds = counts["training_seconds"]
         self._evaluating_seconds = self._logging_seconds = self._saving_seconds = 0.0
-        self._times = SamplerTimes(0.0, 0.0, 0.0)
-        self._began = self._shown = self._drawn = perf_counter()
-        self._first = self._before_last_row = self._last_row = self._read()
+        self.begin(SamplerTimes(0.0, 0.0, 0.0))
 
     def begin(self, times: SamplerTimes) -> None:
         """Training starts now, with the sampler's clocks at ``times``."""
@@ -140,7 +150,12 @@ class Recorder:
 
     @property
     def frames(self) -> int:
-        return self.steps * self._frame_skip
+        return self.steps * self._of_first.frame_skip
+
+    @property
+    def _of_first(self) -> Rows:
+        assert self._rows is not None, "only the first learner has rows"
+        return self._rows
 
     def whole_run(self) -> Status:
         """Where the run stands, speeds and shares since `begin`."""
@@ -157,42 +172,41 @@ class Recorder:
     def after_update(
         self,
         steps: int,
-        num_updates: int,
         metrics: Mapping[str, torch.Tensor],
         episodes: Sequence[Episode],
         times: SamplerTimes,
     ) -> None:
         """Counts one iteration, and writes and shows what is due.
 
-        ``steps``: of all learners so far. ``num_updates``: of this one, likewise.
+        ``steps``: of all learners so far.
 
         Raises:
             OSError: something could not be written.
             FloatingPointError: learning has diverged.
         """
         self.steps = steps
-        self._own_updates = num_updates
-        self.updates = num_updates + self._others.num_updates
+        self._own_updates = self._exchange.num_updates
+        self.updates = self._own_updates + self._others.num_updates
         self._times = times
         (self.scores if self._team.ranks.size == 1 else self._unreported).add(episodes)
         self._learner_metrics.add(metrics)
         now = perf_counter()
-        if now - self._shown >= self._progress.interval_seconds:
-            self._progress.show(self.status())
+        if self._rows is not None and now - self._shown >= self._rows.progress.interval_seconds:
+            self._rows.progress.show(self.status())
             self._shown = now
-        if self._log.is_due(self.steps):
+        if self._log.is_due(steps):
             self.write_row()
             self._logging_seconds += perf_counter() - now
-            if now - self._drawn >= CURVE_SECONDS:
+            if now - self._drawn >= CURVE_SECONDS and self._rows is not None:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
-        if self._checkpoint.is_due(self.steps):
+        if self._checkpoint.is_due(steps):
             interval, began = self._config.checkpoint_interval, perf_counter()
-            self.save(self.steps // interval * interval)
+            self.save(steps // interval * interval)
             self._saving_seconds += perf_counter() - began
 
     def write_row(self, *, alone: bool = False) -> None:
-        """A row of metrics about what happened since the last one.
+        """A row of metrics about what happened since the last one, or a report for it.
 
         ``alone``: without the other learners, which after a failure may never report.
 
@@ -202,6 +216,10 @@ class Recorder:
         """
         metrics = self._learner_metrics.take()
         own = make_report(self._team, self._exchange, self._unreported, metrics)
+        if self._rows is None:
+            self._team.post(own)
+            self._last_row = self._read()
+            return
         report = own if alone else self._others.merge(own, self.steps)
         self.scores.add(report.episodes, report.num_episodes)
         self.updates = self._own_updates + self._others.num_updates
@@ -216,7 +234,7 @@ class Recorder:
             "episodes": self.scores.num_episodes,
             "training_seconds": now.clock.wall,
             "steps_per_second": steps_per_second,
-            "frames_per_second": steps_per_second * self._frame_skip,
+            "frames_per_second": steps_per_second * self._rows.frame_skip,
             "updates_per_second": (now.updates - before.updates) / seconds,
             **self.scores.summary(),
             "waiting_for_simulators_share": split.waiting,
@@ -225,15 +243,14 @@ class Recorder:
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
             **dict(_exchange_columns(report.exchange, seconds)),
-            **dict.fromkeys(self._metric_names, math.nan),
+            **dict.fromkeys(self._rows.metric_names, math.nan),
             **report.metrics,
         }
         self._writer.write(row)
         self._curve.add(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(self.status(before)))
-        if self._on_row is not None:
-            self._on_row(row)
+        self._rows.on_row(row)
         self._tell_of_unseen_keys(row)
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
 
@@ -246,7 +263,7 @@ class Recorder:
         self._unseen_keys = ()
         if unseen:
             text = f"info_keys: none of the last episodes told a number for {', '.join(unseen)}"
-            self._progress.say(text)
+            self._of_first.progress.say(text)
             _LOGGER.info("%s", text)
 
     def _refuse(self, diverged: Iterable[str]) -> None:
@@ -282,7 +299,7 @@ class Recorder:
         if games := round(row["episodes"]):
             score = f"{row['episode_return_raw_mean']:.4g} in {games:,} game{'s' * (games > 1)}"
             text = f"evaluation after {self.steps:,} steps: score {score}"
-        self._progress.say(text)
+        self._of_first.progress.say(text)
         _LOGGER.info("%s", text)
 
     def draw_curve(self) -> bool:
@@ -291,13 +308,15 @@ class Recorder:
         title = f"{self._config.title}, {clock(self.seconds)}"
 
         def draw() -> None:
-            draw_learning_curve(path, self._curve.rows, title, self._frame_skip)
+            draw_learning_curve(path, self._curve.rows, title, self._of_first.frame_skip)
 
         return draw_or_warn(draw, path)
 
     def save(self, due: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step and knows all evaluations.
 
+        Another learner than the first saves its part; at the end, without ``due``, it serves
+        whatever checkpoint the first one, which may not go in step, still makes.
         ``due``: after so many steps the others save their parts of it, by default those of now.
         ``alone``: without them, which never replaces a checkpoint of the same step.
 
@@ -307,6 +326,10 @@ class Recorder:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part.
         """
+        if self._rows is None:
+            if not alone:
+                self._save_part(is_last=due is None)
+            return
         if self.steps == self._saved_steps and (alone or not self._has_unsaved_evaluation):
             return
         began = perf_counter()
@@ -334,6 +357,20 @@ class Recorder:
         if failure is not None:
             raise failure
 
+    def _save_part(self, *, is_last: bool) -> None:
+        if self.steps > self._saved_steps:
+            state = self._make_state()
+            failure = state.pop("failure")
+            own = {name: state[name] for name in PART}
+            rank, num_kept = self._team.ranks.rank, self._config.num_checkpoints
+            save_part(self._run_dir, self.steps, rank, own, num_kept)
+            self._saved_steps = self.steps
+        else:
+            failure = None
+        self._team.reach(SAVED, _END if is_last else self.steps, self._saved_steps)
+        if failure is not None:
+            raise failure
+
     def write_last_row(self, *, alone: bool = False) -> None:
         """A row about what happened since the last one, if anything."""
         if self.steps > self._last_row.steps:
@@ -343,6 +380,8 @@ class Recorder:
         """The last row and curve, when all learners together have taken ``steps``."""
         self.steps = steps
         self.write_last_row(alone=alone)
+        if self._rows is None:
+            return
         if not alone and not self._others.are_in_step:
             self._count_late_reports()
         self.draw_curve()
@@ -359,7 +398,8 @@ class Recorder:
 
     def close(self) -> None:
         """Closes files; calling it again does nothing."""
-        self._writer.close()
+        if self._rows is not None:
+            self._writer.close()
 
     def status(self, since: Reading | None = None) -> Status:
         """Where the run stands; speeds and shares since ``since``, the last row but one if not
@@ -371,14 +411,16 @@ class Recorder:
         return Status(
             steps=self.steps,
             planned_steps=self._config.planned_steps,
-            frame_skip=self._frame_skip,
+            frame_skip=self._of_first.frame_skip,
             seconds=now.clock.wall,
             steps_per_second=(now.steps - before.steps) / seconds,
             num_episodes=self.scores.num_episodes,
             scores=self.scores.summary(),
             split=split,
             bottleneck=find_bottleneck(
-                split, is_serial=self._config.serial, on_gpu=self._device.type == "cuda"
+                split,
+                is_serial=self._config.serial,
+                on_gpu=self._exchange.parameters.parameter.is_cuda,
             ),
         )
 

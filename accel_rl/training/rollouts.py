@@ -1,0 +1,156 @@
+"""Runs that collect rollouts and learn from them: in turns, or both at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
+from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.states import decode_state, encode_state
+from accel_rl.training.protocols import Learner, Server
+from accel_rl.training.run import Run
+from accel_rl.training.torch_setup import learning_threads
+
+Metrics = Mapping[str, Tensor]
+
+
+class Experience(Protocol):
+    """Where the loop gets its rollouts from, and how it learns from them.
+
+    Attributes:
+        metric_names: what `update` tells beside the learner's metrics.
+        goes_on: whether the next rollout may be collected while `update` learns from this one.
+        is_ahead: a rollout is collected that was not learned from.
+        num_threads: with how many torch computes in this thread during an update.
+    """
+
+    metric_names: tuple[str, ...]
+    goes_on: bool
+    is_ahead: bool
+    num_threads: int
+
+    @property
+    def collect(self) -> Callable[[], object]:
+        """Collects a rollout, or takes the one that is ahead."""
+        ...
+
+    @property
+    def finish(self) -> Callable[[], RolloutTensors]:
+        """Gives what was collected, on the learner's device."""
+        ...
+
+    @property
+    def update(self) -> Callable[[RolloutTensors, float, int], Metrics]:
+        """Learns from it: as the learner's."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InTurns:
+    """A rollout is collected, then learned from, then the next one is collected."""
+
+    metric_names: tuple[str, ...] = ()
+    goes_on = is_ahead = False
+
+    def __init__(
+        self, sampler: RolloutSampler, server: Server, learner: Learner, num_threads: int
+    ) -> None:
+        self.num_threads = num_threads
+        # Bound, so that nothing stands between the loop and the work.
+        self.collect = partial(sampler.collect, server)
+        self.finish = server.finish
+        self.update = learner.update
+
+    def close(self) -> None:
+        """Nothing is ahead."""
+
+
+@dataclass(kw_only=True, eq=False)
+class RolloutRun(Run[RolloutSampler, Learner]):
+    """A run of an algorithm that learns from rollouts: any but GA3C."""
+
+    server: Server
+    experience: Experience
+    is_stopping: bool = False
+
+    def iterate(self) -> None:
+        """Collect, update, record, until `planned_steps` are taken or a stop is asked for."""
+        records, experience = self.records, self.experience
+        self.evaluate_if_due()  # a stop may have cut off the last one
+        while not self.is_over() or experience.is_ahead:
+            experience.collect()
+            steps, episodes = self.count_steps(), self.sampler.take_episodes()
+            experience.goes_on = self.goes_on(steps)
+            with self.learning():
+                batch = experience.finish()
+                metrics = experience.update(batch, self.progress(), steps)
+            records.after_update(steps, metrics, episodes, self.sampler.times)
+            self.evaluate_if_due()
+
+    def is_over(self) -> bool:
+        """Whether all steps are taken or a stop is asked for."""
+        if self.records.steps >= self.config.planned_steps:
+            return True
+        self.is_stopping = self.is_stopped()
+        return self.is_stopping
+
+    def goes_on(self, steps: int) -> bool:
+        """Whether the next rollout may be collected before what ``steps`` brought is recorded."""
+        is_last = steps >= self.config.planned_steps or self.is_stopping
+        return not is_last and not self.records.saves_at(steps)
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Within, threads are the learner's; what is not spent on sampling counts as learning."""
+        records, before, began = self.records, self.sampler.times, perf_counter()
+        records.is_learning = True
+        with learning_threads(self.experience.num_threads):
+            yield
+        now = self.sampler.times
+        sampling = now.waiting - before.waiting + now.policy - before.policy
+        records.learning_seconds += perf_counter() - began - sampling
+        records.is_learning = False
+
+    @property
+    def extra_metrics(self) -> tuple[str, ...]:
+        return self.experience.metric_names
+
+    @property
+    def place(self) -> str:
+        if isinstance(self.sampler, ParallelSampler):
+            return f"in {self.sampler.plan.describe()}"
+        return super().place
+
+    def start(self, saved: Mapping[str, Any] | None) -> None:
+        state = None
+        if saved is not None and saved["sampler"] is not None:
+            state = SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
+        self.sampler.start(state)
+        if saved is not None and state is not None:
+            self.server.set_state(saved["recurrent_state"])
+
+    def _sampler_state(self) -> dict[str, Any]:
+        if not self.sampler.is_running:
+            return {}
+        try:
+            encoded = encode_state(self.sampler.get_state()._asdict())
+        except SamplerError as error:
+            return {"failure": error}
+        return {
+            "sampler": torch.frombuffer(bytearray(encoded), dtype=torch.uint8),
+            "recurrent_state": self.server.get_state(),
+        }
+
+    def close(self) -> None:
+        self.experience.close()
+        self.sampler.close()

@@ -1,0 +1,249 @@
+"""A run that is built: its parts, its records, and what every kind of loop needs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from accel_rl.algos import AnyAgent
+from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec
+from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
+from accel_rl.runs.checkpoint import sign_simulators
+from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
+from accel_rl.samplers.base import Episode
+from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.records import OnRow, Recorded, Records, Rows
+from accel_rl.training.stopping import StopRequest
+
+ALONE = Team(Ranks())
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Sampler(Protocol):
+    """What every run asks of its simulators."""
+
+    @property
+    def config(self) -> SamplerConfig: ...
+
+    @property
+    def env_spec(self) -> EnvSpec: ...
+
+    @property
+    def times(self) -> SamplerTimes: ...
+
+    def start(self, state: SamplerState | None = None) -> None: ...
+
+    def take_episodes(self) -> list[Episode]: ...
+
+    def close(self) -> None: ...
+
+
+class Learner(Protocol):
+    """What every run asks of its algorithm. ``metric_names``: all that its updates may tell."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+S = TypeVar("S", bound=Sampler)
+L = TypeVar("L", bound=Learner)
+
+
+@dataclass(kw_only=True, eq=False)
+class Run(ABC, Generic[S, L]):
+    """A run as one of its learners has it: built, then `open`, then `iterate`.
+
+    Attributes:
+        team: this learner and the others.
+        evaluator: plays games now and then; None: it is off, or another learner does.
+        records: what is counted and written; there from `open` on.
+        stop: whether somebody has asked the run to end; likewise.
+    """
+
+    config: TrainConfig
+    team: Team
+    device: torch.device
+    sampler: S
+    agent: AnyAgent
+    learner: L
+    exchange: Exchange
+    evaluator: Evaluator | None
+    run_dir: Path = field(init=False)
+    records: Records = field(init=False)
+    stop: StopRequest = field(init=False)
+
+    @abstractmethod
+    def iterate(self) -> None:
+        """Sample and learn until all steps are taken or a stop is asked for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End threads and simulators, also after a failure. Calling it again does nothing."""
+
+    @property
+    def extra_metrics(self) -> tuple[str, ...]:
+        """Metrics beside those of the learner."""
+        return ()
+
+    @property
+    def place(self) -> str:
+        """Where the environments are stepped, for people."""
+        return "in this process"
+
+    def open(
+        self, run_dir: Path, stop: StopRequest, rows: Rows | None, saved: Mapping[str, Any] | None
+    ) -> None:
+        """Begin the records in ``run_dir``, or go on with them. ``rows``: the first learner's."""
+        self.run_dir, self.stop = run_dir, stop
+        recorded = Recorded(self.config, run_dir, self.team, self.exchange, self.get_state)
+        self.records = Records(recorded, rows, saved)
+
+    def make_rows(self, progress: Any, on_row: OnRow | None) -> Rows | None:
+        """Where rows of metrics go; None: to the first learner, which this is not."""
+        if not self.team.ranks.is_first:
+            return None
+
+        def look(row: Mapping[str, float]) -> None:
+            if on_row is not None and on_row(row) and row["steps"] < self.config.planned_steps:
+                self.stop.ask()
+
+        spec = self.sampler.env_spec
+        names = self.learner.metric_names + self.extra_metrics
+        return Rows(progress, names, spec.frame_skip, spec.info_keys, look)
+
+    def start(self, saved: Mapping[str, Any] | None) -> None:
+        """Start the simulators: anew, or from the checkpoint ``saved``."""
+        self.sampler.start()
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the parts.
+
+        ``failure``: the `SamplerError` for which the simulators' state is not in it, or None: what
+        was learned is worth keeping without them.
+        """
+        state = {
+            "failure": None,
+            "learner": self.exchange.state_dict(),
+            "algorithm": self.learner.get_state(),
+            "sampler": None,
+            "recurrent_state": None,
+            "evaluator": self.evaluator.get_state() if self.evaluator else None,
+            "torch_rng": torch.get_rng_state(),
+            **self._sampler_state(),
+        }
+        return {**state, "signature": sign_simulators(self.config.env, state)}
+
+    def _sampler_state(self) -> dict[str, Any]:
+        """The entries of a checkpoint that are about simulators, where there are any."""
+        return {}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """All but the simulators go on from the checkpoint ``saved``.
+
+        Raises:
+            ValueError: it is of another model or rule.
+            TeamError: another learner is gone.
+        """
+        store = self._store
+        if self.team.ranks.is_first or store is None:
+            self.exchange.load_state_dict(saved["learner"])
+        self.learner.set_state(saved["algorithm"])
+        if store is not None:
+            self.team.meet("loaded")  # nobody pushes before
+            store.pull()
+        torch.set_rng_state(saved["torch_rng"])
+        if self.evaluator is not None and saved["evaluator"] is not None:
+            self.evaluator.set_state(saved["evaluator"])
+
+    def describe(self) -> str:
+        """One line for people: what is trained where."""
+        num_parameters = sum(each.numel() for each in self.agent.model.parameters())
+        return (
+            f"{self.sampler.config.num_envs} x {self.sampler.env_spec.name} {self.place}; "
+            f"{num_parameters:,} parameters on {self.device}"
+        )
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether there are other learners, which do not go in step with this one."""
+        return self.team.ranks.size > 1 and self.config.parallel.sync == "store"
+
+    @property
+    def _store(self) -> StoreExchange | None:
+        return self.exchange if isinstance(self.exchange, StoreExchange) else None
+
+    def progress(self) -> float:
+        """How far schedules have run, in [0, 1]."""
+        return self.config.progress(self.records.steps)
+
+    def count_steps(self) -> int:
+        """Steps of all learners, with those of one more iteration of this one."""
+        if self.is_apart:
+            return self.team.add_steps(self.config.steps_per_iteration)
+        return self.records.steps + self.config.steps_per_iteration
+
+    def is_stopped(self) -> bool:
+        """Whether to stop here. Learners that go in step all do so after the same iteration."""
+        stop, team = self.stop, self.team
+        received = 0 if stop.received is None else int(stop.received)
+        if self.is_apart:
+            if received:
+                team.ask_to_stop()
+            elif team.is_stop_asked:  # by another, whose signal is not known here
+                stop.received = signal.SIGTERM
+            return team.is_stop_asked
+        received = team.largest(received)
+        if received and stop.received is None:
+            stop.received = signal.Signals(received)
+        return received > 0
+
+    def is_evaluation_due(self) -> bool:
+        """Whether to evaluate now."""
+        evaluator = self.evaluator
+        is_stopped = self.stop.received is not None
+        return evaluator is not None and not is_stopped and evaluator.is_due(self.records.steps)
+
+    def evaluate_if_due(self) -> None:
+        """An evaluation where one is due, of the parameters as they are then.
+
+        Others go on meanwhile: no step waits for its end to go into a store, and the next gradient
+        is of the parameters that are there then.
+        """
+        if not self.is_evaluation_due():
+            return
+        assert self.evaluator is not None
+        store = self._store
+        if store is not None:
+            store.pull()
+        self.records.evaluate(self.evaluator, self.stop)
+        if store is not None:
+            store.pull()
+
+    def finish(self) -> None:
+        """The last records and the last checkpoint, of all learners together."""
+        records, team, steps = self.records, self.team, self.records.steps
+        if self._store is not None:
+            self._store.pull()  # steps that the store has not seen go into it
+        if self.is_apart:
+            if not team.ranks.is_first:  # done before the first one goes on to its own last
+                records.finish(steps)
+                records.save()
+                team.reach("end", 1)  # and waits for nobody: the first one may evaluate for long
+                return
+            team.meet("end")
+            steps = team.add_steps(0)
+        records.finish(steps)
+        records.save()

@@ -17,7 +17,7 @@ from accel_rl.extras import TRAINING_PACKAGES, missing_package
 from accel_rl.processes import open_standard_descriptors
 
 TOOLS = ("evaluate", "play", "plot")
-COMMANDS = (*TOOLS, "sweep")
+COMMANDS = (*TOOLS, "sweep", "tune")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from accel_rl.sweep.command import sweep
 
             return sweep(given[1:])
+        if given and given[0] == "tune":
+            from accel_rl.cli.tune import tune
+
+            return tune(given[1:])
         is_word = bool(given) and given[0].isalpha()
         if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
             print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)

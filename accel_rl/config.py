@@ -71,9 +71,6 @@ class TrainConfig:
     overlap: bool = False
     """the next rollout is collected while the learner works on the last one, so its policy is one
     iteration behind: for a GPU, or more cores than simulators keep busy"""
-    tune: bool = False
-    """a trial of about half a minute before the run chooses sampler.num_groups, num_workers and
-    workers_per_core, from those given on: whatever samples fastest here"""
     run_dir: str | None = None
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
     resume: str | None = None
@@ -165,15 +162,6 @@ class TrainConfig:
             )
 
     def _check_ways_of_running(self) -> None:
-        if self.tune and self.serial:
-            raise ValueError(
-                "tune=true chooses groups and workers, and serial=true has none; leave one out"
-            )
-        if self.tune and self.resume is not None:
-            raise ValueError(
-                f"tune=true cannot be given with resume={self.resume}, which goes on with its "
-                "groups and workers; leave it out, and give others by hand if need be"
-            )
         if self.overlap and self.parallel.pull_steps is not None:
             raise ValueError(
                 f"overlap=true acts with the parameters of the rollout's start, and pull_steps="
@@ -213,11 +201,6 @@ class TrainConfig:
                 f"horizon={self.sampler.horizon} steps; use a larger training_queue_size"
             )
         self.learner.check_halves("min_training_batch", self.learner.least_samples)
-        if self.tune:
-            raise ValueError(
-                f"tune=true tries rollout samplers, and algo={self.algo} has a tuner of its own "
-                f"(tuner=true); leave it out"
-            )
         if self.parallel.sync != "all_reduce":
             raise ValueError(
                 f"sync={self.parallel.sync} is for several learners, and algo={self.algo} has one; "

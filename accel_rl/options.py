@@ -118,7 +118,6 @@ _KINDS: dict[Kind, tuple[str, ...]] = {
         "gpus",  # where it says how many learners there are, they count as if given
         "serial",
         "cpus",
-        "tune",
         "sampler.num_groups",
         "sampler.num_workers",
         "sampler.workers_per_core",

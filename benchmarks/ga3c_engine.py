@@ -13,9 +13,9 @@ from usage import GpuUse, cpu_seconds
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.ga3c.queued import QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.training.build import build
-from accel_rl.training.queue_threads import QueueThreads
+from accel_rl.ga3c.threads import QueueThreads
 
 LOOK_SECONDS = 0.01
 START_TIMEOUT_SECONDS = 300.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment
 from accel_rl.samplers.base import SamplerConfig
 

@@ -13,7 +13,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from saved_runs import trained
 
 from accel_rl.envs import make_env_factory
-from accel_rl.ga3c.queued import QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
 from accel_rl.sweep.plan import plan_runs
 from accel_rl.tools.policy import load_policy

@@ -69,7 +69,7 @@ def test_samplers_and_vector_environments_run_on_the_base_packages(
     program = """
         import gymnasium
         import numpy as np
-        import accel_rl.ga3c.queued
+        import accel_rl.ga3c.sampler
         from accel_rl.samplers import ParallelSampler, SerialSampler
         from accel_rl.vector import VectorEnv
 

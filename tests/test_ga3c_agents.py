@@ -16,7 +16,7 @@ from queued_play import make_sampler, policy, predictors, serve_until, take_all
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.queued import QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.samplers.base import WorkerError
 from accel_rl.samplers.pool import _Start
 

@@ -23,7 +23,7 @@ from toy_envs import ScriptedEnv, ToyEnv
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.ga3c.arguments import check_queued
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import environment_seed
 

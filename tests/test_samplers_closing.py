@@ -19,7 +19,7 @@ import psutil
 import pytest
 from toy_envs import FaultyEnv, ToyEnv, is_running
 
-from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
 from accel_rl.vector import VectorEnv
 

@@ -12,7 +12,7 @@ from queued_play import make_sampler, serve_until
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
 
 from accel_rl.envs import EnvError, make_env_factory
-from accel_rl.ga3c.queued import Prediction
+from accel_rl.ga3c.sampler import Prediction
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import Episode, ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
 

@@ -209,7 +209,7 @@ def test_parts_of_simulator_processes_never_name_torch(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["samplers.worker", "samplers.sampler", "vector.vector_env", "ga3c.queued"]
+    "name", ["samplers.worker", "samplers.sampler", "vector.vector_env", "ga3c.sampler"]
 )
 def test_modules_that_need_no_torch_load_none_however_indirectly(name: str) -> None:
     by_module = {module_of(path): path for path in MODULES}

@@ -11,7 +11,8 @@ from saved_runs import rewrite
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.parallel import FlatParameters, VersionExchange
+from accel_rl.parallel import FlatParameters
+from accel_rl.ga3c.versions import VersionExchange
 from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,

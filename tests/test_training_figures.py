@@ -20,7 +20,7 @@ from accel_rl.tools.compare import Group
 from accel_rl.tools.plot import _draw, scores_table
 from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.figures import new_figure, plain, to_png
-from accel_rl.training.queued_loop import write_lags
+from accel_rl.ga3c.run import write_lags
 from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"

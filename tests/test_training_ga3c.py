@@ -20,7 +20,7 @@ from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.algos.ga3c import importance_ratios
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.ga3c.queued import QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.presets import PRESETS
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.samplers import SamplerConfig
@@ -126,7 +126,7 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(GA3C, "update", count)
     # What is in the queue at the end has more time than threads that have no more to do.
-    monkeypatch.setattr("accel_rl.training.queue_threads._JOIN_SECONDS", 0.0)
+    monkeypatch.setattr("accel_rl.ga3c.threads._JOIN_SECONDS", 0.0)
     learner = dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2)
     result = run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
     assert result.status is not None
@@ -235,7 +235,7 @@ def test_thread_that_fails_ends_the_run_with_its_error(
     if who == "trainer":
         monkeypatch.setattr(GA3C, "update", fail)
     else:
-        monkeypatch.setattr("accel_rl.training.queue_threads.sample_categorical", fail)
+        monkeypatch.setattr("accel_rl.ga3c.threads.sample_categorical", fail)
     began = time.monotonic()
     with pytest.raises(RunError, match="the device is gone"):
         run(dataclasses.replace(CONFIG, total_steps=10_000_000), tmp_path / "run")

@@ -10,11 +10,11 @@ import pytest
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
-from accel_rl.ga3c.queued import QueueTimes
+from accel_rl.ga3c.sampler import QueueTimes
 from accel_rl.presets import PRESETS
 from accel_rl.samplers.base import SamplerTimes
-from accel_rl.training.queue_threads import Trainings
-from accel_rl.training.queued_loop import Shares, Tuning
+from accel_rl.ga3c.threads import Trainings
+from accel_rl.ga3c.run import Shares, Tuning
 
 
 def make_fakes(**sampler: Any) -> Any:

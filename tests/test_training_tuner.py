@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accel_rl.training.plot_tuner import draw_tuner
-from accel_rl.training.tuner import Tuner
+from accel_rl.ga3c.pictures import draw_tuner
+from accel_rl.ga3c.tuner import Tuner
 
 Counts = tuple[int, ...]
 LEAST, MOST = (1, 1, 1), (4, 4, 12)

@@ -1,6 +1,6 @@
 """GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): actor-critic on segments from a queue.
 
-Predictors and trainers are threads that work on one model (`accel_rl.parallel.versions`); here is
+Predictors and trainers are threads that work on one model (`accel_rl.ga3c.versions`); here is
 what one trainer does with a batch. Returns come with the segments, advantages are measured from the
 values of the trainer's own parameters.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class GA3CConfig(LearnerConfig):
     Agents are processes that step ``num_envs / num_groups`` environments each; at the start there
     are ``num_groups`` of them. Raises ValueError where a value is out of range.
     """
+
+    built_by: ClassVar[str] = "accel_rl.ga3c.run:build_queued"
 
     lr: float = 3e-4
     """learning rate; the loss is a sum, so it goes with any number of samples"""

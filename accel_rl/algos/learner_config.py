@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Literal
+from typing import ClassVar, Literal
 
 from accel_rl.parallel import LASAGNE_EPS, Rule
 from accel_rl.settings import check_settings
@@ -14,6 +14,9 @@ from accel_rl.settings import check_settings
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """Raises ValueError where a value is out of range."""
+
+    built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
+    """the function that builds runs of it, as ``module:function``"""
 
     gamma: float = 0.99
     """discount of one step"""

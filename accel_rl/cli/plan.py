@@ -66,8 +66,6 @@ def describe_plan(
     spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
     share = sampler_share(config, Ranks(size=num))
     yield f"plan of {config.title}, on {machine.describe()}"
-    if config.tune:
-        yield "tune=true: a trial before the run may choose other groups and workers than these"
     plans = []
     for rank in range(num):
         seat = Seat(rank, num, None if nodes is None else tuple(nodes))

@@ -26,9 +26,10 @@ from accel_rl.parallel import Ranks, SharedGroup
 from accel_rl.samplers import SerialSampler
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.agent import factory_of
-from accel_rl.training.build import Parts, build
+from accel_rl.training.build import build_rollouts
 from accel_rl.training.division import sampler_share
-from accel_rl.training.torch_setup import learning_threads, num_learning_threads
+from accel_rl.training.rollouts import RolloutRun
+from accel_rl.training.torch_setup import has_small_updates, learning_threads, num_learning_threads
 
 _NUM_SIMULATORS = 4
 _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache
@@ -77,16 +78,17 @@ class PartsOfOne:
             self._simulators = SerialSampler(factory, config=few, seed=config.seed)
             undo.callback(self._simulators.close)
             self._simulators.start()
-            self._parts = build(self._config)
-            undo.callback(self._parts.server.close)
+            self._run = build_rollouts(self._config, self._config.seed)
+            undo.callback(self._run.close)
             self._undo = undo.pop_all()
-        self._num_threads = num_learning_threads(
-            overlaps=config.overlap, is_small=self._parts.is_small
+        is_small = has_small_updates(
+            self._config, self._config.steps_per_iteration, self._run.exchange
         )
+        self._num_threads = num_learning_threads(overlaps=config.overlap, is_small=is_small)
         self._steps = 0
         try:
             self._fill()
-            while not self._parts.exchange.num_updates:
+            while not self._run.exchange.num_updates:
                 self._update()
         except BaseException:
             self.close()
@@ -95,8 +97,8 @@ class PartsOfOne:
     def measure(self, seconds: float) -> Measured:
         """Each part for a fourth of ``seconds``, and at least twice."""
         seconds /= 4
-        self._parts.exchange.take_metrics()
-        before = self._parts.exchange.num_updates
+        self._run.exchange.take_metrics()
+        before = self._run.exchange.num_updates
         simulator = median_seconds(self._simulate, seconds)
         inference = median_seconds(self._act, seconds)
 
@@ -108,16 +110,16 @@ class PartsOfOne:
             times.append(perf_counter() - began)
 
         iteration, num = median_seconds(update, seconds), len(times)
-        if self._parts.exchange.num_updates - before < num:  # some iterations have no update
+        if self._run.exchange.num_updates - before < num:  # some iterations have no update
             iteration = statistics.fmean(times)
-        pushes = self._parts.exchange.take_metrics().get("push_seconds", 0.0) / num
-        gradient = self._parts.exchange.parameters.gradient
+        pushes = self._run.exchange.take_metrics().get("push_seconds", 0.0) / num
+        gradient = self._run.exchange.parameters.gradient
         return Measured(
             simulator=simulator / (_NUM_SIMULATORS * self._config.sampler.horizon),
             inference=inference,
             update=max(0.0, iteration - pushes),
             pushes=pushes,
-            num_updates=(self._parts.exchange.num_updates - before) / num,
+            num_updates=(self._run.exchange.num_updates - before) / num,
             gradient_bytes=gradient.nbytes,
             pair=self._measure_pair(gradient, seconds),
         )
@@ -133,9 +135,9 @@ class PartsOfOne:
         self.close()
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> RolloutRun:
         """Of the one learner."""
-        return self._parts
+        return self._run
 
     def _simulate(self) -> None:
         self._simulators.collect(self._random_actions)
@@ -146,7 +148,7 @@ class PartsOfOne:
     def _fill(self) -> None:
         """The learner's rollout with observations of the few simulators, again and again."""
         self._simulate()
-        rollout = self._parts.sampler.rollout
+        rollout = self._run.sampler.rollout
         columns = np.arange(rollout.action.shape[1]) % _NUM_SIMULATORS
         rollout.observation[:] = self._simulators.rollout.observation[:, columns]
         rollout.action[:] = self._simulators.rollout.action[:, columns]
@@ -157,18 +159,16 @@ class PartsOfOne:
         sampler = self._config.sampler
         columns = slice(0, sampler.num_envs // sampler.num_groups)
         uniform = self._rng.random(columns.stop)
-        observation = self._parts.sampler.rollout.observation[0, columns]
-        _, server, _ = self._parts.in_turns
+        observation = self._run.sampler.rollout.observation[0, columns]
         begins = np.zeros(columns.stop, np.bool_)
-        server(PolicyInput(observation, uniform, 0, columns, begins))
+        self._run.server(PolicyInput(observation, uniform, 0, columns, begins))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration
-        _, server, learner = self._parts.in_turns
         with learning_threads(self._num_threads):
-            learner.update(server.finish(), 0.0, self._steps)
-        if self._parts.device.type == "cuda":
-            torch.cuda.synchronize(self._parts.device)
+            self._run.learner.update(self._run.server.finish(), 0.0, self._steps)
+        if self._run.device.type == "cuda":
+            torch.cuda.synchronize(self._run.device)
 
     def _measure_pair(self, gradient: torch.Tensor, seconds: float) -> float:
         """NaN where there is no all-reduce, or on a GPU."""
@@ -207,7 +207,6 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
         total_steps=total_steps,
         schedule_steps=None,
         serial=True,
-        tune=False,
         learners=None,
         gpus=None,
         device="cpu" if config.gpus == 0 else config.device,

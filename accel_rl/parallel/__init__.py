@@ -14,7 +14,6 @@ from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
 from accel_rl.parallel.team import Team
-from accel_rl.parallel.versions import VersionExchange, Versions
 
 __all__ = [
     "ALONE",
@@ -37,8 +36,6 @@ __all__ = [
     "Team",
     "TeamError",
     "TorchGroup",
-    "VersionExchange",
-    "Versions",
     "adam_",
     "adam_rate",
     "fingerprint",

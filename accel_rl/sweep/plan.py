@@ -249,11 +249,10 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
         try:
             pick_device(config.device)
             check_learners(config, Ranks())
-            parts = build(_on_cpu(config))
+            built = build(_on_cpu(config))
         except ValueError as error:
             raise ValueError(f"run {' '.join(run.arguments)}: {error}") from error
-        parts.server.close()
-        parts.sampler.close()
+        built.close()
 
 
 def _on_cpu(config: TrainConfig) -> TrainConfig:

@@ -40,7 +40,7 @@ class Overlapped:
         server: acts, and keeps its rollout until it is learned from.
     """
 
-    metric_names = (LAG,)
+    metric_names: tuple[str, ...] = (LAG,)
     num_threads = 1
     goes_on = is_ahead = False
 

@@ -34,9 +34,8 @@ from accel_rl.runs.files import delete_unfinished
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.samplers import SamplerState
 from accel_rl.states import decode_state
-from accel_rl.training.build import Parts
+from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
-from accel_rl.training.iterate import is_apart
 from accel_rl.training.metrics import LearnerMetrics, Scores
 
 CHANGEABLE = options_of("course", "engine", "watching") - {
@@ -193,7 +192,7 @@ def _common(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What is still asked of a checkpoint once `Parts.set_state` has copied the rest out of it.
+    """What is still asked of a checkpoint once `Run.set_state` has copied the rest out of it.
 
     The file is mapped no more: a replay is gigabytes of memory, or of disk where it is deleted.
     Of the algorithm names are left.
@@ -292,13 +291,7 @@ def load_saved(
     return saved
 
 
-def begin(
-    config: TrainConfig,
-    saved: Mapping[str, Any] | None,
-    parts: Parts,
-    team: Team,
-    stack: contextlib.ExitStack,
-) -> Path:
+def begin(run: AnyRun, saved: Mapping[str, Any] | None, stack: contextlib.ExitStack) -> Path:
     """Go on from ``saved``, or make the run directory, held while ``stack`` lasts; returns it.
 
     Raises:
@@ -306,13 +299,14 @@ def begin(
             another model or rule.
         TeamError: another learner is gone.
     """
+    config, team = run.config, run.team
     is_first = team.ranks.is_first
     if saved is not None:
-        if is_first and is_apart(config, team):
+        if is_first and run.is_apart:
             team.add_steps(int(saved["counts"]["steps"]))
         try:
             with taking_from(saved["path"]):
-                parts.set_state(saved, team)
+                run.set_state(saved)
         except DamagedError as error:
             raise DamagedError(f"{error}; {way_out(saved['path'])}") from error
         return Path(str(config.resume))
@@ -321,7 +315,7 @@ def begin(
     if is_first:
         stack.enter_context(hold(run_dir))
     check_is_shared(run_dir, team)
-    if is_apart(config, team):
+    if run.is_apart:
         team.meet("built")  # all with the initial parameters: nobody pushes before
     return run_dir
 

@@ -140,7 +140,7 @@ class RolloutRun(Run[RolloutSampler, Learner]):
             self.server.set_state(saved["recurrent_state"])
 
     def _sampler_state(self) -> dict[str, Any]:
-        if not self.sampler.is_running:
+        if not self.sampler.is_running or self.experience.is_ahead:
             return {}
         try:
             encoded = encode_state(self.sampler.get_state()._asdict())
@@ -151,6 +151,8 @@ class RolloutRun(Run[RolloutSampler, Learner]):
             "recurrent_state": self.server.get_state(),
         }
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = True) -> None:
         self.experience.close()
+        if waits:
+            self.server.close()
         self.sampler.close()

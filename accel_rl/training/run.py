@@ -20,6 +20,7 @@ from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.progress import Progress
 from accel_rl.training.records import OnRow, Recorded, Records, Rows
 from accel_rl.training.stopping import StopRequest
 
@@ -90,8 +91,11 @@ class Run(ABC, Generic[S, L]):
         """Sample and learn until all steps are taken or a stop is asked for."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End threads and simulators, also after a failure. Calling it again does nothing."""
+    def close(self, *, waits: bool = True) -> None:
+        """End threads and simulators, also after a failure. Calling it again does nothing.
+
+        ``waits``: False where the device never answers again; what would ask it is left alone.
+        """
 
     @property
     def extra_metrics(self) -> tuple[str, ...]:
@@ -111,7 +115,7 @@ class Run(ABC, Generic[S, L]):
         recorded = Recorded(self.config, run_dir, self.team, self.exchange, self.get_state)
         self.records = Records(recorded, rows, saved)
 
-    def make_rows(self, progress: Any, on_row: OnRow | None) -> Rows | None:
+    def make_rows(self, progress: Progress, on_row: OnRow | None) -> Rows | None:
         """Where rows of metrics go; None: to the first learner, which this is not."""
         if not self.team.ranks.is_first:
             return None

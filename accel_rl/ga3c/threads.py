@@ -24,9 +24,10 @@ from torch import Tensor
 from accel_rl.agents import CategoricalAgent, sample_categorical
 from accel_rl.algos import GA3C, Samples
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.queued import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment
-from accel_rl.parallel import FlatParameters, VersionExchange, Versions
+from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0
 _FINISH_SECONDS = 300.0  # for updates with all that is in the training queue

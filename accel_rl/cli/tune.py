@@ -1,9 +1,9 @@
-"""``tune=true``: a short trial before a run finds the groups and workers that sample fastest here.
+"""``accel_rl tune``: which groups and workers sample fastest on this machine.
 
-They alter the speed, not the rollouts. The run's environments step with the run's policy, which
-does not learn meanwhile. From the configured groups and workers the search goes from neighbour to
-neighbour (`neighbours`), each against the fastest before: the two run by turns, so that whatever
-else the machine does slows both.
+They alter the speed, not the rollouts. A run's environments step with its policy, which does not
+learn meanwhile. From the configured groups and workers the search goes from neighbour to neighbour
+(`neighbours`), each against the fastest before: the two run by turns, so that whatever else the
+machine does slows both.
 """
 
 from __future__ import annotations
@@ -12,19 +12,32 @@ import contextlib
 import dataclasses
 import logging
 import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import torch
 
+from accel_rl.algos import GA3CConfig
+from accel_rl.cli.parse import parse_arguments, wants_help
 from accel_rl.config import TrainConfig
+from accel_rl.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.envs.make import probe_spec
+from accel_rl.functions import ExitError
 from accel_rl.options import format_value
-from accel_rl.parallel import Team
-from accel_rl.samplers import ParallelSampler, SamplerError
-from accel_rl.training.build import Parts, make_action_server, make_sampler, with_sampler
+from accel_rl.parallel import Ranks
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
+from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.build import make_action_server, make_sampler
+from accel_rl.training.devices import learner_device, make_capture
+from accel_rl.training.division import sampler_share
 
+USAGE = """\
+python -m accel_rl tune [key=value ...]    options with which that run samples fastest here
+
+Takes the options of a training run, tries groups and workers for half a minute, and prints
+num_groups, workers_per_core and num_workers to add to them. They change the speed alone."""
 SECONDS = 30.0
 """of a trial; what is not compared by then is left out"""
 WINDOW_SECONDS = 0.5
@@ -35,8 +48,6 @@ GAIN = 1.02
 """how many times as fast it must be there: for less, nothing need change"""
 _MOST_STEPS = 20
 """of a rollout in the trial, so that none takes long"""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
@@ -65,42 +76,81 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def tune_engine(
-    config: TrainConfig, parts: Parts, team: Team, cpus: Sequence[int], say: Callable[[str], None]
-) -> tuple[TrainConfig, Parts]:
-    """``config`` with the fastest groups and workers, and ``parts`` with such simulators.
+def tune(arguments: Sequence[str]) -> int:
+    """Print the options with which a run samples fastest here; returns the exit code.
 
-    Of several learners the first one tries, on its share of the cores, and the others take its
-    answer. ``cpus``: what this process could use before it took its share. ``say`` is told what is
-    tried.
+    Of several learners one is tried, on its share of the cores.
+    """
+    console = LastingConsole()
+    if wants_help(arguments):
+        return print_text(USAGE)
+    try:
+        config = parse_arguments(arguments)
+        check_can_tune(config)
+        with closing(Trial(config)) as trial, _without_warnings():
+            chosen = choose(trial.first, trial.num_envs, trial.make, complain, SECONDS)
+    except (ValueError, SamplerError, ExitError) as error:
+        tell_error(error, arguments)
+        return 1
+    console.print(chosen.describe(), markup=False, highlight=False, soft_wrap=True)
+    return 0
 
-    Raises:
-        SamplerError: simulators failed.
-        TeamError: another learner is gone.
+
+def check_can_tune(config: TrainConfig) -> None:
+    """Raises ValueError where there are no groups and workers to choose."""
+    if config.serial:
+        raise ValueError("tune chooses groups and workers, and serial=true has none; leave it out")
+    if isinstance(config.learner, GA3CConfig):
+        raise ValueError(
+            f"tune tries rollout samplers, and algo={config.algo} has a tuner of its own "
+            f"(tuner=true), which works while it trains"
+        )
+
+
+class Trial:
+    """The policy of a run, and the simulators of one of its learners in any layout.
+
+    Attributes:
+        first: the layout that the run has by itself.
+        num_envs: environments of one learner.
     """
 
-    def tell(line: str) -> None:
-        say(f"trial: {line}")
-        _LOGGER.info("trial: %s", line)
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        num = config.num_learners
+        self._ranks = Ranks(size=num, local_size=num)
+        self._share = sampler_share(config, self._ranks)
+        self.first = Layout(*(getattr(config.sampler, name) for name in Layout._fields))
+        self.num_envs = self._share.num_envs
+        self._cpus = os.sched_getaffinity(0)
+        self._device = learner_device(config, self._ranks)
+        spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+        self._agent = agent_of(
+            config, spec, self._device, capture=make_capture(config, self._device)
+        )
 
-    def make(layout: Layout) -> Engine:
-        os.sched_setaffinity(0, cpus)
-        return _Simulators(config, layout, parts, team)
-
-    chosen = None
-    if team.ranks.is_first:
-        first = Layout(*(getattr(config.sampler, name) for name in Layout._fields))
+    def make(self, layout: Layout) -> Engine:
+        """Simulators in this layout, not started."""
+        os.sched_setaffinity(0, self._cpus)
+        share = dataclasses.replace(
+            self._share,
+            **layout._asdict(),
+            horizon=min(self._share.horizon, _MOST_STEPS),
+            decorrelation_steps=0,
+        )
+        config = self._config
+        sampler = make_sampler(config, share, config.seed, self._device, self._ranks)
+        assert isinstance(sampler, ParallelSampler)
         try:
-            with _without_warnings():
-                chosen = choose(first, parts.sampler.config.num_envs, make, tell, SECONDS)
-        except Exception:
-            _LOGGER.info("the trial failed\n%s", traceback.format_exc())
+            server = make_action_server(config, self._agent, sampler, self._device)
+        except BaseException:
+            sampler.close()
             raise
-    layout = Layout(*team.share("layout", chosen))
-    sampler = dataclasses.replace(config.sampler, **layout._asdict())
-    config = dataclasses.replace(config, tune=False, sampler=sampler)
-    os.sched_setaffinity(0, cpus)
-    return config, with_sampler(parts, config, team)
+        return _Simulators(sampler, server)
+
+    def close(self) -> None:
+        """Give this process its CPUs back."""
+        os.sched_setaffinity(0, self._cpus)
 
 
 def choose(
@@ -202,24 +252,9 @@ def _is_faster(
 class _Simulators:
     """The environments of a run, in the layout to try, stepping with its policy."""
 
-    def __init__(self, config: TrainConfig, layout: Layout, parts: Parts, team: Team) -> None:
-        share = parts.sampler.config
-        share = dataclasses.replace(
-            share,
-            **layout._asdict(),
-            horizon=min(share.horizon, _MOST_STEPS),
-            decorrelation_steps=0,
-        )
-        sampler = make_sampler(config, share, config.seed, parts.device, team.ranks)
-        assert isinstance(sampler, ParallelSampler)
+    def __init__(self, sampler: ParallelSampler, server: ActionServer) -> None:
         self.num_workers = len(sampler.plan.worker_cpus)
-        self._sampler = sampler
-        try:
-            learner = parts.in_turns[2]
-            self._server = make_action_server(config, parts.agent, sampler, learner, parts.device)
-        except BaseException:
-            sampler.close()
-            raise
+        self._sampler, self._server = sampler, server
 
     def start(self) -> None:
         self._sampler.start()

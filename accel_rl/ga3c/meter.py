@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accel_rl.ga3c.queued import QueuedSampler, QueueTimes
-from accel_rl.training.queue_threads import QueueThreads, Trainings
+from accel_rl.ga3c.sampler import QueuedSampler, QueueTimes
+from accel_rl.ga3c.threads import QueueThreads, Trainings
 
 
 class QueueMeter:

@@ -1,0 +1,288 @@
+"""GA3C's run: agents, predictors and trainers go by themselves; this thread counts and records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos import GA3C, GA3CConfig
+from accel_rl.config import TrainConfig
+from accel_rl.ga3c.meter import QueueMeter
+from accel_rl.ga3c.sampler import QueuedSampler
+from accel_rl.ga3c.threads import QueueThreads
+from accel_rl.ga3c.tuner import Tuner
+from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.parallel import FlatParameters, Team
+from accel_rl.runs.files import write_whole
+from accel_rl.samplers.base import SamplerTimes
+from accel_rl.topology import available_cpus
+from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.devices import learner_device
+from accel_rl.training.drawing import draw_or_warn
+from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.metrics import CsvTable
+from accel_rl.training.records import Records
+from accel_rl.training.run import Run
+
+POLL_SECONDS = 0.1
+"""between two looks at what was done"""
+
+
+class Tuning:
+    """Changes the numbers of threads and agents after each interval, and keeps the time line.
+
+    An interval begins when all agents that were added have begun; pauses are no part of it. Where
+    the run goes on, the time line does.
+    """
+
+    def __init__(self, run: QueuedRun) -> None:
+        config, learner, sampler, run_dir = run.config, run.learner.config, run.sampler, run.run_dir
+        self._interval = learner.tuner_interval_seconds
+        self._sampler = sampler
+        self._threads = run.threads
+        self._records = records = run.records
+        self._run_dir = run_dir
+        self._title = config.title
+        start = (learner.num_predictors, learner.num_trainers, config.sampler.num_groups)
+        most_threads = max(2 * len(available_cpus()), *start[:2])
+        rng = np.random.default_rng(np.random.SeedSequence([config.seed, 5]))
+        most = (most_threads, most_threads, sampler.most_agents)
+        self._tuner = Tuner(start, (1, 1, 1), most, rng)
+        self._table = CsvTable(run_dir / "tuner.csv", records.steps)
+        self._rows = list(self._table.earlier_rows())
+        self._opened: float | None = None
+        self._counts = 0, 0
+
+    def look(self) -> None:
+        """To be called often: moves on where an interval has ended."""
+        now = self._records.seconds
+        counts = self._threads.trainings.count, self._sampler.queue_times.predictions
+        if self._opened is None:
+            if self._sampler.num_starting == 0:
+                self._opened, self._counts = now, counts
+            return
+        seconds = now - self._opened
+        if seconds < self._interval:
+            return
+        trainings, predictions = (b - a for a, b in zip(self._counts, counts, strict=True))
+        names = ("num_predictors", "num_trainers", "num_agents")
+        row: dict[str, float] = {"steps": self._records.steps, "seconds": now}
+        row |= dict(zip(names, self._tuner.counts, strict=True))
+        row["trainings_per_second"] = trainings / seconds
+        row["predictions_per_second"] = predictions / seconds
+        row["is_kept"] = self._tuner.after_window(trainings / seconds)
+        self._rows.append(row)
+        self._table.write(row)
+        num_predictors, num_trainers, num_agents = self._tuner.counts
+        self._threads.set_counts(num_predictors, num_trainers)
+        self._sampler.set_num_agents(num_agents)
+        self._opened = None
+
+    def leave_out(self, trainings: int) -> None:
+        """Made while the records' clock stood still."""
+        self._counts = self._counts[0] + trainings, self._counts[1]
+
+    def draw(self) -> None:
+        """``tuner.png``, where an interval has ended."""
+        path = self._run_dir / "tuner.png"
+
+        def draw() -> None:
+            from accel_rl.ga3c.pictures import draw_tuner  # Matplotlib takes a while to load
+
+            draw_tuner(path, self._rows, self._title)
+
+        if self._rows:
+            draw_or_warn(draw, path)
+
+
+@dataclass(kw_only=True, eq=False)
+class QueuedRun(Run[QueuedSampler, GA3C]):
+    """A run of GA3C. ``threads``: its predictors and trainers."""
+
+    threads: QueueThreads
+    exchange: VersionExchange
+
+    def iterate(self) -> None:
+        """Let all go on until ``planned_steps`` are taken or a stop is asked for, and record."""
+        learner, threads, sampler, records = (
+            self.learner.config,
+            self.threads,
+            self.sampler,
+            self.records,
+        )
+        self._earlier = records.steps
+        threads.progress = lambda: self.config.progress(self._earlier + sampler.steps)
+        self._shares = Shares(sampler, threads, records)
+        self._tuning = Tuning(self) if learner.tuner else None
+        meter = QueueMeter(sampler, threads, lambda: records.seconds)
+        self.exchange.take_metrics = meter.take
+        try:
+            self.evaluate_if_due()  # a stop may have cut off the last one
+            threads.set_counts(learner.num_predictors, learner.num_trainers)
+            while records.steps < self.config.planned_steps and not self.is_stopped():
+                threads.woken.wait(POLL_SECONDS)
+                threads.check()
+                self._record()
+                if self._tuning is not None:
+                    self._tuning.look()
+                self.evaluate_if_due()
+            threads.finish()
+            threads.check()
+            self._record()
+            records.write_last_row()
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                self._report()
+            raise
+        began = perf_counter()
+        self._report()
+        records.pause(perf_counter() - began)
+
+    def _record(self) -> None:
+        for metrics in self.threads.take_metrics():
+            self.records.add_metrics(metrics)
+        steps, episodes = self._earlier + self.sampler.steps, self.sampler.take_episodes()
+        self.records.after_update(steps, {}, episodes, self._shares.read())
+
+    def _report(self) -> None:
+        if self._tuning is not None:
+            self._tuning.draw()
+        write_lags(self.run_dir, self.threads.read_trainings().lags, self.config.title)
+
+    def evaluate_if_due(self) -> None:
+        """As `Run.evaluate_if_due`, while agents wait."""
+        if not self.is_evaluation_due():
+            return
+        with self.sampler.paused():
+            self.exchange.pull()
+            count, seconds = _meanwhile(self.threads, super().evaluate_if_due)
+        self._shares.leave_out(seconds)
+        if self._tuning is not None:
+            self._tuning.leave_out(count)
+
+    @property
+    def place(self) -> str:
+        return f"in {self.sampler.config.num_groups} agents"
+
+    def close(self, *, waits: bool = True) -> None:
+        try:
+            self.threads.close()
+        finally:
+            self.sampler.close()
+
+
+def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
+    """A run of GA3C. ``seed``: of the simulators."""
+    learner = config.learner
+    assert isinstance(learner, GA3CConfig)
+    device = learner_device(config, team.ranks)
+    agents = config.sampler.num_groups
+    sampler = QueuedSampler(
+        factory_of(config),
+        config.sampler,
+        seed,
+        list(config.cpus) or None,
+        drives_gpu=device.type == "cuda",
+        most_agents=learner.max_agents or (4 * agents if learner.tuner else agents),
+        max_prediction_batch=learner.max_prediction_batch,
+        training_queue_size=learner.training_queue_size,
+        gamma=learner.gamma,
+        time_limit_terminal=learner.time_limit_terminal,
+        drops_last_reward=learner.compatibility,
+    )
+    with ExitStack() as undo:
+        undo.callback(sampler.close)
+        torch.manual_seed(config.seed)
+        agent = agent_of(config, sampler.env_spec, device)
+        assert isinstance(agent, CategoricalAgent)
+        flat = FlatParameters(agent.model)
+        max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
+        versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
+        exchange = VersionExchange(flat, versions)
+        learns = GA3C(agent, learner, exchange)
+        threads = QueueThreads(agent, learns, versions, sampler, device)
+        evaluator = Evaluator(config, agent, device) if config.evaluation_interval else None
+        undo.pop_all()
+    return QueuedRun(
+        config=config,
+        team=team,
+        device=device,
+        sampler=sampler,
+        agent=agent,
+        learner=learns,
+        exchange=exchange,
+        evaluator=evaluator,
+        threads=threads,
+    )
+
+
+def _meanwhile(threads: QueueThreads, action: Callable[[], None]) -> tuple[int, float]:
+    """Does that; what trainers have done meanwhile, in number and in seconds."""
+    before = threads.read_trainings()
+    action()
+    after = threads.read_trainings()
+    return after.count - before.count, after.seconds - before.seconds
+
+
+class Shares:
+    """Clocks of predictors and trainers, as shares of the time of all these threads together.
+
+    Predictors that wait for trainers count as learning. What is left they wait for simulators,
+    trainers through predictors. Agents' time is that of the mean of those that run.
+    """
+
+    def __init__(self, sampler: QueuedSampler, threads: QueueThreads, records: Records) -> None:
+        self._sampler = sampler
+        self._threads = threads
+        self._records = records
+        self._waiting, self._policy, self._simulating = sampler.times
+        self._rest = self._waiting
+        self._before = self._read()
+
+    def leave_out(self, learning_seconds: float) -> None:
+        """Of trainers, while the records' clock stood still."""
+        wall, policy, learning, busy = self._before
+        self._before = wall, policy, learning + learning_seconds, busy
+
+    def read(self) -> SamplerTimes:
+        """The sampler's clocks; adds to the records' ``learning_seconds``."""
+        now = self._read()
+        wall, policy, learning, busy = (b - a for a, b in zip(self._before, now, strict=True))
+        self._before = now
+        number = max(1, self._threads.num_predictors + self._threads.num_trainers)
+        self._policy += policy / number
+        # Less than nothing where an update ends that began before the last reading.
+        self._rest += wall - (policy + learning) / number
+        self._waiting = max(self._waiting, self._rest)
+        self._records.learning_seconds += learning / number
+        self._simulating += busy / max(1, self._sampler.num_agents)
+        return SamplerTimes(self._waiting, self._policy, self._simulating)
+
+    def _read(self) -> tuple[float, float, float, float]:
+        times, learning = self._sampler.queue_times, self._threads.trainings.seconds
+        learning += times.predictor_blocked
+        return self._records.seconds, times.predictor_busy, learning, self._sampler.busy_seconds
+
+
+def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:
+    """``policy_lag.csv``: how many batches of training had which policy lag, and its picture."""
+    if not lags:
+        return
+    rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
+    write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())
+    path = run_dir / "policy_lag.png"
+
+    def draw() -> None:
+        from accel_rl.ga3c.pictures import draw_lags  # Matplotlib takes a while to load
+
+        draw_lags(path, lags, title)
+
+    draw_or_warn(draw, path)

@@ -70,10 +70,13 @@ def field_docs(cls: type) -> dict[str, str]:
     for each in reversed(cls.__mro__):
         if not is_dataclass(each):
             continue
+        names = {field.name for field in fields(each)}
         body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
         assert isinstance(body, ast.ClassDef)
         for statement, below in zip(body.body, body.body[1:], strict=False):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if statement.target.id not in names:
+                    continue
                 is_string = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
                 assert is_string, f"{each.__name__}.{statement.target.id} has no documentation"
                 docs[statement.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]

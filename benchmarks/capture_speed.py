@@ -98,7 +98,7 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
     arguments = f"{CASES[case]} env=breakout model=a3c capture={capture}".split()
     one = stack.enter_context(PartsOfOne(parse_arguments(arguments), 1))
     built = one.parts
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     uniform = np.full(sampler.config.num_envs, 0.5)
     num_threads = num_learning_threads()
 

@@ -90,7 +90,7 @@ def measure(case: str, seconds: float) -> dict[str, Any]:
     counts = (1, len(available_cpus()))
     times: dict[int, list[float]] = {count: [] for count in counts}
     with PartsOfOne(parse_arguments(CASES[case].split()), 1) as one:
-        _, server, learner = one.parts.in_turns
+        server, learner = one.parts.server, one.parts.learner
 
         def update(count: int) -> float:
             torch.set_num_threads(count)

@@ -163,7 +163,7 @@ def test_run_with_second_learner_and_evaluations_equals_the_eager_one(
         given = [*options.split(), *few.split(), f"capture={capture}"]
         config = parse_arguments(given)
         parts = build(config)
-        sampler, server, learner = parts.in_turns
+        sampler, server, learner = parts.sampler, parts.server, parts.learner
         with contextlib.closing(sampler):
             parts.start(None)
             for _ in range(16):

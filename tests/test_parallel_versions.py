@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from accel_rl.parallel import FlatParameters, Local, RMSProp
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.parallel import FlatParameters, Local, RMSProp
 
 RULE = RMSProp(decay=0.9, eps=1e-6, initial=0.0)
 DESCENT = RMSProp(decay=1.0, eps=0.0, initial=1.0)  # divides by 1: plain gradient descent

@@ -186,7 +186,7 @@ def test_updates_normalise_with_the_eps_of_the_preset(
     parts = build(parse_arguments([*options.split(), "env=catch", "serial=true", *sizes.split()]))
     try:
         parts.sampler.start()
-        sampler, server, learner = parts.in_turns
+        sampler, server, learner = parts.sampler, parts.server, parts.learner
         sampler.collect(server)
         learner.update(server.finish(), 0.0)
     finally:

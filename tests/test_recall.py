@@ -16,7 +16,7 @@ from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET,
 from accel_rl.models.recall import recall
 from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ActionServer, SerialSampler
-from accel_rl.training.build import Parts, build
+from accel_rl.training.build import AnyRun, build
 
 PONG = {"algo": "a2c", "env": "pong", "num_envs": 4, "horizon": 3, "decorrelation_steps": 0}
 SPECS = pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_gradient_is_that_of_the_network_written_out(
         assert (gradient - slope).norm() < tolerance * slope.norm(), name
 
 
-def build_run(options: list[str]) -> Parts:
+def build_run(options: list[str]) -> AnyRun:
     given = PONG | dict(each.split("=") for each in options)
     return build(parse_arguments([f"{key}={value}" for key, value in given.items()]))
 
@@ -104,7 +104,7 @@ def build_run(options: list[str]) -> Parts:
 def test_runs_make_the_updates_that_they_make_without(more: list[str]) -> None:
     """Each from the same parameters, lest rounding grows; it may still let a unit count or not."""
     built = build_run(more)
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     flat = built.exchange.parameters
     with sampler:
         for _ in range(4):
@@ -122,7 +122,7 @@ def test_runs_make_the_updates_that_they_make_without(more: list[str]) -> None:
 
 def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
     built = build_run(["serial=true"])
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     seen: list[int] = []
     assert isinstance(built.agent.model, ImageNetwork)
     with sampler:
@@ -139,7 +139,7 @@ def test_in_bfloat16_acting_is_in_it_with_the_parameters_of_the_last_update(
     algo: list[str],
 ) -> None:
     built = build_run(["serial=true", "precision=bfloat16", "lr=0.01", *algo])
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     model = built.agent.model
     assert isinstance(model, ImageNetwork)
     previous = copy.deepcopy(model)
@@ -165,7 +165,7 @@ def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding
     algo: list[str],
 ) -> None:
     built = build_run(["serial=true", "precision=bfloat16", "max_gradient_norm=none", *algo])
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     flat = built.exchange.parameters
     state = built.exchange.state_dict()
     with sampler:
@@ -182,7 +182,7 @@ def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_activations_of_another_precision_are_no_ground_to_learn_on(algo: list[str]) -> None:
     built = build_run(["serial=true", *algo])
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     with sampler:
         sampler.collect(server)
         batch = server.finish()
@@ -209,7 +209,7 @@ def test_activations_of_another_precision_are_no_ground_to_learn_on(algo: list[s
 )
 def test_who_learns_from_acting(options: list[str], num_layers: int) -> None:
     built = build_run(["serial=true", *options])
-    sampler, server, _ = built.in_turns
+    sampler, server = built.sampler, built.server
     with sampler:
         sampler.collect(server)
         assert len(server.finish().activations or ()) == num_layers
@@ -261,7 +261,7 @@ def make_without_bias(observation_shape: Any, num_actions: int) -> ImageNetwork:
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_networks_of_one_s_own_act_and_learn_as_they_are(function: str, algo: list[str]) -> None:
     built = build_run(["serial=true", f"model=test_recall:{function}", *algo])
-    sampler, server, learner = built.in_turns
+    sampler, server, learner = built.sampler, built.server, built.learner
     with sampler:
         sampler.collect(server)
         batch = server.finish()

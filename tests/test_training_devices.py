@@ -33,7 +33,7 @@ def test_a_device_that_may_wait_for_a_lost_learner_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, uses_nccl: bool
 ) -> None:
     closed: list[ActionServer] = []
-    monkeypatch.setattr("accel_rl.training.train.iterate", lose_another)
+    monkeypatch.setattr("accel_rl.training.rollouts.RolloutRun.iterate", lose_another)
     monkeypatch.setattr(ActionServer, "close", lambda server: closed.append(server))
     team = Team(Ranks())
     team.uses_nccl = uses_nccl

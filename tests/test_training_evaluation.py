@@ -11,8 +11,8 @@ from saved_runs import rewrite
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.parallel import FlatParameters
 from accel_rl.ga3c.versions import VersionExchange
+from accel_rl.parallel import FlatParameters
 from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,
@@ -30,7 +30,7 @@ from accel_rl.training.evaluation import (
     lacks_last_evaluation,
     make_evaluation_sampler,
 )
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.records import Records
 from accel_rl.training.stopping import StopRequest
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
@@ -165,7 +165,7 @@ def test_policy_of_the_best_evaluation_is_kept(tmp_path, monkeypatch) -> None:
 
 def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) -> None:
     """Not a newer one, which trainers have made meanwhile."""
-    play, evaluate = Evaluator._play, Recorder.evaluate
+    play, evaluate = Evaluator._play, Records.evaluate
     exchanges: list[VersionExchange] = []
 
     def play_and_push(evaluator: Evaluator, *arguments: Any) -> dict[str, float]:
@@ -175,14 +175,14 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
         exchanges[0].versions.load_state_dict(exchanges[0].parameters, state)
         return play(evaluator, *arguments)
 
-    def note(recorder: Recorder, *arguments: Any) -> None:
+    def note(recorder: Records, *arguments: Any) -> None:
         exchange = recorder._exchange
         assert isinstance(exchange, VersionExchange)
         exchanges.append(exchange)
         evaluate(recorder, *arguments)
 
     monkeypatch.setattr(Evaluator, "_play", play_and_push)
-    monkeypatch.setattr(Recorder, "evaluate", note)
+    monkeypatch.setattr(Records, "evaluate", note)
     scripted = Scripted(monkeypatch, [1.0])
     run_dir = tmp_path / "run"
     options = {"algo": "ga3c", "env": "catch", "model": "mlp", "tuner": "false", "num_envs": "4"}

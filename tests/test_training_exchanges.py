@@ -22,9 +22,8 @@ from accel_rl.parallel import (
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.training.exchanges import PullingServer
-from accel_rl.training.iterate import _evaluate_if_due
 from accel_rl.training.overlap import Overlap
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.stopping import StopRequest
 
 
@@ -125,11 +124,12 @@ def test_evaluation_makes_no_push_old(sync_period: int) -> None:
     with contextlib.closing(ParameterStore.create(first, rule, 2)) as store:
         own: StoreExchange = MultiStepAdam(first, store, rule, None, sync_period)
         other = StoreExchange(second, store, rule, None)
-        recorder: Any = object.__new__(Recorder)
-        recorder.steps, recorder.evaluate = 100, others_go_on
-        evaluator: Any = SimpleNamespace(is_due=lambda steps: True)
+        run: Any = object.__new__(RolloutRun)
+        run.records = SimpleNamespace(steps=100, evaluate=others_go_on)
+        run.evaluator = SimpleNamespace(is_due=lambda steps: True)
+        run.exchange, run.stop = own, StopRequest()
         own.step(lr=0.01)
-        _evaluate_if_due(recorder, evaluator, StopRequest(), [own])
+        run.evaluate_if_due()
         for _ in range(sync_period):
             own.step(lr=0.01)
     assert own.take_metrics()["push_lag_max"] == 0

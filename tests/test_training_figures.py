@@ -14,13 +14,13 @@ from rich.console import Console
 from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.ga3c.run import write_lags
 from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
 from accel_rl.tools.plot import _draw, scores_table
 from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.figures import new_figure, plain, to_png
-from accel_rl.ga3c.run import write_lags
 from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -78,7 +78,7 @@ def fail(*arguments: object, **options: object) -> None:
 
 def test_run_whose_pictures_fail_finishes_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Figure, "savefig", fail)
-    monkeypatch.setattr("accel_rl.training.recorder.CURVE_SECONDS", 0.0)
+    monkeypatch.setattr("accel_rl.training.records.CURVE_SECONDS", 0.0)
     result = train(
         parse_arguments(
             [

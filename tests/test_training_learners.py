@@ -282,13 +282,14 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
         textwrap.dedent(
             """
             import sys
-            from accel_rl.training.follower import Follower
+            from accel_rl.training.records import Records
             from accel_rl.__main__ import main
-            report = Follower._report
-            def change(self):
-                self._exchange.parameters.parameter[0] += self.steps == 800
-                report(self)
-            Follower._report = change
+            write_row = Records.write_row
+            def change(self, **options):
+                if not self._team.ranks.is_first:
+                    self._exchange.parameters.parameter[0] += self.steps == 800
+                write_row(self, **options)
+            Records.write_row = change
             sys.exit(main())
             """
         )

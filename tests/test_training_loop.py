@@ -17,12 +17,15 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import FlatParameters
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
-from accel_rl.training.iterate import iterate
 from accel_rl.training.progress import PlainLines
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.records import Recorded, Records, Rows
 from accel_rl.training.reports import Others
+from accel_rl.training.rollouts import InTurns, RolloutRun
+from accel_rl.training.run import ALONE
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.train import _save_what_can_be
+
+CPU = torch.device("cpu")
 
 
 class Tape(list[str]):
@@ -64,21 +67,7 @@ class FakeLearner:
 
 
 class FakeExchange:
-    """Counts an update at each look, of which the loop takes one an iteration."""
-
-    num_sharing = 1
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    @property
-    def num_updates(self) -> int:
-        self.looks += 1
-        return self.looks
-
-
-class NoExchange:
-    """What the recorder asks an exchange of a learner on its own."""
+    """Its learner is on its own, and counts updates."""
 
     num_sharing, num_updates = 1, 0
     parameters = FlatParameters(torch.nn.Linear(1, 1))
@@ -100,7 +89,7 @@ class FakeEvaluator:
         return {"episodes": 1, "episode_return_raw_mean": 9.0}
 
 
-class TapedRecorder(Recorder):
+class TapedRecords(Records):
     tape: Tape
 
     def write_row(self, *, alone: bool = False) -> None:
@@ -126,46 +115,60 @@ def make_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**(values | changes))
 
 
-def make_recorder(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecorder:
-    recorder = TapedRecorder(
-        config,
-        run_dir,
-        PlainLines(Console(file=io.StringIO())),
-        lambda: {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}},
-        frame_skip=4,
-        metric_names=("loss",),
-        device=torch.device("cpu"),
-        exchange=NoExchange(),
-    )
-    recorder.tape = tape
-    recorder.begin(FakeSampler.times)
-    return recorder
+def make_records(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecords:
+    def make_state() -> dict[str, Any]:
+        return {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}}
+
+    exchange: Any = FakeExchange()
+    rows = Rows(PlainLines(Console(file=io.StringIO())), ("loss", "policy_lag"), frame_skip=4)
+    records = TapedRecords(Recorded(config, run_dir, ALONE, exchange, make_state), rows)
+    records.tape = tape
+    records.begin(FakeSampler.times)
+    return records
 
 
-def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> TapedRecorder:
-    recorder = make_recorder(config, run_dir, tape)
+def make_run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> RolloutRun:
+    """A run of fakes. ``changes``: parts in place of those."""
     parts: dict = {
         "sampler": FakeSampler(tape),
         "server": FakeServer(tape),
         "learner": FakeLearner(tape),
-        "exchange": FakeExchange(),
         "evaluator": None,
-        "stop": StopRequest(),
+        "agent": None,
     }
-    try:
-        iterate(config, recorder=recorder, **(parts | changes))
-    finally:
-        recorder.close()
-    return recorder
+    stop = changes.pop("stop", StopRequest())
+    parts |= changes
+    if "experience" not in parts:
+        parts["experience"] = InTurns(parts["sampler"], parts["server"], parts["learner"], 1)
+    records = make_records(config, run_dir, tape)
+    exchange = records._exchange
+    run = RolloutRun(config=config, team=ALONE, device=CPU, exchange=exchange, **parts)
+    run.run_dir, run.records, run.stop = run_dir, records, stop
+    update = run.experience.update
+
+    def update_and_count(*arguments: Any) -> Any:
+        metrics = update(*arguments)
+        exchange.num_updates += 1
+        return metrics
+
+    run.experience.update = update_and_count  # type: ignore[misc]
+    return run
+
+
+def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Records:
+    made = make_run(config, run_dir, tape, **changes)
+    with contextlib.closing(made.records):
+        made.iterate()
+    return made.records
 
 
 def iteration(progress: str) -> list[str]:
-    return ["collect", "finish", f"update {progress}", "episodes"]
+    return ["collect", "episodes", "finish", f"update {progress}"]
 
 
 def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
     tape = Tape()
-    recorder = run(make_config(), tmp_path, tape)
+    records = run(make_config(), tmp_path, tape)
     assert tape == [
         *iteration("0.00"),  # 4 steps
         *iteration("0.20"),  # 8
@@ -177,13 +180,13 @@ def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
         "row 20",
         "save 20",
     ]
-    assert (recorder.steps, recorder.frames, recorder.updates) == (20, 80, 5)
-    assert recorder.scores.num_episodes == 5
+    assert (records.steps, records.frames, records.updates) == (20, 80, 5)
+    assert records.scores.num_episodes == 5
 
 
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [0.0]
-    for module in ("iterate", "recorder"):
+    for module in ("rollouts", "records"):
         monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
 
     class SlowEvaluator(FakeEvaluator):
@@ -196,9 +199,9 @@ def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
 
     tape = Tape()
     learner = FakeLearner(tape, on_update=one_second)
-    recorder = run(make_config(), tmp_path, tape, learner=learner, evaluator=SlowEvaluator(tape, 8))
+    records = run(make_config(), tmp_path, tape, learner=learner, evaluator=SlowEvaluator(tape, 8))
     assert tape.count("evaluate") == 2
-    assert (recorder.seconds, recorder.learning_seconds) == (5.0, 5.0)
+    assert (records.seconds, records.learning_seconds) == (5.0, 5.0)
 
 
 def test_evaluation_comes_after_recording_when_it_is_due(tmp_path) -> None:
@@ -226,29 +229,19 @@ def test_stop_request_ends_the_run_after_the_iteration(tmp_path) -> None:
             stop.received = signal.SIGINT
 
     learner = FakeLearner(tape, on_update=ask)
-    recorder = run(make_config(), tmp_path, tape, stop=stop, learner=learner)
+    records = run(make_config(), tmp_path, tape, stop=stop, learner=learner)
     assert tape == [*iteration("0.00"), *iteration("0.20")]
-    assert recorder.steps == 8
+    assert records.steps == 8
 
 
 def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
     tape = Tape()
     config = make_config(total_steps=16)
-    recorder = make_recorder(config, tmp_path, tape)
-    with contextlib.closing(recorder):
-        iterate(
-            config,
-            FakeSampler(tape),
-            FakeServer(tape),
-            FakeLearner(tape),
-            FakeExchange(),
-            recorder,
-            None,
-            StopRequest(),
-        )
+    made = make_run(config, tmp_path, tape)
+    with contextlib.closing(made.records):
+        made.iterate()
         del tape[:]
-        recorder.finish(recorder.steps)
-        recorder.save()
+        made.finish()
     assert tape == ["row 16", "curve 16", "save 16"]
     saved = load_checkpoint(list_checkpoints(tmp_path)[-1])
     assert saved["counts"] == {
@@ -264,14 +257,14 @@ def test_parameters_that_others_made_nan_do_not_replace_a_good_checkpoint(tmp_pa
     constant = -math.inf  # as in a mask
     weight = torch.tensor([constant, 1.0])
     state = {"learner": {"parameters": {"weight": weight}}, "algorithm": {}}
-    recorder = make_recorder(make_config(num_checkpoints=1), tmp_path, Tape())
-    recorder._make_state = lambda: dict(state)
-    with contextlib.closing(recorder):
-        recorder.save()
-        recorder.steps = 4
+    records = make_records(make_config(num_checkpoints=1), tmp_path, Tape())
+    records._make_state = lambda: dict(state)
+    with contextlib.closing(records):
+        records.save()
+        records.steps = 4
         weight[1] = math.nan
         with pytest.raises(FloatingPointError, match="parameters not finite after 4 steps"):
-            recorder.save()
+            records.save()
     assert [load_checkpoint(path)["counts"]["steps"] for path in list_checkpoints(tmp_path)] == [0]
 
 
@@ -292,27 +285,27 @@ def test_rows_have_counts_and_scores_under_unmistakable_names(tmp_path) -> None:
 
 def test_time_out_of_training_does_not_count(tmp_path, monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("accel_rl.training.recorder.perf_counter", lambda: now[0])
-    recorder = make_recorder(make_config(), tmp_path, Tape())
+    monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
+    records = make_records(make_config(), tmp_path, Tape())
     now[0] = 110.0
-    assert recorder.seconds == 10.0
+    assert records.seconds == 10.0
     now[0] = 150.0  # 40 s of evaluation
-    recorder.pause(40.0)
-    assert recorder.seconds == 10.0
-    recorder.close()
+    records.pause(40.0)
+    assert records.seconds == 10.0
+    records.close()
 
 
 def test_evaluation_while_others_go_on_counts_but_for_the_shares(tmp_path, monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("accel_rl.training.recorder.perf_counter", lambda: now[0])
+    monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
     monkeypatch.setattr(Others, "are_in_step", False)
-    recorder = make_recorder(make_config(), tmp_path, Tape())
-    recorder.learning_seconds = 5.0
+    records = make_records(make_config(), tmp_path, Tape())
+    records.learning_seconds = 5.0
     now[0] = 150.0
-    recorder.pause(40.0)
-    assert recorder.seconds == 50.0
-    assert recorder.whole_run().split.learning == pytest.approx(0.5)
-    recorder.close()
+    records.pause(40.0)
+    assert records.seconds == 50.0
+    assert records.whole_run().split.learning == pytest.approx(0.5)
+    records.close()
 
 
 def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
@@ -325,9 +318,9 @@ def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
 
 def test_diverged_learning_leaves_no_checkpoint_of_it(tmp_path) -> None:
     tape = Tape()
-    recorder = make_recorder(make_config(), tmp_path, tape)
-    _save_what_can_be(recorder, FloatingPointError("diverged"))
-    recorder.close()
+    records = make_records(make_config(), tmp_path, tape)
+    _save_what_can_be(records, FloatingPointError("diverged"))
+    records.close()
     assert tape == ["curve 0"]
 
 
@@ -349,34 +342,34 @@ def test_diverged_learning_is_seen_before_a_checkpoint_takes_the_place_of_good_o
 
 def test_diverged_learning_is_seen_in_the_row_after_another_failure(tmp_path) -> None:
     tape = Tape()
-    recorder = make_recorder(make_config(), tmp_path, tape)
-    recorder.steps = 12
-    recorder.add_metrics({"loss": torch.tensor(math.nan)})
-    _save_what_can_be(recorder, RuntimeError("a worker died"))
-    recorder.close()
+    records = make_records(make_config(), tmp_path, tape)
+    records.steps = 12
+    records.add_metrics({"loss": torch.tensor(math.nan)})
+    _save_what_can_be(records, RuntimeError("a worker died"))
+    records.close()
     assert tape == ["row 12", "curve 12"]
 
 
 def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypatch) -> None:
     tape = Tape()
-    recorder = make_recorder(make_config(), tmp_path, tape)
+    records = make_records(make_config(), tmp_path, tape)
 
     def broken() -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(recorder, "draw_curve", broken)
-    _save_what_can_be(recorder, RuntimeError("a worker died"))
-    recorder.close()
+    monkeypatch.setattr(records, "draw_curve", broken)
+    _save_what_can_be(records, RuntimeError("a worker died"))
+    records.close()
     assert tape == ["save 0"]
 
 
 def test_last_row_after_a_failure_waits_for_no_other_learner(tmp_path, monkeypatch) -> None:
     tape = Tape()
-    recorder = make_recorder(make_config(), tmp_path, tape)
-    recorder.steps = 12
-    monkeypatch.setattr(recorder._others, "merge", None)  # waits for reports that never come
-    _save_what_can_be(recorder, RuntimeError("a worker died"))
-    recorder.close()
+    records = make_records(make_config(), tmp_path, tape)
+    records.steps = 12
+    monkeypatch.setattr(records._others, "merge", None)  # waits for reports that never come
+    _save_what_can_be(records, RuntimeError("a worker died"))
+    records.close()
     assert tape == ["row 12", "curve 12", "save 12"]
     assert "\n12," in (tmp_path / "metrics.csv").read_text()
 

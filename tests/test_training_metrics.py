@@ -29,7 +29,7 @@ from accel_rl.training.metrics import (
     read_rows,
     tag,
 )
-from accel_rl.training.recorder import Interval
+from accel_rl.training.records import Interval
 from accel_rl.training.train import train
 
 
@@ -264,7 +264,7 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
     def draw(path: Path, rows: list[dict[str, float]], *_: object) -> None:
         drawn.append([row["steps"] for row in rows])
 
-    monkeypatch.setattr("accel_rl.training.recorder.draw_learning_curve", draw)
+    monkeypatch.setattr("accel_rl.training.records.draw_learning_curve", draw)
     monkeypatch.setattr(metrics, "MOST_CURVE_ROWS", 4)
     run_dir = trained(tmp_path / "run", "env=catch", "log_interval=10", "total_steps=60")
     train(parse_arguments([f"resume={run_dir}", "total_steps=120"]), quiet())

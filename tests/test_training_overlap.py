@@ -1,19 +1,20 @@
 """Sampling while the learner works: who acts with which parameters, and how such a run ends."""
 
+import contextlib
 import copy
 import dataclasses
 import io
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_training_loop import FakeEvaluator, FakeExchange, FakeSampler, Tape, make_config
-from test_training_loop import make_recorder as tape_recorder
+from test_training_loop import FakeEvaluator, FakeSampler, Tape, make_config, make_run
 from test_training_resume import assert_same, forget_last_checkpoint, last_checkpoint, table
 
 from accel_rl.agents import RolloutTensors
@@ -22,9 +23,9 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer, SamplerError
-from accel_rl.training.build import Parts, build
-from accel_rl.training.iterate import iterate_overlapped
-from accel_rl.training.overlap import _prepare_thread
+from accel_rl.training.build import AnyRun, build
+from accel_rl.training.overlap import Overlapped, _prepare_thread
+from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.stopping import StopRequest
 from accel_rl.training.train import RunError, train
 
@@ -57,18 +58,23 @@ def run(run_dir: Path, *arguments: str) -> Path:
     return run_dir
 
 
-class FakeOverlap:
-    """Takes the thread's place: an update is made when its result is asked for."""
+class FakeOverlapped(Overlapped):
+    """Its thread makes an update when the result is asked for."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, sampler: Any, server: Any, learner: Any) -> None:
         self.tape = tape
+        self._sampler, self.server, self._learner = sampler, server, learner
+        self.finish = server.finish
+        self._stream = self._failure = None
+        self._lag, self._device = 0, CPU
+        self._thread: Any = self
+
+    def submit(self, update: Any, *arguments: Any) -> Any:
+        self.tape.append("begin")
+        return SimpleNamespace(result=lambda: update(*arguments))
 
     def take_over(self, num_rows: int = 0) -> None:
         self.tape.append(f"take over {num_rows}")
-
-    def begin(self, update: Any) -> Any:
-        self.tape.append("begin")
-        return update
 
 
 class NumberedServer:
@@ -93,25 +99,25 @@ class NumberedLearner:
         return {"loss": torch.tensor(0.5)}
 
 
-def go_through(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Any:
-    recorder = tape_recorder(config, run_dir, tape)
+def make_overlapped(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> RolloutRun:
     parts: dict = {
         "sampler": FakeSampler(tape),
         "server": NumberedServer(tape),
         "learner": NumberedLearner(tape),
-        "overlap": FakeOverlap(tape),
-        "exchange": FakeExchange(),
-        "evaluator": None,
-        "stop": StopRequest(),
     }
-    try:
-        iterate_overlapped(config, recorder=recorder, **(parts | changes))
-    finally:
-        recorder.close()
-    return recorder
+    parts |= changes
+    experience = FakeOverlapped(tape, *(parts[name] for name in ("sampler", "server", "learner")))
+    return make_run(config, run_dir, tape, experience=experience, **parts)
 
 
-FIRST = ["take over 0", "collect", "finish 1"]
+def go_through(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Any:
+    made = make_overlapped(config, run_dir, tape, **changes)
+    with contextlib.closing(made.records):
+        made.iterate()
+    return made.records
+
+
+FIRST = ["take over 0", "collect"]
 
 
 def test_each_rollout_is_collected_while_the_one_before_is_learned_from(tmp_path) -> None:
@@ -119,11 +125,11 @@ def test_each_rollout_is_collected_while_the_one_before_is_learned_from(tmp_path
     recorder = go_through(make_config(checkpoint_interval=100), tmp_path, tape)
     assert tape == [
         *FIRST,
-        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
-        *("episodes", "begin", "collect", "update 2 0.20", "take over 2", "finish 3"),
-        *("episodes", "begin", "collect", "update 3 0.40", "row 12", "take over 2", "finish 4"),
-        *("episodes", "begin", "collect", "update 4 0.60", "take over 2", "finish 5"),
-        *("episodes", "begin", "update 5 0.80", "row 20"),
+        *("episodes", "finish 1", "begin", "collect", "update 1 0.00", "take over 2"),
+        *("episodes", "finish 2", "begin", "collect", "update 2 0.20", "take over 2"),
+        *("episodes", "finish 3", "begin", "collect", "update 3 0.40", "row 12", "take over 2"),
+        *("episodes", "finish 4", "begin", "collect", "update 4 0.60", "take over 2"),
+        *("episodes", "finish 5", "begin", "update 5 0.80", "row 20"),
     ]
     assert (recorder.steps, recorder.updates, recorder.scores.num_episodes) == (20, 5, 5)
 
@@ -134,10 +140,10 @@ def test_all_is_learned_from_where_a_checkpoint_is_due(tmp_path) -> None:
     go_through(config, tmp_path, tape, evaluator=FakeEvaluator(tape, 8))
     assert tape == [
         *FIRST,
-        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
-        *("episodes", "begin", "update 2 0.33", "save 8", "evaluate"),
-        *("take over 0", "collect", "finish 3"),
-        *("episodes", "begin", "update 3 0.67", "row 12"),
+        *("episodes", "finish 1", "begin", "collect", "update 1 0.00", "take over 2"),
+        *("episodes", "finish 2", "begin", "update 2 0.33", "save 8", "evaluate"),
+        *("take over 0", "collect"),
+        *("episodes", "finish 3", "begin", "update 3 0.67", "row 12"),
     ]
 
 
@@ -152,8 +158,8 @@ def test_stop_request_ends_the_run_when_all_is_learned_from(tmp_path) -> None:
     recorder = go_through(make_config(), tmp_path, tape, stop=stop, learner=learner)
     assert tape == [
         *FIRST,
-        *("episodes", "begin", "collect", "update 1 0.00", "take over 2", "finish 2"),
-        *("episodes", "begin", "update 2 0.20"),
+        *("episodes", "finish 1", "begin", "collect", "update 1 0.00", "take over 2"),
+        *("episodes", "finish 2", "begin", "update 2 0.20"),
     ]
     assert recorder.steps == 8
 
@@ -167,20 +173,10 @@ def test_update_counts_where_the_sampler_fails_meanwhile(tmp_path) -> None:
             if tape.count("collect") == 2:
                 raise SamplerError("lost")
 
-    recorder = tape_recorder(make_config(), tmp_path, tape)
-    with pytest.raises(SamplerError, match="lost"):
-        iterate_overlapped(
-            make_config(),
-            FailingSampler(tape),
-            NumberedServer(tape),
-            NumberedLearner(tape),
-            FakeOverlap(tape),
-            FakeExchange(),
-            recorder,
-            None,
-            StopRequest(),
-        )
-    recorder.close()
+    made = make_overlapped(make_config(), tmp_path, tape, sampler=FailingSampler(tape))
+    recorder = made.records
+    with contextlib.closing(recorder), pytest.raises(SamplerError, match="lost"):
+        made.iterate()
     assert (recorder.steps, recorder.updates, recorder.is_learning) == (4, 1, False)
 
 
@@ -190,8 +186,8 @@ def kept(batch: RolloutTensors) -> RolloutTensors:
 
 def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     """The parameters after a run in which one thing happens after the other."""
-    parts: Parts = build(config)
-    sampler, _, learner = parts.in_turns
+    parts: AnyRun = build(config)
+    sampler, learner = parts.sampler, parts.learner
     agent, flat = copy.deepcopy(parts.agent), parts.exchange.parameters
     server = ActionServer(agent, sampler, CPU)
     T = config.sampler.horizon
@@ -254,7 +250,7 @@ def test_resumed_run_equals_one_that_never_stopped(algo: str, tmp_path) -> None:
 def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None:
     arguments = (*SMALL, *ALGORITHMS["ppo"], "serial=true")
     parts = build(parse_arguments(arguments))
-    sampler, server, learner = parts.in_turns
+    sampler, server, learner = parts.sampler, parts.server, parts.learner
     assert isinstance(learner, PPO)
     flat = parts.exchange.parameters
     with sampler:
@@ -280,9 +276,9 @@ def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
     sampling, learning = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
     made = build
 
-    def build_meeting(config: TrainConfig, *rest: Any) -> Parts:
+    def build_meeting(config: TrainConfig, *rest: Any) -> AnyRun:
         parts = made(config, *rest)
-        sampler, _, learner = parts.in_turns
+        sampler, learner = parts.sampler, parts.learner
         collect, update = sampler.collect, learner.update
         calls: list[str] = []
 

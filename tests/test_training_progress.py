@@ -27,7 +27,7 @@ from accel_rl.training.progress import (
     panel,
     summary,
 )
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.records import Records
 from accel_rl.training.timing import Bottleneck, Clock, TimeSplit, find_bottleneck
 from accel_rl.training.train import train
 
@@ -220,9 +220,9 @@ def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
 @pytest.mark.parametrize(
     ("slow", "names"),
     [
-        ((Recorder, "draw_curve"), {"simulators", "inference", "learning"}),
-        ((Recorder, "save"), {"simulators", "inference", "learning"}),
-        ((Recorder, "write_row"), {"logging"}),
+        ((Records, "draw_curve"), {"simulators", "inference", "learning"}),
+        ((Records, "save"), {"simulators", "inference", "learning"}),
+        ((Records, "write_row"), {"logging"}),
     ],
     ids=["curve", "last_checkpoint", "rows"],
 )

@@ -11,13 +11,13 @@ import torch
 
 from accel_rl.agents import CategoricalAgent
 from accel_rl.algos import GA3C, GA3CConfig
+from accel_rl.ga3c.meter import QueueMeter
 from accel_rl.ga3c.queue import ClosableQueue
 from accel_rl.ga3c.sampler import QueueTimes
+from accel_rl.ga3c.threads import QueueThreads
+from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
-from accel_rl.ga3c.versions import VersionExchange, Versions
-from accel_rl.ga3c.meter import QueueMeter
-from accel_rl.ga3c.threads import QueueThreads
 
 
 class FailingSampler:

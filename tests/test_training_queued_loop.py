@@ -10,15 +10,15 @@ import pytest
 
 from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.run import Shares, Tuning
 from accel_rl.ga3c.sampler import QueueTimes
+from accel_rl.ga3c.threads import Trainings
 from accel_rl.presets import PRESETS
 from accel_rl.samplers.base import SamplerTimes
-from accel_rl.ga3c.threads import Trainings
-from accel_rl.ga3c.run import Shares, Tuning
 
 
 def make_fakes(**sampler: Any) -> Any:
-    """A sampler, threads and a recorder, as far as they are read."""
+    """A sampler, threads and a records, as far as they are read."""
     values = {
         "num_agents": 2,
         "num_starting": 0,
@@ -31,63 +31,76 @@ def make_fakes(**sampler: Any) -> Any:
     threads = SimpleNamespace(
         num_predictors=1, num_trainers=1, trainings=Trainings(), set_counts=lambda *counts: None
     )
-    recorder = SimpleNamespace(seconds=0.0, steps=0, learning_seconds=0.0)
-    return SimpleNamespace(**(values | sampler)), threads, recorder
+    records = SimpleNamespace(seconds=0.0, steps=0, learning_seconds=0.0)
+    return SimpleNamespace(**(values | sampler)), threads, records
 
 
 def test_simulators_time_is_that_of_the_agents_that_run() -> None:
     # 1,000 s of two agents so far: 500 s each. Then one is added, and in 10 s all three are busy.
     before = SamplerTimes(0.0, 0.0, 500.0)
-    sampler, threads, recorder = make_fakes(busy_seconds=1000.0, times=before)
-    shares = Shares(sampler, threads, recorder)
-    sampler.num_agents, sampler.busy_seconds, recorder.seconds = 3, 1030.0, 10.0
+    sampler, threads, records = make_fakes(busy_seconds=1000.0, times=before)
+    shares = Shares(sampler, threads, records)
+    sampler.num_agents, sampler.busy_seconds, records.seconds = 3, 1030.0, 10.0
     assert shares.read().simulating == pytest.approx(510.0)
 
 
 def test_shares_are_of_training_time() -> None:
     # 10 s, in which of two threads one acts for 4 s and waits before the full training queue for 1,
     # and the other one learns for 6 s.
-    sampler, threads, recorder = make_fakes()
-    shares = Shares(sampler, threads, recorder)
-    recorder.seconds = 10.0
+    sampler, threads, records = make_fakes()
+    shares = Shares(sampler, threads, records)
+    records.seconds = 10.0
     sampler.queue_times = QueueTimes(predictor_busy=4.0, predictor_blocked=1.0)
     threads.trainings.seconds = 6.0
     times = shares.read()
-    assert (times.policy, recorder.learning_seconds) == pytest.approx((2.0, 3.5))
+    assert (times.policy, records.learning_seconds) == pytest.approx((2.0, 3.5))
     assert times.waiting == pytest.approx(4.5)
 
 
 def test_update_between_two_readings_leaves_the_sum_of_shares_as_it_is() -> None:
     # Both threads learn for the first 2 s, which is known when they have; then they wait for 1 s.
-    sampler, threads, recorder = make_fakes()
-    shares = Shares(sampler, threads, recorder)
-    for recorder.seconds, threads.trainings.seconds in ((1.0, 0.0), (2.0, 4.0), (3.0, 4.0)):
+    sampler, threads, records = make_fakes()
+    shares = Shares(sampler, threads, records)
+    for records.seconds, threads.trainings.seconds in ((1.0, 0.0), (2.0, 4.0), (3.0, 4.0)):
         times = shares.read()
-    assert (times.waiting, recorder.learning_seconds) == pytest.approx((1.0, 2.0))
+    assert (times.waiting, records.learning_seconds) == pytest.approx((1.0, 2.0))
 
 
 def test_learning_while_the_clock_stood_still_is_left_out_of_the_shares() -> None:
-    sampler, threads, recorder = make_fakes()
-    shares = Shares(sampler, threads, recorder)
+    sampler, threads, records = make_fakes()
+    shares = Shares(sampler, threads, records)
     threads.trainings.seconds = 5.0  # in an evaluation
     shares.leave_out(5.0)
-    recorder.seconds, threads.trainings.seconds = 10.0, 11.0
+    records.seconds, threads.trainings.seconds = 10.0, 11.0
     times = shares.read()
-    assert (recorder.learning_seconds, times.waiting) == pytest.approx((3.0, 7.0))
+    assert (records.learning_seconds, times.waiting) == pytest.approx((3.0, 7.0))
 
 
 def test_evaluations_within_an_interval_do_not_keep_the_tuner_from_ending_it(
     tmp_path: Path,
 ) -> None:
-    sampler, threads, recorder = make_fakes()
-    tuning = Tuning(make_config(), sampler, threads, recorder, tmp_path)
+    sampler, threads, records = make_fakes()
+    tuning = Tuning(as_run(sampler, threads, records, tmp_path))
     for second in range(22):
-        recorder.seconds = float(second)
+        records.seconds = float(second)
         tuning.look()
         threads.trainings.count += 5 + 100  # the latter in an evaluation
         tuning.leave_out(100)
     with (tmp_path / "tuner.csv").open(newline="") as file:
         assert [row["trainings_per_second"] for row in csv.DictReader(file)] == ["5", "5"]
+
+
+def as_run(sampler: Any, threads: Any, records: Any, run_dir: Path) -> Any:
+    config = make_config()
+    learner = SimpleNamespace(config=config.learner)
+    return SimpleNamespace(
+        config=config,
+        learner=learner,
+        sampler=sampler,
+        threads=threads,
+        records=records,
+        run_dir=run_dir,
+    )
 
 
 def make_config() -> TrainConfig:
@@ -97,14 +110,14 @@ def make_config() -> TrainConfig:
 
 def play(run_dir: Path, steps: int, seconds: float) -> None:
     """Two intervals, each of 100 steps, from ``steps`` on."""
-    sampler, threads, recorder = make_fakes()
-    recorder.steps, recorder.seconds = steps, seconds
-    tuning = Tuning(make_config(), sampler, threads, recorder, run_dir)
+    sampler, threads, records = make_fakes()
+    records.steps, records.seconds = steps, seconds
+    tuning = Tuning(as_run(sampler, threads, records, run_dir))
     for _ in range(2):
         tuning.look()
-        recorder.seconds += 9.0
+        records.seconds += 9.0
         tuning.look()  # the interval is not over
-        recorder.seconds, recorder.steps = recorder.seconds + 1.0, recorder.steps + 100
+        records.seconds, records.steps = records.seconds + 1.0, records.steps + 100
         threads.trainings.count += 50
         tuning.look()
 

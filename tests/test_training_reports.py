@@ -13,11 +13,10 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
-from accel_rl.training.follower import Follower
 from accel_rl.training.metrics import Scores
-from accel_rl.training.recorder import Recorder
+from accel_rl.training.records import Recorded, Records
 from accel_rl.training.reports import SAVED, Others, Report, make_report
-from accel_rl.training.train import finish
+from accel_rl.training.rollouts import RolloutRun
 
 NO_EXCHANGE: Any = SimpleNamespace(num_sharing=1, num_updates=0, take_metrics=dict)
 
@@ -69,11 +68,11 @@ def test_reports_that_came_behind_the_last_row_count_and_are_saved() -> None:
         _others=others, _team=team, _exchange=exchange, _own_updates=8, _saved_steps=100, steps=100
     )
     recorder.scores, recorder._unreported, recorder.updates = Scores(), Scores(), 8
-    Recorder._count_late_reports(recorder)
+    Records._count_late_reports(recorder)
     assert (recorder.updates, recorder._saved_steps) == (8, 100)
     late = report(num_updates=5)._replace(episodes=episodes(1.0, 1), num_episodes=1, exchange={})
     second.post(late)
-    Recorder._count_late_reports(recorder)
+    Records._count_late_reports(recorder)
     assert (recorder.updates, recorder._saved_steps, recorder.scores.num_episodes) == (13, -1, 1)
 
 
@@ -109,9 +108,11 @@ def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the
 ) -> None:
     others, second = make_others(num_sharing=1)
     config = TrainConfig(parallel=ParallelConfig(sync="store"))
-    follower = Follower(config, tmp_path, dict, None, second, NO_EXCHANGE)
-    follower._saved_steps = 0
-    finish(config, NO_EXCHANGE, follower, second)
+    run: Any = object.__new__(RolloutRun)
+    run.config, run.team, run.exchange = config, second, NO_EXCHANGE
+    run.records = Records(Recorded(config, tmp_path, second, NO_EXCHANGE, dict))
+    run.records._saved_steps = 0
+    run.finish()
     assert others._team.wait_for_all("end", 1) == {1: 0}
 
 
@@ -119,9 +120,11 @@ def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
     """The first learner took more steps, and wrote its last row before this one's report."""
     others, second = make_others(num_sharing=1)
     second.reach(SAVED, 1000, 1000)
-    follower: Any = SimpleNamespace(steps=1000, _saved_steps=1000, _team=second)
-    Follower.save(follower, alone=True)
+    records: Any = object.__new__(Records)
+    records.steps = records._saved_steps = 1000
+    records._team, records._rows = second, None
+    records.save(alone=True)
     with pytest.raises(TeamError, match="has not answered within"):
         others.await_parts(1010)
-    Follower.save(follower)
+    records.save()
     assert others.await_parts(1010) == {1: 1000}

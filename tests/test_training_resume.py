@@ -23,9 +23,8 @@ from accel_rl.envs import Catch
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.states import decode_state
 from accel_rl.training import resume
-from accel_rl.training import train as train_module
-from accel_rl.training.build import Parts
 from accel_rl.training.resume import _refuse_changes, load_last
+from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.train import RunError, TrainResult, train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -257,7 +256,7 @@ def test_whether_checkpoints_hold_the_replay_may_change(with_replay: Path, tmp_p
 
 def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, monkeypatch) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
-    go_through, loaded = train_module._go_through, []
+    iterate, loaded = RolloutRun.iterate, []
 
     def load(*args: Any) -> dict[str, Any]:
         saved = load_last(*args)
@@ -265,13 +264,13 @@ def test_replay_that_was_loaded_is_not_kept_twice(with_replay: Path, tmp_path, m
         assert str(run_dir) in Path("/proc/self/maps").read_text()  # not read into memory
         return saved
 
-    def collect(*args: Any) -> None:
+    def collect(run: RolloutRun) -> None:
         assert loaded[0]() is None
         assert str(run_dir) not in Path("/proc/self/maps").read_text()
-        go_through(*args)
+        iterate(run)
 
     monkeypatch.setattr(resume, "load_last", load)
-    monkeypatch.setattr(train_module, "_go_through", collect)
+    monkeypatch.setattr(RolloutRun, "iterate", collect)
     assert run(f"resume={run_dir}", "total_steps=960").status.steps == 960
 
 
@@ -279,8 +278,8 @@ def test_run_saved_without_its_simulators_starts_them_anew(tmp_path, monkeypatch
     run_dir = tmp_path / "run"
     arguments = ("env=catch", *serial(SMALL), f"run_dir={run_dir}")
     with monkeypatch.context() as patch:
-        get_state = Parts.get_state
-        patch.setattr(Parts, "get_state", lambda parts: {**get_state(parts), "sampler": None})
+        get_state = RolloutRun.get_state
+        patch.setattr(RolloutRun, "get_state", lambda parts: {**get_state(parts), "sampler": None})
         run(*arguments)
     run(f"resume={run_dir}", "total_steps=5000")
     assert "all environments start new episodes" in (run_dir / "train.log").read_text()

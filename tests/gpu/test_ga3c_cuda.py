@@ -12,11 +12,11 @@ from rich.console import Console
 from accel_rl.agents import CategoricalAgent
 from accel_rl.algos import GA3C, GA3CConfig, Samples
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.threads import predict
+from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
-from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.samplers import SamplerConfig
-from accel_rl.ga3c.threads import predict
 from accel_rl.training.train import train
 
 pytestmark = [

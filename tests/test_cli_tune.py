@@ -1,27 +1,18 @@
-"""``tune=true``: the search goes where it should, and a run learns as if it had been told."""
+"""``accel_rl tune``: the search goes where it should, and prints options that a run takes."""
 
-import io
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
+from accel_rl.__main__ import main
+from accel_rl.cli import tune
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.parallel import FlatParameters, Local, Ranks, Team
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.runs.saved import read_config
+from accel_rl.cli.tune import Layout, choose, neighbours
 from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Core, Machine, available_cpus
-from accel_rl.training import engine_trial
-from accel_rl.training.build import build
-from accel_rl.training.engine_trial import Layout, choose, neighbours
-from accel_rl.training.train import train
 
 NUM_ENVS, NUM_CORES = 32, 4
 
@@ -89,7 +80,7 @@ def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Workshop:
     made = Workshop()
-    monkeypatch.setattr(engine_trial, "perf_counter", lambda: made.now)
+    monkeypatch.setattr(tune, "perf_counter", lambda: made.now)
     return made
 
 
@@ -171,96 +162,28 @@ def test_all_that_is_ever_tried_can_be_had(num_envs: int, cores: int) -> None:
     assert {layout.workers_per_core for layout in seen} == groups
 
 
-@pytest.fixture
-def short_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(engine_trial, "SECONDS", 1.5)
-    monkeypatch.setattr(engine_trial, "WINDOW_SECONDS", 0.02)
-
-
-def run(run_dir: Path, *arguments: str) -> str:
-    """Begins a run there, or goes on with it; returns what it shows."""
-    shown = io.StringIO()
-    where = "resume" if run_dir.exists() else "run_dir"
-    train(parse_arguments([*arguments, f"{where}={run_dir}"]), Console(file=shown, width=200))
-    return shown.getvalue()
-
-
-def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
-
-
-@pytest.mark.usefixtures("short_trial")
-def test_tuned_run_learns_as_one_that_was_told_and_goes_on_with_its_choice(tmp_path: Path) -> None:
-    small = ["env=catch", "algo=ppo", "num_envs=4", "horizon=32", "minibatch_size=64"]
-    small.append("total_steps=400")
-    tuned, told = tmp_path / "tuned", tmp_path / "told"
-    shown = run(tuned, *small, "num_groups=1", "tune=true")
-    assert "trial: num_groups=1 workers_per_core=1 num_workers=none makes" in shown
-    assert "trial: chose" in (tuned / "train.log").read_text()
-    config = read_config(tuned)
-    assert not config.tune
-    choice = {name: getattr(config.sampler, name) for name in Layout._fields}
-    assert f"chose {Layout(**choice).describe()}" in shown
-
-    run(told, *small, *(f"sampler.{name}={value}" for name, value in choice.items() if value))
-    parameters = parameters_of(tuned)
-    for name, value in parameters_of(told).items():
-        assert torch.equal(value, parameters[name]), name
-
-    shown = run(tuned, "total_steps=800")
-    assert "trial" not in shown
-    assert read_config(tuned).sampler == config.sampler
-
-
-class SecondOfTwo(Team):
-    """Is told what the first learner has found."""
-
-    def __init__(self, told: Layout) -> None:
-        super().__init__(Ranks(rank=1, size=2, local_rank=1, local_size=2))
-        self.told = told
-
-    def share(self, name: str, value: Any = None) -> Any:
-        assert (name, value) == ("layout", None)
-        return self.told
-
-
-def test_other_learners_take_the_answer_of_the_first_on_their_own_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def without_group(config: Any, learner: Any, agent: Any, *others: Any) -> Local:
-        return Local(FlatParameters(agent.model), learner.rule, learner.max_gradient_norm)
-
-    monkeypatch.setattr("accel_rl.training.build.make_exchange", without_group)
+def test_command_prints_options_that_a_run_takes(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(tune, "SECONDS", 0.5)
+    monkeypatch.setattr(tune, "WINDOW_SECONDS", 0.05)
     cpus = available_cpus()
-    team = SecondOfTwo(Layout(1, 1, 2))
-    config = parse_arguments(["env=catch", "num_envs=8", "learners=2", "tune=true"])
-    parts = build(config, None, team)
-    try:
-        own = parts.sampler.plan
-        config, tuned = engine_trial.tune_engine(config, parts, team, cpus, pytest.fail)
-        tuned.server.close()
-        tuned.sampler.close()
-        assert set(available_cpus()) == set(own.server_cpus)
-    finally:
-        os.sched_setaffinity(0, cpus)
-    assert (config.sampler.num_groups, config.sampler.num_workers) == (1, 2)
-    assert tuned.sampler.config.num_envs == 4
-    assert tuned.sampler.plan.server_cpus == own.server_cpus
-    assert tuned.learner is parts.learner
+    assert main(["tune", "env=catch", "num_envs=4", "learners=2"]) == 0
+    assert available_cpus() == cpus
+    out, err = capsys.readouterr()
+    assert "num_groups=2 workers_per_core=1 num_workers=none makes" in err
+    config = parse_arguments(["env=catch", "num_envs=4", "learners=2", *out.split()])
+    assert Layout(*(getattr(config.sampler, name) for name in Layout._fields)).describe() in err
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
-        (["serial=true"], "tune=true chooses groups and workers, and serial=true has none"),
-        (["resume=RUN"], "tune=true cannot be given with resume=.*leave it out"),
+        (["serial=true"], "tune chooses groups and workers, and serial=true has none"),
+        (["algo=ga3c"], "algo=ga3c has a tuner of its own"),
+        (["numenvs=3"], "did you mean"),
     ],
 )
 def test_trial_where_it_makes_no_sense_is_refused(
-    arguments: list[str], message: str, tmp_path: Path
+    arguments: list[str], message: str, capsys
 ) -> None:
-    if arguments == ["resume=RUN"]:
-        run(tmp_path / "run", "env=catch", "serial=true", "num_envs=2", "total_steps=100")
-        arguments = [f"resume={tmp_path / 'run'}", "serial=false"]
-    with pytest.raises(ValueError, match=message):
-        parse_arguments(["tune=true", *arguments])
+    assert main(["tune", "env=catch", *arguments]) == 1
+    assert message in capsys.readouterr().err

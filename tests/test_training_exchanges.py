@@ -22,7 +22,7 @@ from accel_rl.parallel import (
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.training.exchanges import PullingServer
-from accel_rl.training.overlap import Overlap
+from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.stopping import StopRequest
 
@@ -90,10 +90,10 @@ def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None
 def test_learner_that_does_not_say_whether_it_needs_what_acted_is_refused() -> None:
     """Its ratios would be to the wrong policy."""
     exchange = Local(FlatParameters(nn.Linear(1, 1)), RMSProp(decay=0, eps=1, initial=0), None)
-    device, agent = torch.device("cpu"), SimpleNamespace(model=nn.Linear(1, 1))
+    agent: Any = SimpleNamespace(model=nn.Linear(1, 1))
     for build in (
         lambda: PullingServer(Server(Exchange()), exchange, object(), pull_steps=2),
-        lambda: Overlap(agent, object(), exchange, device),
+        lambda: Overlapped(object(), agent, object(), exchange),
     ):
         with pytest.raises(AttributeError, match="behaviour"):
             build()

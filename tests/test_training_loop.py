@@ -34,6 +34,7 @@ class Tape(list[str]):
 
 class FakeSampler:
     times = SamplerTimes(0.0, 0.0, 0.0)
+    config = SamplerConfig(num_envs=2, horizon=2)
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape

@@ -53,6 +53,7 @@ class Overlapped:
         *,
         is_small: bool = False,
     ) -> None:
+        self._behaviour = learner.behaviour
         self._device = device = exchange.parameters.parameter.device
         self._sampler = sampler
         self._agent = copy.deepcopy(agent)
@@ -60,7 +61,6 @@ class Overlapped:
         self.finish = self.server.finish
         self._acting = FlatParameters(self._agent.model)
         self._learning_agent, self._learner = agent, learner
-        self._behaviour = learner.behaviour
         if self._behaviour is not None:
             # Kept, since on a GPU the learner's stream may read it after its last use here.
             self._acted = torch.empty_like(self._acting.parameter)

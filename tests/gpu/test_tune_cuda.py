@@ -1,4 +1,4 @@
-"""``accel_rl tune`` on a GPU: two samplers' memory is registered at a time, and all of it released."""
+"""``accel_rl tune`` on a GPU: two samplers register memory at a time, and all of it is released."""
 
 import pytest
 import torch

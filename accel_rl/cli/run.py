@@ -36,9 +36,10 @@ from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.progress import summary
+from accel_rl.training.run import ALONE
 from accel_rl.training.stopping import Interrupted
 from accel_rl.training.torch_setup import tune_malloc
-from accel_rl.training.train import RunError, train
+from accel_rl.training.train import RunError, TrainResult, train
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,7 +64,10 @@ def run(arguments: Sequence[str]) -> int:
             _probe(config)
             goes_on = config.parallel.on_learner_failure == "continue"
             return launch(arguments, config.num_learners, goes_on=goes_on)
-        return _train(config, console, Team(ranks))
+        tune_malloc()
+        return _report(train(config, console, Team(ranks)), console)
+    except Interrupted as interrupted:
+        return _tell_interrupted(interrupted)
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
         tell_error(error, arguments)
         return 1
@@ -124,7 +128,10 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
             team.open_group(nccl=all_have_own_gpus(config, team))
         else:
             team.watch()
-        code = _train(config, console, team)
+        tune_malloc()
+        code = _report(train(config, console, team), console)
+    except Interrupted as interrupted:
+        code = _tell_interrupted(interrupted, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:
         _tell(error, team, arguments)
     finally:
@@ -187,15 +194,14 @@ def _given_timeout(arguments: Sequence[str]) -> float:
     return ParallelConfig().learner_timeout_seconds
 
 
-def _train(config: TrainConfig, console: Console, team: Team) -> int:
-    tune_malloc()
-    try:
-        result = train(config, console, team)
-    except Interrupted as interrupted:
-        if team.ranks.is_first:
-            name = interrupted.signal.name
-            complain(f"stopped by {name} before training began")
-        return 128 + interrupted.signal
+def _report(result: TrainResult, console: Console) -> int:
+    """Print the summary of the first learner; return the exit code."""
     if result.status is not None:
         console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
     return 0 if result.stopped_by is None else 128 + result.stopped_by
+
+
+def _tell_interrupted(interrupted: Interrupted, team: Team = ALONE) -> int:
+    if team.ranks.is_first:
+        complain(f"stopped by {interrupted.signal.name} before training began")
+    return 128 + interrupted.signal

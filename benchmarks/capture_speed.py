@@ -25,9 +25,9 @@ import torch
 from machine import describe_machine
 from options import parse
 from report import ratio, spread, write_json
+from speed_parts import PartsOfOne
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.cli.speed_parts import PartsOfOne
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.torch_setup import learning_threads, num_learning_threads, tune_malloc
 

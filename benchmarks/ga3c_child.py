@@ -58,11 +58,11 @@ def _serve_training(options: list[str]) -> None:
 
 def _serve_parts(spec: dict[str, Any]) -> None:
     import torch
+    from speed_parts import median_seconds
 
     from accel_rl.agents import CategoricalAgent, sample_categorical
     from accel_rl.algos import GA3C, Samples
     from accel_rl.cli.parse import parse_arguments
-    from accel_rl.cli.speed_parts import median_seconds
     from accel_rl.training.build import build
 
     parts = build(parse_arguments(spec["options"]))

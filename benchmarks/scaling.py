@@ -11,7 +11,7 @@ together; the environments are as many whatever the number of learners:
     sample              the same without
 
 Beside each stand the share of time in all-reduces, lock waits, pushes and barriers, and the speed
-that `accel_rl.cli.speed_model` predicts from parts measured alone in the same rounds. The same
+that `speed_model` predicts from parts measured alone in the same rounds. The same
 model is then asked about the paper's machine (8 GPUs, 40 cores), with what the GPU parts cost there
 as stated assumptions. Prints tables and writes OUT.json and OUT.png.
 """

@@ -36,7 +36,8 @@ def main() -> None:
 
 def _serve_parts(config: Any) -> None:
     """Every answer has the parts' costs, of the last measurement, as its numbers."""
-    from accel_rl.cli.speed_parts import PartsOfOne
+    from speed_parts import PartsOfOne
+
     from accel_rl.topology import available_cpus
 
     num_cpus = max(1, len(available_cpus()) // config.num_learners)

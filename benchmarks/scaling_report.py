@@ -10,9 +10,8 @@ from interleave import Result
 from report import Row, find, make_rows, ratio, ratio_cell, spread
 from rich.console import Console
 from rich.table import Table
-
-from accel_rl.cli.speed_model import Costs, Shape, predict
-from accel_rl.cli.speed_parts import Measured
+from speed_model import Costs, Shape, predict
+from speed_parts import Measured
 
 LOCK_WAIT_BAR = 0.05
 SHARES = ("learning", "all_reduce", "push", "lock_wait", "agreement")

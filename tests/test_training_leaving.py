@@ -39,7 +39,7 @@ def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
 
     monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
     monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda *_: team)
-    monkeypatch.setattr("accel_rl.cli.run._train", failing)
+    monkeypatch.setattr("accel_rl.cli.run.train", failing)
     monkeypatch.setattr(os, "_exit", end)
     is_known = isinstance(error, ValueError)
     ends = SystemExit if uses_nccl else None if is_known else MemoryError

@@ -28,6 +28,7 @@ from accel_rl.functions import ExitError
 from accel_rl.options import format_value
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.build import make_action_server, make_sampler
 from accel_rl.training.devices import learner_device, make_capture
@@ -69,8 +70,8 @@ class Engine(Protocol):
 
     def start(self) -> None: ...
 
-    def measure(self) -> float:
-        """Steps a second over one window."""
+    def measure(self, seconds: float = WINDOW_SECONDS) -> float:
+        """Steps a second over so long."""
         ...
 
     def close(self) -> None: ...
@@ -140,7 +141,6 @@ class Trial:
         )
         config = self._config
         sampler = make_sampler(config, share, config.seed, self._device, self._ranks)
-        assert isinstance(sampler, ParallelSampler)
         try:
             server = make_action_server(config, self._agent, sampler, self._device)
         except BaseException:
@@ -252,16 +252,18 @@ def _is_faster(
 class _Simulators:
     """The environments of a run, in the layout to try, stepping with its policy."""
 
-    def __init__(self, sampler: ParallelSampler, server: ActionServer) -> None:
-        self.num_workers = len(sampler.plan.worker_cpus)
+    def __init__(self, sampler: RolloutSampler, server: ActionServer) -> None:
+        self.num_workers = 1
+        if isinstance(sampler, ParallelSampler):
+            self.num_workers = len(sampler.plan.worker_cpus)
         self._sampler, self._server = sampler, server
 
     def start(self) -> None:
         self._sampler.start()
 
-    def measure(self) -> float:
+    def measure(self, seconds: float = WINDOW_SECONDS) -> float:
         began, steps = perf_counter(), 0
-        while (gone := perf_counter() - began) < WINDOW_SECONDS or not steps:
+        while (gone := perf_counter() - began) < seconds or not steps:
             rollout = self._sampler.collect(self._server)
             self._server.finish()
             steps += rollout.action.size

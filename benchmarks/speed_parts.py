@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from speed_model import Costs, all_reduce_seconds
 
 from accel_rl.algos import DQNConfig, LearnerConfig, PPOConfig
-from accel_rl.cli.speed_model import Costs, all_reduce_seconds
 from accel_rl.config import TrainConfig
 from accel_rl.envs import probe_spec
 from accel_rl.parallel import Ranks, SharedGroup

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.cli.plan import describe_plan
-from accel_rl.cli.run import run
-from accel_rl.cli.speed_model import (
+from speed_model import (
     Costs,
     Shape,
     all_reduce_seconds,
     find_limits,
     predict,
 )
-from accel_rl.cli.speed_parts import Measured, PartsOfOne, alone
-from accel_rl.config import TrainConfig
-from accel_rl.parallel import ParallelConfig, Ranks
-from accel_rl.presets import PRESETS
-from accel_rl.samplers import SamplerConfig
-from accel_rl.topology import Core, Machine
-from accel_rl.training import devices
-from accel_rl.training.devices import learner_device
+from speed_parts import Measured, PartsOfOne, alone
 
-ROOT = Path(__file__).resolve().parents[1]
-# Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.
-DGX = Machine(tuple(Core((c, c + 40), c // 20) for c in range(40)))
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.parallel import Ranks
+from accel_rl.presets import PRESETS
+from accel_rl.training.devices import learner_device
 
 
 @pytest.mark.parametrize(
@@ -129,11 +116,6 @@ def test_parts_are_measured_on_the_cpu_where_the_learners_will_be(monkeypatch) -
     assert learner_device(alone(config, 2, 1), Ranks()).type == "cpu"
 
 
-def test_node_of_a_learner_is_that_of_the_gpu_that_it_shares(monkeypatch) -> None:
-    monkeypatch.setattr(devices, "_node", lambda index: index)
-    assert devices.gpu_nodes(6, 3) == [0, 1, 2, 0, 1, 2]
-
-
 @pytest.mark.parametrize("algo", [algo for algo in PRESETS if algo != "ga3c"])
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_alone_a_learner_has_its_share_of_everything(algo: str, num_learners: int) -> None:
@@ -156,47 +138,6 @@ def test_parts_of_a_run_with_stacks_of_any_length_are_measured(frame_stack: int)
         assert parts.parts.exchange.num_updates > 0
 
 
-def test_plan_of_the_papers_machine_gives_each_gpu_five_cores() -> None:
-    config = TrainConfig(
-        env="catch", gpus=8, learners=8, sampler=SamplerConfig(num_envs=64, horizon=5)
-    )
-    measured = Measured(0.001, 0.0005, 0.008, 0.0, 1.0, 4_000_000, math.nan)
-    nodes = [0, 0, 0, 0, 1, 1, 1, 1]
-    lines = list(describe_plan(config, machine=DGX, num_gpus=8, nodes=nodes, measured=measured))
-    assert lines[0].endswith("of 40 cores on NUMA node 0-1, no quota")
-    assert lines[1] == (
-        "learner 0 on cuda:0: 8 x catch, 4 workers on CPUs 1,41 | 2,42 | 3,43 | 4,44; "
-        "server on CPUs 0,40"
-    )
-    assert lines[8].startswith("learner 7 on cuda:7") and "server on CPUs 35,75" in lines[8]
-    text = "\n".join(lines)
-    # 4 MB at 10 GB/s and 50 us are 0.45 ms between two, 0.7875 among eight. 5 steps of 2 ms,
-    # 8 ms, 0.7875 ms: 320 steps in 18.7875 ms.
-    assert "assumed: all-reduce at 10 GB/s and 50 us, 0.45 ms between two GPUs" in text
-    assert "an iteration of 320 steps: sampling 10.0 ms, update 8.0 ms, all-reduces 0.8 ms" in text
-    assert "training: 17,033 steps/s" in text and "sampling alone: 32,000 steps/s" in text
-    # Without simulators 5 ms of inference remain, so 5 ms are saved; without the update, 8.
-    assert "bottleneck: update, without which 43% of the time would be saved" in text
-
-
-def test_plan_of_more_learners_than_cores_counts_the_part_that_each_has() -> None:
-    config = TrainConfig(
-        env="catch",
-        learners=4,
-        sampler=SamplerConfig(num_envs=8, horizon=5),
-        parallel=ParallelConfig(sync="store"),
-    )
-    two_cores = Machine((Core((0,)), Core((1,))))
-    measured = Measured(0.001, 0.001, 0.01, 0.002, 1.0, 60_000, math.nan)
-    plan = describe_plan(config, machine=two_cores, num_gpus=0, measured=measured)
-    text = "\n".join(plan)
-    assert "learner 3 on the CPU: 8 x catch, 1 worker on CPUs 1; server on CPUs 1" in text
-    # (8 + 2 ms) / 0.5 for each of 5 steps; 10 ms / 0.5; 2 ms: 160 steps in 122 ms.
-    assert "for a learner on 0.5 of the cores:" in text
-    assert "sampling 100.0 ms, update 20.0 ms, pushes 2.0 ms" in text
-    assert "training: 1,311 steps/s" in text
-
-
 def test_iterations_of_which_few_have_an_update_cost_their_mean(monkeypatch) -> None:
     """Every fourth has one, of 20 ms; more than half have none."""
     arguments = ["algo=dqn", "env=catch", "serial=true", "num_envs=4", "learner.min_steps=32"]
@@ -214,35 +155,3 @@ def test_iterations_of_which_few_have_an_update_cost_their_mean(monkeypatch) -> 
         measured = parts.measure(2.0)
     assert 0.2 < measured.num_updates < 0.3
     assert 0.004 < measured.update < 0.02
-
-
-def test_plan_option_prints_without_training(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "learners=2"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "learner 1 on" in done.stdout and "measured here in" in done.stdout
-    assert "all-reduce: " in done.stdout and "predicted by" in done.stdout
-    assert "bottleneck: " in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_plan_option_under_torchrun_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "0")
-    assert run(["--plan", "env=catch"]) == 1
-    assert "give learners=N in place of torchrun" in capsys.readouterr().err
-
-
-def test_plan_option_with_wrong_options_says_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "gpus=9"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: gpus=9, but torch finds ")

@@ -17,6 +17,7 @@ from torch import nn
 from accel_rl.algos import a2c, ppo
 from accel_rl.algos.actor_critic import normalize
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.parallel import (
     Adam,
     AllReduce,
@@ -26,8 +27,6 @@ from accel_rl.parallel import (
     MultiStepAdam,
     ParameterStore,
     StoreExchange,
-    VersionExchange,
-    Versions,
 )
 from accel_rl.parallel.exchange import clip_gradient_
 from accel_rl.presets import PRESETS

@@ -24,7 +24,7 @@ from accel_rl.samplers import SerialSampler
 from accel_rl.sweep.plan import is_finished, plan_runs
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
-from accel_rl.training import evaluation, recorder
+from accel_rl.training import evaluation, records
 from accel_rl.training.evaluation import (
     Evaluator,
     lacks_last_evaluation,
@@ -81,7 +81,7 @@ def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
     tmp_path, monkeypatch
 ) -> None:
     """What can be saved then may lack the simulators."""
-    saved, collect, save = [], SerialSampler.collect, recorder.save_checkpoint
+    saved, collect, save = [], SerialSampler.collect, records.save_checkpoint
 
     def fail(self: SerialSampler, policy: Any) -> None:
         if saved and self.config.num_envs != 2:  # those of the evaluation
@@ -93,7 +93,7 @@ def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
         save(run_dir, steps, *rest, **more)
 
     monkeypatch.setattr(SerialSampler, "collect", fail)
-    monkeypatch.setattr(recorder, "save_checkpoint", note)
+    monkeypatch.setattr(records, "save_checkpoint", note)
     options = SMALL | EVALUATED | {"evaluation_interval": "80", "checkpoint_interval": "80"}
     arguments = [f"{key}={value}" for key, value in options.items()]
     assert main([*arguments, f"run_dir={tmp_path / 'run'}"]) == 1
@@ -175,11 +175,11 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
         exchanges[0].versions.load_state_dict(exchanges[0].parameters, state)
         return play(evaluator, *arguments)
 
-    def note(recorder: Records, *arguments: Any) -> None:
-        exchange = recorder._exchange
+    def note(own: Records, *arguments: Any) -> None:
+        exchange = own._exchange
         assert isinstance(exchange, VersionExchange)
         exchanges.append(exchange)
-        evaluate(recorder, *arguments)
+        evaluate(own, *arguments)
 
     monkeypatch.setattr(Evaluator, "_play", play_and_push)
     monkeypatch.setattr(Records, "evaluate", note)

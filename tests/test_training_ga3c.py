@@ -257,7 +257,6 @@ def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("learners=2", "algo=ga3c has one model"),
         ("serial=true", "has agents in processes"),
         ("sync=store", "is for several learners"),
-        ("tune=true", "has a tuner of its own"),
         ("min_training_batch=501", "more than the training queue holds"),
         ("tuner=false max_agents=40", "learner.tuner is false"),
         ("num_trainers=0", "num_trainers is 0; it must be at least 1"),

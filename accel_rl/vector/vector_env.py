@@ -175,8 +175,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._mode = mode
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._pool = self._make_pool(factory, spec, config, seed)
         self.groups = self._pool.columns
         self._numbers = range(len(self.groups))
@@ -190,8 +188,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.closed = False
 
     def _make_pool(
-        self, factory: EnvFactory, spec: RolloutSpec, config: SamplerConfig, seed: int
+        self, factory: EnvFactory, spec: RolloutSpec, config: SamplerConfig, seed: int | None
     ) -> Pool:
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
         mode: Autoreset = self._mode.value
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)

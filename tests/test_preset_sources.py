@@ -141,8 +141,7 @@ def test_preset_clips_as_its_source(name: str) -> None:
     finally:
         if isinstance(parts.exchange, StoreExchange):
             parts.exchange._store.close()
-        parts.server.close()
-        parts.sampler.close()
+        parts.close()
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8])
@@ -189,7 +188,6 @@ def test_updates_normalise_with_the_eps_of_the_preset(
         sampler.collect(server)
         learner.update(server.finish(), 0.0)
     finally:
-        parts.server.close()
-        parts.sampler.close()
+        parts.close()
     # Once for each minibatch: two of them, four epochs.
     assert used == [(32, expected)] * 8 if is_ppo else [(20, expected)]

@@ -127,7 +127,7 @@ class Scripted:
         play = Evaluator.evaluate
 
         def evaluate(evaluator: Evaluator, steps: int, stop: StopRequest) -> dict[str, float]:
-            state = evaluator._agents[""].model.state_dict()
+            state = evaluator._agent.model.state_dict()
             self.policies.append((steps, {name: each.clone() for name, each in state.items()}))
             score = scores[min(len(self.policies), len(scores)) - 1]
             return play(evaluator, steps, stop) | {"episode_return_raw_mean": score}

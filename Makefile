@@ -11,7 +11,7 @@
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
 PYTHON ?= python3
-ARGS ?= algo=ppo env=breakout total_steps=400000
+ARGS ?= algo=ppo env=breakout total_steps=400000 max_minutes=5
 RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin

@@ -50,6 +50,9 @@ class TrainConfig:
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
     schedule_steps: int | None = None
     """steps after which schedules have run to their end; none: total_steps"""
+    max_minutes: float | None = None
+    """minutes after which the run ends as if it were stopped, with everything saved, so that
+    resume goes on with it; none: no limit"""
     seed: int = 0
     """of everything random: simulators, actions, initial parameters"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -130,6 +133,8 @@ class TrainConfig:
                 f"{self.total_steps}: the learning rate would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise ValueError(f"max_minutes is {self.max_minutes}; it must be above 0")
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
         if self.learners is not None and self.learners < 1:

@@ -114,7 +114,7 @@ engine or watching make one curve over steps. Every other option changes what is
 
 _KINDS: dict[Kind, tuple[str, ...]] = {
     "identity": ("seed", "run_dir", "resume", "trust"),
-    "course": ("total_steps", "schedule_steps", "learners"),
+    "course": ("total_steps", "schedule_steps", "max_minutes", "learners"),
     "engine": (
         "device",
         "capture",

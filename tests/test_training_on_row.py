@@ -1,18 +1,21 @@
 """``train(..., on_row=...)``: a program that looks at a run while it goes on."""
 
+import io
 import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.training.metrics import read_rows
-from accel_rl.training.stopping import StopRequest
+from accel_rl.training.progress import summary
+from accel_rl.training.stopping import OWN_CODE, StopRequest
 from accel_rl.training.train import RunError, train
 
 SMALL = [
@@ -60,12 +63,41 @@ def test_true_ends_the_run_with_all_saved(tmp_path, algo: str, in_thread: bool) 
     assert result.is_cut and result.stopped_by is None
     [checkpoint] = list_checkpoints(result.run_dir)
     assert 800 <= int(checkpoint.stem.removeprefix("steps_")) < 2000
-    assert (result.run_dir / "train.log").read_text().rstrip().endswith("ended by on_row")
+    assert (
+        (result.run_dir / "train.log")
+        .read_text()
+        .rstrip()
+        .endswith("ended by on_row or max_minutes")
+    )
 
 
 def test_true_of_the_last_row_cuts_nothing(tmp_path) -> None:
     result = train(config(tmp_path), quiet(), on_row=lambda row: row["steps"] >= 2000)
     assert not result.is_cut and result.status is not None and result.status.steps >= 2000
+
+
+@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=ga3c"], ["algo=a2c", "overlap=true"]])
+def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: list[str]) -> None:
+    small = [each for each in SMALL if "ga3c" not in options[0] or not each.startswith("serial")]
+    run_dir, long = tmp_path / "run", ["total_steps=1e9", "max_minutes=0.02"]
+    given = [each for each in small if not each.startswith("total")] + long
+    result = train(parse_arguments([*options, *given, f"run_dir={run_dir}"]), quiet())
+    assert result.is_cut and result.stopped_by is None and result.status is not None
+    text = summary(result.status, run_dir, result.updates, None, result.is_cut)
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(text)
+    assert "ended after max_minutes" in shown.getvalue() and "resume=" in shown.getvalue()
+    more = train(parse_arguments([f"resume={run_dir}", "max_minutes=0.01"]), quiet())
+    assert more.status is not None and more.status.steps > result.status.steps
+
+
+def test_learners_in_step_end_together_after_max_minutes() -> None:
+    first, second = StopRequest(max_minutes=0.0), StopRequest()
+    assert (first.code, second.code) == (OWN_CODE, 0)
+    second.follow(first.code)
+    assert second.is_own and second.received == signal.SIGTERM
+    with pytest.raises(ValueError, match="max_minutes is 0.0; it must be above 0"):
+        parse_arguments(["max_minutes=0"])
 
 
 def test_signal_that_comes_then_is_the_first() -> None:

@@ -196,9 +196,11 @@ def _given_timeout(arguments: Sequence[str]) -> float:
 
 def _report(result: TrainResult, console: Console) -> int:
     """Print the summary of the first learner; return the exit code."""
-    if result.status is not None:
-        console.print(summary(result.status, result.run_dir, result.updates, result.stopped_by))
-    return 0 if result.stopped_by is None else 128 + result.stopped_by
+    status, stopped_by = result.status, result.stopped_by
+    if status is not None:
+        table = summary(status, result.run_dir, result.updates, stopped_by, result.is_cut)
+        console.print(table)
+    return 0 if stopped_by is None else 128 + stopped_by
 
 
 def _tell_interrupted(interrupted: Interrupted, team: Team = ALONE) -> int:

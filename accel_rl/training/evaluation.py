@@ -74,7 +74,8 @@ class Evaluator:
 
     def _play(self, agent: AnyAgent, stop: StopRequest) -> dict[str, float]:
         def check(num_steps: int) -> None:
-            if stop.received is not None:
+            if stop.is_asked():
+                assert stop.received is not None
                 raise Interrupted(stop.received)
 
         seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))

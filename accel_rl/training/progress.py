@@ -157,13 +157,21 @@ def panel(status: Status, title: str) -> RenderableType:
 
 
 def summary(
-    status: Status, run_dir: Path, updates: int, stopped_by: signal.Signals | None
+    status: Status,
+    run_dir: Path,
+    updates: int,
+    stopped_by: signal.Signals | None,
+    is_cut: bool = False,
 ) -> RenderableType:
-    """The end of a run as a table; speeds and shares are those that ``status`` has."""
+    """The end of a run as a table; speeds and shares are those that ``status`` has.
+
+    ``is_cut``: it has ended after ``max_minutes``.
+    """
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    how = "finished" if stopped_by is None else f"stopped by {stopped_by.name}"
+    how = "ended after max_minutes" if is_cut else "finished"
+    how = how if stopped_by is None else f"stopped by {stopped_by.name}"
     frames = f", {status.steps * status.frame_skip:,} frames" if status.frame_skip > 1 else ""
     table.add_row("run", how)
     table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
@@ -180,7 +188,7 @@ def summary(
     worst = status.bottleneck
     table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
     table.add_row("files", Text(str(run_dir)))  # a name is no markup
-    if stopped_by is not None:
+    if stopped_by is not None or is_cut:
         table.add_row("go on", Text(f"with resume={run_dir}"))
     return table
 

@@ -202,22 +202,20 @@ class Run(ABC, Generic[S, L]):
     def is_stopped(self) -> bool:
         """Whether to stop here. Learners that go in step all do so after the same iteration."""
         stop, team = self.stop, self.team
-        received = 0 if stop.received is None else int(stop.received)
-        if self.is_apart:
-            if received:
-                team.ask_to_stop()
-            elif team.is_stop_asked:  # by another, whose signal is not known here
-                stop.received = signal.SIGTERM
-            return team.is_stop_asked
-        received = team.largest(received)
-        if received and stop.received is None:
-            stop.received = signal.Signals(received)
-        return received > 0
+        if not self.is_apart:
+            code = team.largest(stop.code)
+            stop.follow(code)
+            return code > 0
+        if stop.is_asked():
+            team.ask_to_stop()
+        elif team.is_stop_asked:  # by another, whose signal is not known here
+            stop.follow(signal.SIGTERM)
+        return team.is_stop_asked
 
     def is_evaluation_due(self) -> bool:
         """Whether to evaluate now."""
         evaluator = self.evaluator
-        is_stopped = self.stop.received is not None
+        is_stopped = self.stop.is_asked()
         return evaluator is not None and not is_stopped and evaluator.is_due(self.records.steps)
 
     def evaluate_if_due(self) -> None:

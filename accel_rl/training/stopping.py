@@ -3,16 +3,20 @@ where nobody else has started the run."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 from collections.abc import Callable
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import Self
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 """comes when the terminal is closed or lost; Windows has none"""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
+OWN_CODE = 1000
+"""larger than any signal's number"""
 STOP_SECONDS = 600.0
 """for a process to save and end, once asked to; then it is killed. A replay may be large"""
 
@@ -50,12 +54,15 @@ class StopRequest:
     start there is nothing to save. Workers need no word of it; they end when this process does.
     ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
     never the second one, since the shell and the kernel may both send it; where `is_started`, no
-    signal is.
+    signal is. After ``max_minutes`` the program itself asks.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
-    def __init__(self, before_abort: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, before_abort: Callable[[], None] = lambda: None, max_minutes: float | None = None
+    ) -> None:
         self._before_abort = before_abort
+        self._deadline = math.inf if max_minutes is None else monotonic() + 60 * max_minutes
         self.received: signal.Signals | None = None
         self.is_own = False
         self._is_held = False
@@ -64,6 +71,26 @@ class StopRequest:
     def hold(self) -> None:
         """From now on the loop reads ``received``."""
         self._is_held = True
+
+    def is_asked(self) -> bool:
+        """Whether somebody has asked for it, or time is over."""
+        if monotonic() >= self._deadline:
+            self.ask()
+        return self.received is not None
+
+    @property
+    def code(self) -> int:
+        """As one learner tells the others: 0, a signal's number, or `OWN_CODE`."""
+        if not self.is_asked():
+            return 0
+        return OWN_CODE if self.is_own else int(self.received or 0)
+
+    def follow(self, code: int) -> None:
+        """Stop as another learner does, whose ``code`` this is."""
+        if code == OWN_CODE:
+            self.ask()
+        elif code and self.received is None:
+            self.received = signal.Signals(code)
 
     def ask(self) -> None:
         """As if a signal had come, but from the program itself, as ``is_own`` tells."""

@@ -58,7 +58,7 @@ class TrainResult:
     """How a run ended. ``status`` has its counts, its scores, and its speeds and shares over all.
 
     Only the first of several learners knows that; the others' ``status`` is None. ``is_cut``:
-    ``on_row`` has ended it.
+    ``on_row`` or ``max_minutes`` has ended it.
     """
 
     run_dir: Path
@@ -104,7 +104,7 @@ def train(
         progress = stack.enter_context(
             contextlib.closing(make_progress(console or LastingConsole(), config.title))
         )
-        stop = stack.enter_context(StopRequest(progress.close))
+        stop = stack.enter_context(StopRequest(progress.close, config.max_minutes))
         with _explaining(run, run_dir, ProgressHandler(progress)), refusing_exit():
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
@@ -185,7 +185,9 @@ def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | N
 def _result(run: AnyRun, progress: Progress) -> TrainResult:
     stop, how = run.stop, "finished"
     if stop.received is not None:
-        how = "ended by on_row" if stop.is_own else f"stopped by {stop.received.name}"
+        how = (
+            "ended by on_row or max_minutes" if stop.is_own else f"stopped by {stop.received.name}"
+        )
     _LOGGER.info("%s", how)
     status = None
     if run.team.ranks.is_first:

@@ -43,6 +43,9 @@ def a2c() -> TrainConfig:
 
     16 simulators, horizon 5, A3C-Net; the learning rate grows with the square root of num_envs
     (section 5.1). 25 M steps is the length of the paper's policy-gradient runs (table 1).
+
+    Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
+    and the square-root rule has no exception at 512 simulators. docs/algorithms/a2c.md lists all.
     """
     return TrainConfig(
         algo="a2c",
@@ -52,12 +55,13 @@ def a2c() -> TrainConfig:
 
 
 def a2c_baselines() -> TrainConfig:
-    """A2C with the numbers of OpenAI's baselines, for comparison with its published curves
+    """A2C with the settings of OpenAI's baselines, to compare with its published curves
 
-    Their defaults: 84x84 images, the network of Mnih et al. 2015, TensorFlow's RMSProp (epsilon
-    inside the root, accumulator from 1), learning rate falling to 0. The published curves
-    fall over 10 M steps, so a shorter run here follows their first part. Start states are
-    decorrelated as in our other presets, theirs are not.
+    84x84 images, the network of Mnih et al. 2015, RMSProp as in TensorFlow, learning rate falling
+    to 0 over 10 M steps, of which a shorter run has the first part.
+
+    Deviations: random first steps, time limits, and the actions that start a game.
+    docs/algorithms/a2c.md lists all.
     """
     return TrainConfig(
         algo="a2c_baselines",
@@ -80,10 +84,13 @@ def a2c_baselines() -> TrainConfig:
 
 
 def a3c() -> TrainConfig:
-    """A3C as in Stooke and Abbeel 2018 (arXiv:1803.02811): A2C's learners without waiting
+    """A3C as in Stooke and Abbeel 2018 (arXiv:1803.02811): asynchronous learners of A2C
 
-    Each of ``learners`` has 16 simulators of its own and A2C's settings as they are; RMSProp's
-    running mean is shared like the parameters. The paper's has 3 learners.
+    Each of ``learners`` has 16 simulators of its own and A2C's settings; RMSProp's running mean is
+    shared like the parameters. The paper has 3 learners.
+
+    Deviations: those of a2c; all arrays of a chunk have one lock; steps of all learners are
+    counted. docs/algorithms/a3c.md lists all.
     """
     return replace(a2c(), algo="a3c", parallel=ParallelConfig(sync="store"))
 
@@ -91,11 +98,14 @@ def a3c() -> TrainConfig:
 def paac(num_envs: int = 32) -> TrainConfig:
     """PAAC (Clemente et al. 2017, arXiv:1705.04862): A2C in which all environments wait for all
 
-    The numbers of the code that its authors published: one group, learning rate 0.0007 x num_envs
-    falling to 0 over 80 M steps, RMSProp with epsilon 0.1 inside the root, the loss times 5,
-    gradient norm 3, entropy 0.02; 84x84 images, its NIPS network, whole games, nothing pressed at
-    their start. The paper has 40 and 0.01 for norm and entropy. model=paac_nature is its larger
-    network. Start states are decorrelated as in our other presets, theirs are not.
+    The settings of the published code: one group, learning rate 0.0007 x num_envs falling to 0 over
+    80 M steps, RMSProp with epsilon 0.1 inside the root, the loss times 5, gradient norm 3, entropy
+    0.02, 84x84 images, the NIPS network (the larger one is model=paac_nature), whole games, nothing
+    pressed at their start.
+
+    Deviations: random first steps, time limits, how images are reduced, initial biases; and where
+    code and paper differ, as in gradient norm and entropy, the preset follows the code.
+    docs/algorithms/paac.md lists all.
     """
     return TrainConfig(
         algo="paac",
@@ -120,11 +130,15 @@ def paac(num_envs: int = 32) -> TrainConfig:
 def ga3c(num_envs: int = 32) -> TrainConfig:
     """GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): agents, predictors and trainers
 
-    The numbers of the paper and of the code that its authors published: 32 agents of one
-    environment each, 2 predictors, 2 trainers and a tuner of these numbers; segments of up to 5
-    steps, the sum of the loss over a batch, RMSProp with epsilon 0.1 inside the root and learning
-    rate 3e-4; 84x84 images, the NIPS network, whole games. Batches have at least 20 samples, where
-    the paper finds learning most stable. num_groups agents share the environments.
+    The settings of the paper and the published code: 32 agents of one environment each, 2
+    predictors, 2 trainers and a tuner of these numbers; segments of up to 5 steps, the sum of the
+    loss over a batch of at least 20 samples, RMSProp with epsilon 0.1 inside the root and learning
+    rate 3e-4; 84x84 images, the NIPS network, whole games. num_groups agents share the
+    environments.
+
+    Deviations: the last step of an episode is trained on, updates make new versions of the
+    parameters, and the tuner, images, start and end of games differ from the published code.
+    docs/algorithms/ga3c.md lists all.
     """
     return TrainConfig(
         algo="ga3c",
@@ -144,6 +158,9 @@ def ppo(num_envs: int = 8) -> TrainConfig:
     have a shorter horizon, so that nothing else changes (section 5.2). 25 M steps is the length of
     the paper's policy-gradient runs (table 1).
 
+    Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
+    and minibatches must divide the rollout. docs/algorithms/ppo.md lists all.
+
     Raises:
         ValueError: ``num_envs`` does not divide 2,048.
     """
@@ -161,12 +178,14 @@ def ppo(num_envs: int = 8) -> TrainConfig:
 
 
 def appo() -> TrainConfig:
-    """APPO as in Stooke and Abbeel 2018 (arXiv:1803.02811): PPO's learners without waiting
+    """APPO as in Stooke and Abbeel 2018 (arXiv:1803.02811): asynchronous learners of PPO
 
-    Each of ``learners`` has 8 simulators of its own. A quarter of PPO's learning rate and no
-    schedule, gradient norm 0.5, Adam in up to 4 local steps between two exchanges with the store
-    (appendix B), whose parameters are taken over every 64 steps while sampling. The paper's has 8
-    learners.
+    Each of ``learners`` has 8 simulators of its own. A quarter of PPO's learning rate, constant,
+    gradient norm 0.5, Adam with up to 4 local steps between two exchanges with the store (appendix
+    B), whose parameters are taken over every 64 steps while sampling. The paper has 8 learners.
+
+    Deviations: those of ppo; steps left over between exchanges are kept; Adam corrects its bias by
+    the store's count. docs/algorithms/appo.md lists all.
     """
     return replace(
         ppo(),
@@ -177,12 +196,14 @@ def appo() -> TrainConfig:
 
 
 def ppo_baselines() -> TrainConfig:
-    """PPO with the numbers of OpenAI's baselines, for comparison with its published curves
+    """PPO with the settings of OpenAI's baselines, to compare with its published curves
 
-    Their defaults: 8 simulators x horizon 128, 4 minibatches, 4 epochs, 84x84 images, the network
-    of Mnih et al. 2015, normalised advantages, clipped values, learning rate and clip range falling
-    to 0 over 10 M steps; a shorter run here follows the first part. Start states are decorrelated
-    as in our other presets, theirs are not.
+    8 simulators x horizon 128, 4 minibatches, 4 epochs, 84x84 images, the network of Mnih et al.
+    2015, normalised advantages, clipped values, learning rate and clip range falling to 0 over 10 M
+    steps, of which a shorter run has the first part.
+
+    Deviations: random first steps, time limits, and the actions that start a game.
+    docs/algorithms/ppo.md lists all.
     """
     return TrainConfig(
         algo="ppo_baselines",
@@ -211,20 +232,25 @@ _DQN_LR = {32: 2.5e-4, 512: 7.5e-4, 1024: 1.5e-3}
 def dqn(batch_size: int = 32) -> TrainConfig:
     """DQN as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
-    Training intensity 8, replay of 1 M steps, RMSProp; at least 32 simulators x horizon 4, so many
-    that an iteration gives one update of the batch or more. The learning rate is the paper's at
-    batch sizes 32, 512 and 1,024, between and beyond them on the line through the nearest two in
-    logarithms. 50 M steps is the length of the paper's Q-learning runs.
+    Training intensity 8, replay of 1 M steps, RMSProp; at least 32 simulators x horizon 4, and
+    enough for one update of the batch in each iteration. The learning rate is the paper's at batch
+    sizes 32, 512 and 1,024, interpolated between and beyond them in logarithms. 50 M steps is the
+    length of the paper's Q-learning runs.
+
+    Deviations: epsilon falls from the first step on, schedules count the steps of all learners, and
+    time limits and evaluations differ from the published code. docs/algorithms/dqn.md lists all.
     """
     return _q_learning("dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size)))
 
 
 def async_dqn(batch_size: int = 512) -> TrainConfig:
-    """DQN of learners without waiting, as in Stooke and Abbeel 2018 (arXiv:1803.02811)
+    """Asynchronous learners of DQN, as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     Each of ``learners`` has simulators, batches and a share of the replay of its own; epsilon, the
-    target network's updates and the beginning of learning count the steps of all of them. The
-    paper's has up to 4 learners with batches of 512.
+    target network's updates and the start of learning count the steps of all of them. The paper has
+    up to 4 learners with batches of 512.
+
+    Deviations: those of dqn; all arrays of a chunk have one lock. docs/algorithms/dqn.md lists all.
     """
     return replace(dqn(batch_size), algo="async_dqn", parallel=ParallelConfig(sync="store"))
 
@@ -232,7 +258,9 @@ def async_dqn(batch_size: int = 512) -> TrainConfig:
 def double_dqn(batch_size: int = 32) -> TrainConfig:
     """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461) in the setting of dqn
 
-    The online network chooses the action, the target network values it; nothing else differs.
+    The online network chooses the action, the target network values it. Nothing else differs from
+    dqn, so the other settings are not those of van Hasselt et al. docs/algorithms/dqn.md lists all
+    deviations.
     """
     return _q_learning("double_dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=True))
 
@@ -242,6 +270,9 @@ def cat_dqn(batch_size: int = 32) -> TrainConfig:
 
     51 atoms from -10 to 10; Adam with epsilon 0.01 / batch_size, learning rate 2.5e-4, and 4.2e-4
     from batch size 256 on. The paper's large batch is 2,048.
+
+    Deviations: those of dqn; probabilities are not clipped before the logarithm.
+    docs/algorithms/cat_dqn.md lists all.
     """
     learner = DQNConfig(
         lr=4.2e-4 if batch_size >= 256 else 2.5e-4,
@@ -256,9 +287,12 @@ def cat_dqn(batch_size: int = 32) -> TrainConfig:
 def rainbow(batch_size: int = 512) -> TrainConfig:
     """Epsilon-Rainbow as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
-    Rainbow (Hessel et al. 2018, arXiv:1710.02298) with epsilon in place of noisy layers: double,
+    Rainbow (Hessel et al. 2018, arXiv:1710.02298) with epsilon instead of noisy layers: double,
     dueling, prioritized, 3-step, 51 atoms; Adam with epsilon 0.005 / batch_size, learning rate
     6.25e-5 at every batch size.
+
+    Deviations: those of cat_dqn; draws by priority are stratified and with replacement.
+    docs/algorithms/rainbow.md lists all.
     """
     learner = DQNConfig(
         lr=6.25e-5,
@@ -281,7 +315,7 @@ def rainbow(batch_size: int = 512) -> TrainConfig:
 
 
 def eps_rainbow(batch_size: int = 512) -> TrainConfig:
-    """the same as rainbow"""
+    """The same as rainbow (arXiv:1803.02811); docs/algorithms/rainbow.md lists all deviations"""
     return replace(rainbow(batch_size), algo="eps_rainbow")
 
 

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from documents import ROOT, read_blocks, run
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+def path_in_docs(page: Path) -> str:
+    return page.relative_to(ROOT / "docs").as_posix()
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.learning
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=path_in_docs)
 def test_examples_of_a_page_run_as_written(page: Path, folder: Path) -> None:
     for block in read_blocks(page.read_text()):
         if block.language == "python":
@@ -41,10 +45,10 @@ def test_examples_of_a_page_run_as_written(page: Path, folder: Path) -> None:
 def test_pages_are_all_listed_in_the_contents_and_the_navigation() -> None:
     for document in ("docs/index.md", "mkdocs.yml"):
         text = (ROOT / document).read_text()
-        assert [page.name for page in PAGES if page.name not in text] in ([], ["index.md"])
+        assert [page for page in map(path_in_docs, PAGES) if page not in text] in ([], ["index.md"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=path_in_docs)
 def test_links_of_a_page_resolve(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -23,7 +23,7 @@ LAYERS = (
     ("ga3c",),
     ("training",),
     ("runs",),
-    ("config", "option_kinds", "options", "preset_notes", "presets"),
+    ("config", "option_kinds", "options", "presets"),
     ("algos", "parallel", "samplers", "vector"),
     ("agents", "envs", "models"),
     (

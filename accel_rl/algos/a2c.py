@@ -2,15 +2,11 @@
 
 Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
 
-Where it leaves the paper (arXiv:1803.02811) or the code published with it:
+Values that advantages are measured from come from the update's own forward pass, not from acting.
+These are the same numbers, except with ``overlap`` or ``pull_steps``, where older parameters acted.
+If the batch has the activations of acting, the pass is not made again.
 
-- A time limit bootstraps from the final observation (``time_limit_terminal`` gives theirs).
-- The square-root rule for the learning rate holds at any number of environments. The paper states
-  3e-3 at 512 of them, where the rule gives 3.96e-3; set ``lr`` for that.
-- Logarithms of probabilities are exact, without 1e-8 added inside.
-- Values that advantages are measured from come from the update's own forward pass, not from acting.
-  The parameters are the same, so these are the same numbers; but with ``overlap`` or ``pull_steps``
-  older ones acted. Where the batch has acting's activations, that pass is not made again.
+docs/algorithms/a2c.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
 
 from __future__ import annotations

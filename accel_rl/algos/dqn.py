@@ -6,18 +6,12 @@ Every algorithm here has the same skeleton: prepare (replay insert and sample), 
 DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2016), prioritized
 (Schaul et al. 2016), n-step, categorical (Bellemare et al. 2017), and all of them with epsilon
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
-2018). Where this leaves the papers, or the code published with arXiv:1803.02811:
+2018).
 
-- Updates are counted from steps, so that the training intensity holds exactly also where an
-  iteration's share is no whole number of updates; theirs must be one.
-- A return that meets a time limit goes on with the final observation's value; theirs ends there, as
-  ours does with ``time_limit_terminal``. One that meets a lost worker is not learned from.
-- Prioritized drawing is with replacement; theirs, without, hardly ever drew the last environments.
-- Priorities are at least 1e-6, so that no step is lost for ever.
-- Log probabilities are exact; theirs are those of probabilities clipped at 1e-6, without gradient
-  below, by which priorities are at most 13.8.
-- Epsilon falls from the first step on, though nothing is learned in the first ``min_steps``; theirs
-  stays at its first value until then, and jumps.
+Updates are counted from steps, so the training intensity holds exactly even if an iteration's share
+is no whole number of updates. A return that meets a lost worker is not learned from.
+
+docs/algorithms/dqn.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
 
 from __future__ import annotations

@@ -4,14 +4,7 @@ Predictors and trainers are threads that work on one model (`accel_rl.ga3c.versi
 what one trainer does with a batch. Returns come with the segments, advantages are measured from the
 values of the trainer's own parameters.
 
-Where it leaves the code published with the paper, unless ``compatibility`` is set:
-
-- the last step of an episode, with its reward, is trained on: that code leaves it out;
-- a batch has at least ``min_training_batch`` samples: there it has more than that;
-- the logarithm in the loss is ``log(pi + log_eps)``, as in the paper: that code takes
-  ``log(max(pi, log_eps))``, which has no gradient below ``log_eps``.
-
-A time limit bootstraps from the final observation, unless ``time_limit_terminal`` is set, as there.
+docs/algorithms/ga3c.md lists deviations from the paper and its code.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
 Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
 
-Where it leaves the paper (arXiv:1803.02811) or the code published with it:
+Values and log probabilities of the behaviour policy are computed again when the rollout is
+complete, with the parameters that acted: in float32 the numbers are the same up to rounding, in
+bfloat16 they are those of the rounded policy. If the batch has the activations of acting, they come
+from these.
 
-- A time limit bootstraps from the final observation (``time_limit_terminal`` gives theirs).
-- A rollout that minibatches do not divide is refused; theirs drops the rest, if need be all of it.
-- Logarithms of probabilities are exact, without 1e-8 added inside.
-- Values and log probabilities of the behaviour policy are computed again when the rollout is
-  complete, with the parameters that acted: in float32 these are the same numbers up to
-  rounding, in bfloat16 those of the rounded policy. Where the batch has acting's activations,
-  they come from these.
+docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
 
 from __future__ import annotations

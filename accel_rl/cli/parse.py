@@ -24,7 +24,6 @@ from accel_rl.cli.ineffective import refuse_ineffective
 from accel_rl.cli.suggest import suggest, suggest_option
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, field_docs, format_value, list_options
-from accel_rl.preset_notes import NOTES
 from accel_rl.presets import PRESETS, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
 from accel_rl.runs.saved import SavedConfig, read_saved
@@ -50,8 +49,7 @@ command line says comes before what the file says. Code (module:function) that a
 somebody else names runs only with trust=true, or if the command line names it, too.
 
 Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
-written as 3e6. `algo=NAME --help` shows that preset's values, where it leaves its paper, and the
-commands for the published comparisons."""
+written as 3e6. `algo=NAME --help` shows that preset's source, main deviations and values."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
@@ -181,7 +179,8 @@ def help_text(arguments: Sequence[str], width: int) -> str:
     for name, preset in PRESETS.items():
         lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
     if "algo" in given:
-        lines += _help_notes(algo, width)
+        about = (inspect.getdoc(PRESETS[algo]) or "").partition("\n\nRaises:")[0]
+        lines += ["", f"algo={algo}", *textwrap.indent(about, "  ").splitlines()]
     lines += ["", f"Options, with their defaults under algo={algo}"]
     group = ""
     docs = field_docs(TrainConfig)
@@ -192,26 +191,6 @@ def help_text(arguments: Sequence[str], width: int) -> str:
         head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
         lines += help_entry(head, option.doc, width)
     return "\n".join(lines)
-
-
-def _help_notes(algo: str, width: int) -> list[str]:
-    """Lines of ``--help`` about what a preset is, leaves out, and can be compared with."""
-    notes = NOTES[algo]
-    about = inspect.getdoc(PRESETS[algo]) or ""
-    about = about.partition("\n\nRaises:")[0]
-    lines = ["", f"algo={algo}", *(f"  {line}".rstrip() for line in about.splitlines())]
-    lines += ["", f"Where it leaves {notes.source}"]
-    for deviation in notes.deviations:
-        lines += textwrap.wrap(
-            deviation, max(width, 40), initial_indent="  - ", subsequent_indent="    "
-        )
-    if notes.comparisons:
-        lines += ["", "What has been published, and the command for it"]
-    for published, command in notes.comparisons:
-        wrapped = textwrap.wrap(published, max(width, 40) - 2)
-        lines += textwrap.indent("\n".join(wrapped), "  ").splitlines()
-        lines.append(f"      python launch/{command}")
-    return lines
 
 
 def help_entry(head: str, doc: str, width: int) -> list[str]:

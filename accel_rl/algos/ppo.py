@@ -180,7 +180,8 @@ def ppo_loss(
     total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
     with torch.no_grad():
         kl = masked_shares(ratio - 1 - log_ratio, valid)
-        clip_fraction = masked_shares(((ratio - 1).abs() > clip_range).float(), valid)
+        is_clipped = (ratio - 1).abs() > clip_range
+        clip_fraction = masked_shares(is_clipped.to(ratio.dtype), valid)
     return PPOLoss(total, policy_loss, value_loss, entropy, kl, clip_fraction)
 
 

@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -55,9 +55,8 @@ written as 3e6. `algo=NAME --help` shows that preset's source, main deviations a
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     """The preset named by ``algo``, with the given options in place of its own.
 
-    Those in the file that ``config`` names count as given, too, where they are not given beside it
-    and are not what the file's preset has by itself: what a preset scales by num_envs or batch_size
-    is scaled as if the file had not said it.
+    Those in the file that ``config`` names count as given, too, where they are not given beside it.
+    Only options on the command line must have an effect.
 
     Code that a file or a run names (``module:function``) must be this user's own, repeated among
     the ``arguments``, or allowed by ``trust=true``. Nothing is imported here.
@@ -86,7 +85,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     options, is_own = read_option_file(path)
     whole = _over_file(path, options, given)
     try:
-        config = _parse(whole, _preset(whole.pop("algo"), whole))
+        config = _parse(whole, _preset(whole.pop("algo"), whole), set(given))
     except ValueError as error:
         raise ValueError(f"with config={path}: {error}") from error
     return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
@@ -102,10 +101,16 @@ def _vouched(
     return config
 
 
-def _parse(given: dict[str, str], base: TrainConfig) -> TrainConfig:
+def _parse(
+    given: dict[str, str], base: TrainConfig, checked: Collection[str] | None = None
+) -> TrainConfig:
+    """``base`` with the ``given`` options, of which those ``checked`` must have an effect."""
     _refuse_foreign(base, given)
     config, texts = override(base, given)
-    refuse_ineffective(config, texts)
+    names = given if checked is None else checked
+    options = {option.key: option for option in list_options(base)}
+    full = {resolve_key(key, options) for key in names if key not in ("algo", "config")}
+    refuse_ineffective(config, {key: text for key, text in texts.items() if key in full})
     if config.resume is None:
         _refuse_what_older_runs_may_have(config)
     return config
@@ -234,7 +239,7 @@ def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
 
 
 def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    """``given``, and of the options ``found`` in ``path`` those that count as given beside them."""
+    """``given``, and the options ``found`` in ``path`` that are not given beside them."""
     algo = str(found.pop("algo", given.get("algo", "a2c")))
     try:
         base = _preset(algo, {})
@@ -246,36 +251,18 @@ def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> d
     except ValueError as error:
         raise ValueError(f"config={path}: {error}") from error
     values = {full: _as_chosen(options[full], found[key]) for key, full in keys.items()}
-    own = _own_values(algo, values)
-    kept = {
+    texts = {
         key: exact_text(value)
         for key, value in values.items()
-        if (key not in own or own[key] != value) and not {key, options[key].name} & given.keys()
+        if not {key, options[key].name} & given.keys()
     }
-    return {"algo": algo, **kept, **given}
+    return {"algo": algo, **texts, **given}
 
 
 def _as_chosen(option: Option, value: object) -> object:
     """``value``, or the word where YAML has taken off or on, without quotes, for false or true."""
     choices = {choice for kind in option.alternatives for choice in get_args(kind)}
     return ("on" if value else "off") if isinstance(value, bool) and "off" in choices else value
-
-
-def _own_values(algo: str, values: Mapping[str, object]) -> dict[str, object]:
-    """What the preset ``algo`` has by itself once ``values`` have scaled it."""
-    takes = inspect.signature(PRESETS[algo]).parameters
-    scales = {
-        key: exact_text(values[key])
-        for scale, key in _SCALES.items()
-        if scale in takes and key in values
-    }
-    plain = {option.key: option.default for option in list_options(PRESETS[algo]())}
-    try:
-        scaled = {option.key: option.default for option in list_options(_preset(algo, scales))}
-    except ValueError:  # of PPO's rule, which is the horizon: so that was given
-        del plain["sampler.horizon"]
-        return plain
-    return scaled | {key: plain[key] for key in scales}
 
 
 def _resumed(given: dict[str, str]) -> SavedConfig:

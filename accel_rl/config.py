@@ -133,8 +133,6 @@ class TrainConfig:
                 f"{self.total_steps}: the learning rate would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise ValueError(f"max_minutes is {self.max_minutes}; it must be above 0")
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
         if self.learners is not None and self.learners < 1:
@@ -167,6 +165,8 @@ class TrainConfig:
             )
 
     def _check_ways_of_running(self) -> None:
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise ValueError(f"max_minutes is {self.max_minutes}; it must be above 0")
         if self.overlap and self.parallel.pull_steps is not None:
             raise ValueError(
                 f"overlap=true acts with the parameters of the rollout's start, and pull_steps="

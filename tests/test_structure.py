@@ -340,6 +340,19 @@ def test_each_function_is_short_enough() -> None:
     assert not {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES}
 
 
+def test_functions_of_training_have_five_parameters_at_most() -> None:
+    counts = {
+        f"{name_of(path)}:{node.name}": len(each.args + each.posonlyargs + each.kwonlyargs)
+        - (bool(each.args) and each.args[0].arg in ("self", "cls"))
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "accel_rl" / "training")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        for each in (node.args,)
+    }
+    assert counts and not {name: count for name, count in counts.items() if count > 5}
+
+
 # ---- tests ---------------------------------------------------------------------------------------
 
 

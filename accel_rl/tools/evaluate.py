@@ -147,7 +147,7 @@ def evaluate_run(
             checkpoint, config, sampler.env_spec, device, greedy=options.greedy
         )
         with show_progress(console or LastingConsole(), "steps", options.num_steps) as show:
-            result = play_games(config, sampler, agent, device, options.num_steps, show)
+            result = play_games(config, sampler, agent, options.num_steps, show)
     is_atari = is_atari_game(config.env)
     scores = [episode.raw_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None

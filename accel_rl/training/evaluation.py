@@ -84,9 +84,7 @@ class Evaluator:
             config, config.evaluation_envs, seeds, self._device, serial=config.serial
         )
         with closing(sampler):
-            result = play_games(
-                config, sampler, agent, self._device, config.evaluation_steps, check
-            )
+            result = play_games(config, sampler, agent, config.evaluation_steps, check)
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
@@ -158,7 +156,6 @@ def play_games(
     config: TrainConfig,
     sampler: RolloutSampler,
     agent: AnyAgent,
-    device: torch.device,
     num_steps: int,
     show: Callable[[int], None],
 ) -> Evaluation:
@@ -168,6 +165,7 @@ def play_games(
     as the steps after which a game is given up. ``show`` is told the steps taken; it may raise to
     break off.
     """
+    device = next(agent.model.parameters()).device
     with ActionServer(agent, sampler, device) as server:
         sampler.start()
         limit = config.atari.max_episode_steps

@@ -425,9 +425,9 @@ class Records:
         )
 
     def _read(self) -> Reading:
-        clock = Clock.read(
+        clock = Clock(
             self.seconds,
-            self._times,
+            *self._times,
             self.learning_seconds,
             self._evaluating_seconds,
             self._logging_seconds,

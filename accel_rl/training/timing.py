@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accel_rl.samplers.base import SamplerTimes
-
 
 class Clock(NamedTuple):
     """Readings of the accumulating clocks, in seconds: of the wall, the sampler and the learner.
@@ -22,19 +20,6 @@ class Clock(NamedTuple):
     evaluating: float = 0.0
     logging: float = 0.0
     saving: float = 0.0
-
-    @classmethod
-    def read(
-        cls,
-        wall: float,
-        times: SamplerTimes,
-        learning: float,
-        evaluating: float = 0.0,
-        logging: float = 0.0,
-        saving: float = 0.0,
-    ) -> Clock:
-        waiting, policy, simulating = times
-        return cls(wall, waiting, policy, simulating, learning, evaluating, logging, saving)
 
 
 class TimeSplit(NamedTuple):

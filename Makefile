@@ -1,6 +1,6 @@
 # The commands of accel_rl. Each makes .venv when it is missing and installs nothing when called again.
 #   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
-#   make test             passes the tests
+#   make test             runs the tests
 #   make test-learning    learning on three seeds and other slow tests, minutes long
 #   make test-processors  the tests that compare computed numbers, as other processors would compute them
 #   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)

@@ -213,7 +213,7 @@ def ppo_baselines() -> TrainConfig:
         atari=AtariConfig(observation_size="84x84"),
         learner=PPOConfig(
             lr=2.5e-4,
-            value_coefficient=0.25,  # theirs is 0.5, of half the square
+            value_coefficient=0.25,  # baselines: 0.5, of half the square
             max_gradient_norm=0.5,
             gradient_norm_eps=0.0,
             normalize_advantage=True,

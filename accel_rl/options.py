@@ -124,6 +124,7 @@ _KINDS: dict[Kind, tuple[str, ...]] = {
         "sampler.num_groups",
         "sampler.num_workers",
         "sampler.workers_per_core",
+        "sampler.cores_per_worker",
         "sampler.affinity",
         "sampler.on_worker_failure",
         "sampler.max_worker_restarts",

@@ -147,6 +147,7 @@ def plan_cores(
     *,
     num_workers: int | None = None,
     workers_per_core: int = 1,
+    cores_per_worker: int = 1,
     drives_gpu: bool = False,
     rank: int = 0,
     num_ranks: int = 1,
@@ -165,10 +166,13 @@ def plan_cores(
     with one warning.
 
     Args:
-        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, for
-            no more cores than the cgroup's quota pays for.
+        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, or
+            one for each ``cores_per_worker`` cores, for no more cores than the cgroup's quota pays
+            for.
         workers_per_core: 1: a worker has all hyperthreads of its core; more: they are dealt out
             among its workers, which all have the one CPU of a core without hyperthreads.
+        cores_per_worker: neighbouring cores of each worker, with all their hyperthreads; above 1
+            needs ``workers_per_core`` 1. Cores that are left over have no worker.
         drives_gpu: whether this rank's server drives a GPU.
         rank: which of ``num_ranks`` on this machine.
         num_ranks: ranks on this machine.
@@ -178,7 +182,7 @@ def plan_cores(
 
     Raises:
         ValueError: ``cpus`` names none, or one that this process may not use; ``num_workers`` is
-            below 1.
+            below 1; there are fewer cores than the workers are to have.
     """
     if num_workers is not None and num_workers < 1:
         raise ValueError(
@@ -193,7 +197,10 @@ def plan_cores(
     if drives_gpu:
         worker_cores, server_cpus = _keep_one(share, nodes[rank])
     if num_workers is None:
-        num_workers = _paid_for(len(worker_cores), machine, num_ranks) * workers_per_core
+        paid_for = _paid_for(len(worker_cores), machine, num_ranks)
+        num_workers = max(1, paid_for // cores_per_worker) * workers_per_core
+    if cores_per_worker > 1:
+        worker_cores = join_cores(worker_cores, cores_per_worker, num_workers)
     planned = len(worker_cores) * workers_per_core
     if rank != 0:
         pass
@@ -215,6 +222,28 @@ def _keep_one(
     """The cores for workers, and the CPUs of the server's, near ``node``, if there are two."""
     kept = min(share, key=lambda core: core.numa_node != node)  # the first of equals
     return tuple(core for core in share if core != kept) or share, kept.cpus
+
+
+def join_cores(cores: Sequence[Core], cores_per_worker: int, num_workers: int) -> tuple[Core, ...]:
+    """Return for each worker ``cores_per_worker`` neighbouring cores, joined to one.
+
+    Raises:
+        ValueError: there are fewer cores.
+    """
+    if num_workers * cores_per_worker > len(cores):
+        most = max(1, len(cores) // num_workers)
+        raise ValueError(
+            f"cores_per_worker is {cores_per_worker}; {num_workers} "
+            f"worker{'s' * (num_workers > 1)} would need {num_workers * cores_per_worker} cores, "
+            f"and there are {len(cores)} for them: use cores_per_worker={most}"
+            f"{' or fewer workers' * (num_workers > 1)}"
+        )
+    starts = range(0, num_workers * cores_per_worker, cores_per_worker)
+    runs = [cores[start : start + cores_per_worker] for start in starts]
+    return tuple(
+        Core(tuple(sorted(cpu for core in run for cpu in core.cpus)), run[0].numa_node)
+        for run in runs
+    )
 
 
 def _paid_for(num_cores: int, machine: Machine, num_ranks: int) -> int:

@@ -370,6 +370,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
         ({"reset_policy": "wait"}, "reset_policy=wait needs rollouts.*use reset_policy=immediate"),
         ({"num_workers": 3}, "num_workers is 3; .*num_groups=4: leave num_workers out"),
         ({"workers_per_core": 4}, "workers_per_core is 4; GA3C has no use for it"),
+        ({"cores_per_worker": 2}, "cores_per_worker is 2; GA3C has no use for it"),
         ({"affinity": "rotate"}, "affinity=rotate .*; use affinity=auto or affinity=off"),
         ({"most_agents": 3}, r"max_agents\) is 3, less than the num_groups=4 .* use 4 or more"),
     ],

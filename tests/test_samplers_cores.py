@@ -14,9 +14,9 @@ from toy_envs import ToyEnv
 
 from accel_rl import processes
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, layout
-from accel_rl.samplers.layout import CoreShare
+from accel_rl.samplers.layout import CoreShare, plan_workers
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.topology import Core, Machine, available_cpus, plan_cores
+from accel_rl.topology import Core, Machine, available_cpus
 
 Places = Sequence[tuple[int, ...]]
 
@@ -34,11 +34,23 @@ def cores_of(cpus: Sequence[int]) -> list[Core]:
 class Share(CoreShare):
     """Of some workers on ``cpus``; ``moves``: where they were sent."""
 
-    def __init__(self, num_workers: int, cpus: Sequence[int] = range(8), per_core: int = 1) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        cpus: Sequence[int] = range(8),
+        per_core: int = 1,
+        cores_each: int = 1,
+    ) -> None:
+        config = SamplerConfig(
+            num_workers=num_workers,
+            num_groups=per_core,
+            workers_per_core=per_core,
+            cores_per_worker=cores_each,
+        )
         machine = Machine(tuple(cores_of(cpus)))
-        plan = plan_cores(num_workers=num_workers, workers_per_core=per_core, machine=machine)
         self.moves: list[Places] = []
-        super().__init__(plan.worker_cpus, per_core, self.moves.append)
+        plan = plan_workers(config, machine=machine)
+        super().__init__(plan.worker_cpus, config, self.moves.append)
 
     @property
     def cpus(self) -> set[int]:
@@ -93,6 +105,15 @@ def test_workers_that_share_a_core_keep_sharing_one() -> None:
     one, other = Share(8, per_core=2), Share(4)
     collect_together(one, other)
     assert one.worker_cpus == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
+
+
+def test_workers_with_several_cores_keep_as_many() -> None:
+    one, other = Share(2, cores_each=2), Share(2)
+    collect_together(one, other)
+    assert one.worker_cpus == ((0, 1), (2, 3)) and other.cpus == {4, 5, 6, 7}
+    one, other = Share(2, cores_each=3), Share(4)  # ten cores of eight
+    collect_together(one, other)
+    assert one.moves == other.moves == []
 
 
 def test_samplers_that_need_more_cores_than_there_are_share_them() -> None:

@@ -301,6 +301,11 @@ def test_sampler_used_out_of_turn_is_an_error(kind):
         ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
         ({"num_groups": 0}, "num_groups is 0"),
         ({"workers_per_core": 3}, r"workers_per_core is 3; it must be 1 .* or num_groups=2"),
+        ({"cores_per_worker": 0}, "cores_per_worker is 0; it must be at least 1"),
+        (
+            {"cores_per_worker": 2, "workers_per_core": 2},
+            "cores_per_worker is 2; with workers_per_core=2 it must be 1: leave one of them out",
+        ),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
         ({"decorrelation_steps": -1}, "decorrelation_steps is -1; it must be at least 0"),
         ({"final_observation_slots": 0}, "final_observation_slots is 0; it must be at least 1, or"),

@@ -5,6 +5,7 @@ import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -282,6 +283,38 @@ def test_workers_that_do_not_cover_the_cores_may_use_all_of_them() -> None:
     plan = plan_cores(machine=CLOUD, num_workers=6, workers_per_core=2)
     assert plan.worker_cpus == ((0, 1, 2, 3),) * 6
     assert plan_cores(machine=Machine(CLOUD.cores, 2.0)).worker_cpus == ((0, 1, 2, 3),) * 2
+
+
+def test_workers_with_several_cores_have_neighbours() -> None:
+    plan = plan_cores(machine=DGX, cores_per_worker=3)
+    assert plan.worker_cpus[:2] == ((0, 1, 2, 40, 41, 42), (3, 4, 5, 43, 44, 45))
+    assert len(plan.worker_cpus) == 13  # one core of 40 is left over
+    assert plan.server_cpus == tuple(range(80))
+    plan = plan_cores(machine=CLOUD, cores_per_worker=3, drives_gpu=True)
+    assert plan.worker_cpus == ((1, 2, 3),) and plan.server_cpus == (0,)
+    plan = plan_cores(machine=CLOUD, cores_per_worker=2, num_workers=1)
+    assert plan.worker_cpus == ((0, 1),)
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(4.0, 2), (3.9, 1), (1.0, 1)])
+def test_quota_pays_for_all_cores_of_a_worker(quota: float, expected: int) -> None:
+    plan = plan_cores(machine=Machine(CLOUD.cores, quota), cores_per_worker=2)
+    assert plan.worker_cpus == ((0, 1), (2, 3))[:expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"cores_per_worker": 5}, r"cores_per_worker is 5; 1 worker .* use cores_per_worker=4$"),
+        ({"cores_per_worker": 4, "drives_gpu": True}, "are 3 for them: use cores_per_worker=3"),
+        ({"cores_per_worker": 2, "num_workers": 3}, r"3 workers .* use cores_per_worker=1 or few"),
+    ],
+)
+def test_workers_that_are_to_have_more_cores_than_there_are_raise(
+    options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        plan_cores(machine=CLOUD, **options)
 
 
 def test_quota_does_not_lower_an_explicit_number_of_workers() -> None:

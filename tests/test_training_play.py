@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageSequence
 from saved_runs import Pay, prefer_action, quiet, trained
 
-from accel_rl.envs import AtariConfig, EnvError, StepResult, make_env_factory
+from accel_rl.envs import AtariConfig, Batched, EnvError, StepResult, make_env_factory
 from accel_rl.envs.shown import make_shown_env
 from accel_rl.spaces import Leaf
 from accel_rl.tools.movie import film
@@ -202,6 +202,23 @@ def test_catch_is_filmed(tmp_path) -> None:
     top_row, bottom_row = pictures[0][28 + 21, :, 0], pictures[0][-21, :, 0]
     assert (top_row > 128).sum() == pytest.approx(42, abs=4)  # one cell of five, the ball
     assert bottom_row[210 // 2] > 128  # the paddle
+
+
+def make_batched() -> Batched:
+    return Batched(lambda n: gymnasium.make_vec("CartPole-v1", n))
+
+
+@pytest.mark.parametrize("env", ["gymnasium-vec:CartPole-v1", "test_training_play:make_batched"])
+def test_run_of_a_batch_is_not_filmed(env: str, tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", f"env={env}")
+    with pytest.raises(ValueError, match=f"environment {env} is a batch .* evaluate the run"):
+        play_game(run_dir)
+    assert not (run_dir / "game.mp4").exists()
+
+
+def test_environment_of_envpool_is_not_shown() -> None:  # even where it is not installed
+    with pytest.raises(ValueError, match="environment envpool:Pong-v5 is a batch"):
+        make_shown_env("envpool:Pong-v5", AtariConfig(), lambda _: None)
 
 
 class Drawn(gymnasium.Env[Any, Any]):

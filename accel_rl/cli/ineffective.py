@@ -13,6 +13,7 @@ PARALLEL_ONLY = (
     "sampler.num_groups",
     "sampler.num_workers",
     "sampler.workers_per_core",
+    "sampler.cores_per_worker",
     "sampler.affinity",
     "sampler.on_worker_failure",
     "sampler.max_worker_restarts",

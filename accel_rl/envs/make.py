@@ -30,7 +30,7 @@ from accel_rl.spaces import ACTION_MASK, random_values, zeros
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
 _OWN = {"catch": Catch, "counting": CountingEnv}
-_ADAPTED = {
+ADAPTED = {
     "envpool": f"{ADAPTERS}envpool:make_envpool",
     "gymnasium-vec": f"{ADAPTERS}gymnasium_vector:make_gymnasium_vector",
 }
@@ -80,8 +80,8 @@ def make_env_factory(
             )
         return _OWN[env] if env in _OWN else _named(env, _make_atari, env, atari)
     kind, _, task = env.partition(":")
-    if kind in _ADAPTED:
-        batched = find_function("env", _ADAPTED[kind])(task, info_keys=info_keys)
+    if kind in ADAPTED:
+        batched = find_function("env", ADAPTED[kind])(task, info_keys=info_keys)
         return _named(env, _itself, batched)
     if ":" in env and not re.search(r"-v\d+$", env):
         function = find_function("env", env)

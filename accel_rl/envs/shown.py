@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, Environment, EnvSpec, StepResult
+from accel_rl.envs.batched import Batched
 from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import is_atari_game, make_env_factory
+from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
 from accel_rl.functions import FAILURES
 
 Picture = NDArray[np.uint8]
@@ -46,8 +47,10 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
     ``render_mode="rgb_array"``; otherwise its observation must be a picture.
 
     Raises:
-        ValueError: there is no such environment, or nothing of it can be shown.
+        ValueError: there is no such environment, it is a batch, or nothing of it can be shown.
     """
+    if name.partition(":")[0] in ADAPTED:
+        raise _is_batch(name)
     if is_atari_game(name):
         return ShownEnv(_ShownAtari(name, atari, show), ATARI_FRAMES_PER_SECOND)
     if name in gymnasium.registry or re.search(r"-v\d+$", name):
@@ -56,6 +59,8 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
         )
         return _shown_gymnasium(make, name, show)
     env = make_env_factory(name)()
+    if isinstance(env, Batched):
+        raise _is_batch(name)
     if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
         return _shown_gymnasium(lambda: env.env, name, show)
     _picture(np.zeros(env.spec.observation_shape, env.spec.observation_dtype), name)
@@ -159,6 +164,13 @@ class _ShownObservations:
             raise
         except FAILURES as error:
             raise env_failure(self.spec.name, call, error) from error
+
+
+def _is_batch(name: str) -> EnvError:
+    return EnvError(
+        f"environment {name} is a batch of environments, and only a single environment can be "
+        f"filmed; evaluate the run for its scores, or let load_policy play an environment of yours"
+    )
 
 
 def _picture(observation: Array, name: str) -> Picture:

@@ -24,8 +24,9 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
             "affinity=rotate moves the one thread of a policy from core to core, and GA3C has "
             "several; use affinity=auto or affinity=off"
         )
-    if config.workers_per_core != 1:
-        raise ValueError(f"workers_per_core is {config.workers_per_core}; GA3C has no use for it")
+    for name in ("workers_per_core", "cores_per_worker"):
+        if getattr(config, name) != 1:
+            raise ValueError(f"{name} is {getattr(config, name)}; GA3C has no use for it")
     if most_agents < config.num_groups:
         raise ValueError(
             f"most_agents (on the command line max_agents) is {most_agents}, less than the "

@@ -39,6 +39,8 @@ class SamplerConfig:
     """simulator processes; none: one for each core (and group, if workers hold one group each)"""
     workers_per_core: int = 1
     """1: each worker holds a slice of every group; num_groups: each holds a slice of one group"""
+    cores_per_worker: int = 1
+    """neighbouring cores of each worker, for simulators with threads of their own"""
     reset_policy: Literal["immediate", "wait"] = "immediate"
     """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
     decorrelation_steps: int = 0
@@ -76,7 +78,7 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("num_envs", "horizon", "num_groups"):
+        for name in ("num_envs", "horizon", "num_groups", "cores_per_worker"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_envs > _MOST_ENVS:
@@ -109,6 +111,11 @@ class SamplerConfig:
             raise ValueError(
                 f"workers_per_core is {self.workers_per_core}; it must be 1 (each worker holds a "
                 f"slice of every group) or num_groups={self.num_groups} (a slice of one group)"
+            )
+        if self.cores_per_worker > 1 and self.workers_per_core > 1:
+            raise ValueError(
+                f"cores_per_worker is {self.cores_per_worker}; with workers_per_core="
+                f"{self.workers_per_core} it must be 1: leave one of them out"
             )
 
 

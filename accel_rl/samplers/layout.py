@@ -23,6 +23,7 @@ from accel_rl.topology import (
     CorePlan,
     Machine,
     Seat,
+    join_cores,
     physical_cores,
     place_workers,
     plan_cores,
@@ -50,14 +51,15 @@ def plan_workers(
     share of the cores this is. ``machine``: to plan for; None: this one.
 
     Raises:
-        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or ``cpus`` cannot
-            be had.
+        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, ``cpus`` cannot
+            be had, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
     most = config.num_envs // config.num_groups * config.workers_per_core
     num_workers = config.num_workers
     if num_workers is None:
         plan = plan_cores(
             workers_per_core=config.workers_per_core,
+            cores_per_worker=config.cores_per_worker,
             drives_gpu=drives_gpu,
             cpus=cpus,
             machine=machine,
@@ -74,6 +76,7 @@ def plan_workers(
     return plan_cores(
         num_workers=num_workers,
         workers_per_core=config.workers_per_core,
+        cores_per_worker=config.cores_per_worker,
         drives_gpu=drives_gpu,
         cpus=cpus,
         machine=machine,
@@ -139,7 +142,7 @@ class CoreShare:
 
     Args:
         planned: where the workers run while this sampler is alone; empty if they are not pinned.
-        workers_per_core: as in `plan_cores`.
+        config: how many workers share a core, and how many cores each worker has.
         move: moves the workers to new places.
 
     Attributes:
@@ -147,10 +150,10 @@ class CoreShare:
     """
 
     def __init__(
-        self, planned: Places, workers_per_core: int, move: Callable[[Places], None]
+        self, planned: Places, config: SamplerConfig, move: Callable[[Places], None]
     ) -> None:
         self._planned = self.worker_cpus = planned
-        self._workers_per_core = workers_per_core
+        self._config = config
         self._move = move
         self._number = next(_NUMBERS)
         self._rivals: weakref.WeakSet[CoreShare] = weakref.WeakSet([self])
@@ -183,7 +186,8 @@ class CoreShare:
     @property
     def _num_needed(self) -> int:
         """Cores on which each worker has its own place."""
-        return -(-len(self._planned) // self._workers_per_core)
+        config = self._config
+        return -(-len(self._planned) // config.workers_per_core) * config.cores_per_worker
 
     def _join(self, other: CoreShare) -> None:
         together = self._rivals | other._rivals
@@ -192,9 +196,11 @@ class CoreShare:
         _divide(together)
 
     def _place(self, cores: Sequence[Core]) -> None:
-        cpus = self._planned
+        cpus, config = self._planned, self._config
         if cores:
-            cpus = place_workers(cores, len(self._planned), self._workers_per_core)
+            if config.cores_per_worker > 1:
+                cores = join_cores(cores, config.cores_per_worker, len(cpus))
+            cpus = place_workers(cores, len(cpus), config.workers_per_core)
         if cpus != self.worker_cpus:
             self.worker_cpus = cpus
             self._move(cpus)

@@ -407,7 +407,7 @@ class ParallelSampler(RolloutSampler):
         # With one group there is nothing to take turns with: all wait while the policy acts.
         self._rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
         places = () if config.affinity == "off" else workers
-        self._cores = CoreShare(places, config.workers_per_core, pool.move)
+        self._cores = CoreShare(places, config, pool.move)
 
     @contextmanager
     def _placed(self) -> Iterator[MoveOn]:

@@ -181,8 +181,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self._mode = mode
         self._pool = self._make_pool(factory, spec, config, seed)
         self.groups = self._pool.columns
-        self._numbers = range(len(self.groups))
-        self._rows = [0] * len(self.groups)
+        self._numbers, self._rows = range(len(self.groups)), [0] * len(self.groups)
         self._all = slice(0, num_envs)
         self.copy = copy
         # Groups in the order in which they were received and sent.

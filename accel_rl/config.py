@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, LearnerConfig, PPOConfig
+from accel_rl.algos import A2CConfig, LearnerConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
@@ -14,12 +14,7 @@ from accel_rl.settings import check_settings
 _MOST_CAPTURED_STEPS = 32  # of an LSTM
 
 
-_GROUPS: dict[str, tuple[type, ...]] = {
-    "parallel": (ParallelConfig,),
-    "sampler": (SamplerConfig,),
-    "atari": (AtariConfig,),
-    "learner": (A2CConfig, PPOConfig, DQNConfig, GA3CConfig),
-}
+_GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +26,8 @@ class TrainConfig:
     """
 
     algo: str = "a2c"
-    """preset that every other option starts from"""
+    """preset that every other option starts from, or module:function that returns one of your
+    own"""
     env: str = "pong"
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
     info_keys: tuple[str, ...] = ()
@@ -105,11 +101,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name, kinds in _GROUPS.items():
-            if type(getattr(self, name)) not in kinds:  # what a subclass adds would do nothing
-                words = " or ".join(kind.__name__ for kind in kinds)
-                words = f"an instance of {words}, and of no subclass"
+        for name, kind in _GROUPS.items():
+            if type(getattr(self, name)) is not kind:  # what a subclass adds would do nothing
+                words = f"an instance of {kind.__name__}, and of no subclass"
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {words}")
+        if not isinstance(self.learner, LearnerConfig):
+            raise ValueError(
+                f"learner is {self.learner!r}; it must be an instance of a subclass of "
+                f"LearnerConfig, such as A2CConfig()"
+            )
         for name in (
             "total_steps",
             "log_interval",
@@ -140,7 +140,7 @@ class TrainConfig:
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
-        if self.lstm and not isinstance(self.learner, A2CConfig | PPOConfig):
+        if self.lstm and not self.learner.learns_sequences:
             raise ValueError(
                 f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
                 f"paac, a3c, ppo or appo"
@@ -150,19 +150,7 @@ class TrainConfig:
                 f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
                 f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
             )
-        if isinstance(self.learner, A2CConfig):
-            self.learner.check_halves("num_envs", self.sampler.num_envs)
-        if isinstance(self.learner, GA3CConfig):
-            self._check_queued()
-        if isinstance(self.learner, PPOConfig):
-            is_in_step = self.parallel.sync == "all_reduce"
-            num_sequences = int(self.lstm) * (self.num_learners if is_in_step else 1)
-            self.learner.check_rollout(self.sampler.num_envs, self.sampler.horizon, num_sequences)
-        if isinstance(self.learner, DQNConfig) and self.total_steps <= self.learner.min_steps:
-            raise ValueError(
-                f"total_steps={self.total_steps} ends before learning begins, after min_steps="
-                f"{self.learner.min_steps}; use more steps or a smaller min_steps"
-            )
+        self.learner.check_run(self)
 
     def _check_ways_of_running(self) -> None:
         if self.max_minutes is not None and not self.max_minutes > 0:
@@ -184,34 +172,6 @@ class TrainConfig:
                 f"capture=on cannot be had with {self.never_captured}; use capture=off"
             )
 
-    def _check_queued(self) -> None:
-        assert isinstance(self.learner, GA3CConfig)
-        if self.num_learners > 1:
-            raise ValueError(
-                f"algo={self.algo} has one model, and {self.num_learners} learners were asked for; "
-                f"use learners=1 (and one GPU at most), or algo=a3c for several"
-            )
-        if self.overlap:
-            raise ValueError(
-                f"algo={self.algo} samples and learns at the same time in any case; leave out "
-                f"overlap=true"
-            )
-        if self.serial:
-            raise ValueError(f"algo={self.algo} has agents in processes; leave out serial=true")
-        most = self.learner.training_queue_size * self.sampler.horizon
-        if self.learner.least_samples > most:
-            raise ValueError(
-                f"min_training_batch is {self.learner.min_training_batch}, more than the training "
-                f"queue holds: training_queue_size={self.learner.training_queue_size} segments of "
-                f"horizon={self.sampler.horizon} steps; use a larger training_queue_size"
-            )
-        self.learner.check_halves("min_training_batch", self.learner.least_samples)
-        if self.parallel.sync != "all_reduce":
-            raise ValueError(
-                f"sync={self.parallel.sync} is for several learners, and algo={self.algo} has one; "
-                f"leave it out"
-            )
-
     @property
     def num_learners(self) -> int:
         """Learners in all."""
@@ -220,9 +180,8 @@ class TrainConfig:
     @property
     def never_captured(self) -> str | None:
         """The option that does not go together with ``capture``, and why; None: there is none."""
-        learner = self.learner
-        if isinstance(learner, GA3CConfig):
-            return f"algo={self.algo}, whose threads change batch sizes and parameters as they go"
+        if reason := self.learner.never_captured(self):
+            return reason
         if self.overlap:
             return "overlap=true, whose second thread has not been tried with CUDA graphs"
         if self.lstm and self.sampler.horizon > _MOST_CAPTURED_STEPS:
@@ -230,14 +189,6 @@ class TrainConfig:
                 f"lstm=true and horizon={self.sampler.horizon}: a sequence is compiled step by "
                 f"step, minutes above {_MOST_CAPTURED_STEPS}"
             )
-        if learner.gradient_cosine_interval:
-            return (
-                f"gradient_cosine_interval={learner.gradient_cosine_interval}, a second backward "
-                "pass through one forward pass"
-            )
-        is_shared = self.num_learners > 1 and self.parallel.sync == "all_reduce"
-        if isinstance(learner, A2CConfig) and learner.normalize_advantage and is_shared:
-            return "normalize_advantage=true of several learners, who meet within A2C's loss"
         return None
 
     @property
@@ -258,7 +209,7 @@ class TrainConfig:
         Of GA3C's, which has none, ``total_steps``; its threads look ten times a second whether they
         are reached, so there are somewhat more.
         """
-        if isinstance(self.learner, GA3CConfig):
+        if not self.learner.in_rollouts:
             return self.total_steps
         return -(-self.total_steps // self.steps_per_iteration) * self.steps_per_iteration
 

@@ -59,27 +59,32 @@ def list_options(config: object, group: str = "") -> list[Option]:
         if is_dataclass(value):
             options += list_options(value, key)
         else:
-            options.append(Option(key, hints[field.name], docs[field.name], value))
+            options.append(Option(key, hints[field.name], docs.get(field.name, ""), value))
     return options
 
 
 @functools.cache
 def field_docs(cls: type) -> dict[str, str]:
-    """The string under each field of a dataclass, base classes included, on one line each."""
+    """The string under each field of a dataclass, base classes included, on one line each.
+
+    A field of the user's without such a string is left out.
+    """
     docs: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if not is_dataclass(each):
             continue
         names = {field.name for field in fields(each)}
-        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        except (OSError, SyntaxError):  # a class of the user's that is in no file
+            continue
         assert isinstance(body, ast.ClassDef)
         for statement, below in zip(body.body, body.body[1:], strict=False):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 if statement.target.id not in names:
                     continue
-                is_string = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                assert is_string, f"{each.__name__}.{statement.target.id} has no documentation"
-                docs[statement.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    docs[statement.target.id] = " ".join(str(below.value.value).split())
     return docs
 
 

@@ -7,6 +7,7 @@ paper's rule for scaling when these are given.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, exp, log
@@ -14,6 +15,7 @@ from math import ceil, exp, log
 from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
+from accel_rl.functions import FAILURES, find_function, place_of
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
 
@@ -338,6 +340,50 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         eps_rainbow,
     )
 }
+
+
+def find_preset(name: str) -> Callable[..., TrainConfig]:
+    """Return the preset that ``algo=name`` chooses: one of `PRESETS`, or one of the user's own.
+
+    Args:
+        name: A name in `PRESETS`, or ``module:function``; the module is imported. The function
+            returns a `TrainConfig`, whose ``algo`` is then ``name``.
+
+    Raises:
+        ValueError: There is no such preset. What is returned raises it if the user's function
+            fails or returns something else.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    if ":" not in name:
+        raise ValueError(
+            f"algo={name} is unknown; use one of {', '.join(PRESETS)}, or module:function"
+        )
+    function = find_function("algo", name)
+
+    @functools.wraps(function)
+    def preset(**scales: object) -> TrainConfig:
+        try:
+            config = function(**scales)
+        except FAILURES as error:
+            raise ValueError(
+                f"algo={name}: the function raised {type(error).__name__}: {error}"
+                f"{place_of(error)}; it must return a TrainConfig when it is called without "
+                f"arguments"
+            ) from error
+        if not isinstance(config, TrainConfig):
+            raise ValueError(
+                f"algo={name}: the function returned {_kind_of(config)}; it must return a "
+                f"TrainConfig, as in `return TrainConfig(learner=MyConfig())`"
+            )
+        return replace(config, algo=name)
+
+    return preset
+
+
+def _kind_of(value: object) -> str:
+    """What an object is, in words."""
+    return "None" if value is None else f"an object of class {type(value).__name__}"
 
 
 def _q_learning(algo: str, batch_size: int, learner: DQNConfig) -> TrainConfig:

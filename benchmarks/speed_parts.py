@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from speed_model import Costs, all_reduce_seconds
 
-from accel_rl.algos import DQNConfig, LearnerConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import probe_spec
 from accel_rl.parallel import Ranks, SharedGroup
@@ -185,21 +184,9 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
     ``frame_stack``: the environment's.
     """
     share = sampler_share(config, Ranks(size=num_learners))
-    learner: LearnerConfig = config.learner
-    divisor = 1 if config.parallel.sync == "store" else num_learners
-    total_steps = config.total_steps
-    if isinstance(learner, PPOConfig):
-        learner = dataclasses.replace(learner, minibatch_size=learner.minibatch_size // divisor)
-    elif isinstance(learner, DQNConfig):
-        fewest = (share.horizon + learner.n_step + frame_stack) * share.num_envs
-        size = max(2 * fewest, min(learner.replay_size // num_learners, _MOST_REPLAY_STEPS))
-        learner = dataclasses.replace(
-            learner,
-            batch_size=learner.batch_size // divisor,
-            replay_size=size,
-            min_steps=fewest,
-        )
-        total_steps = max(total_steps, fewest + 1)
+    learner = config.learner.part(1 if config.parallel.sync == "store" else num_learners)
+    learner = learner.lightened(share, frame_stack, _MOST_REPLAY_STEPS)
+    total_steps = max(config.total_steps, learner.begins_after(0, {}) + 1)
     return dataclasses.replace(
         config,
         sampler=share,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RecurrentAgent, RolloutTensors
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, make_agent, make_learner
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, Task
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
@@ -74,10 +74,10 @@ class Run:
         config = CONFIGS[name]()
         torch.manual_seed(0)
         lstm = name.endswith("lstm")
-        self.agent = make_agent(config, model, IMAGES, device, lstm=lstm, capture=capture)
+        self.agent = config.make_agent(Network(model, IMAGES, device, lstm=lstm, capture=capture))
         flat = FlatParameters(self.agent.model.to(dtype))
         self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
-        self.learner = make_learner(config, self.agent, self.exchange, IMAGES, B, T, seed=0)
+        self.learner = config.make_learner(self.agent, self.exchange, Task(IMAGES, B, T, seed=0))
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, EpsilonGreedyAgent) and self.agent.support is not None:
             self.agent.support = self.agent.support.to(dtype)

@@ -10,7 +10,7 @@ from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from torch import Tensor, nn
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
-from accel_rl.algos import PPOConfig, make_agent
+from accel_rl.algos import Network, PPOConfig
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
@@ -145,4 +145,4 @@ def test_algorithm_that_cannot_learn_a_space_says_so_by_name() -> None:
     for env in ("Pendulum-v1", partial(SpaceEnv, "dict"), partial(MaskedEnv, "discrete")):
         spec = probe_spec(make_env_factory(env))
         with pytest.raises(ValueError, match="PPO cannot use this environment: the "):
-            make_agent(PPOConfig(), "auto", spec, CPU)
+            PPOConfig().make_agent(Network("auto", spec, CPU))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
-from accel_rl.algos import DQN, DQNConfig, evaluating, make_agent, make_learner
+from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
@@ -32,10 +32,10 @@ def make(ranks: Ranks = ALONE, **options: Any) -> tuple[DQN, EpsilonGreedyAgent,
     small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
-    agent = make_agent(config, "auto", ENV, CPU)
+    agent = config.make_agent(Network("auto", ENV, CPU))
     assert isinstance(agent, EpsilonGreedyAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = make_learner(config, agent, exchange, ENV, B, T, 0, ranks)
+    learner = config.make_learner(agent, exchange, Task(ENV, B, T, 0, ranks))
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 
@@ -60,9 +60,9 @@ def batches(seed: int = 0, stack: int = 1) -> Any:
 def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() -> None:
     """Without waiting for each other: this one starts when the others have taken 1,000 steps."""
     small = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, target_update_steps=96)
-    agent = make_agent(small, "auto", ENV, CPU)
+    agent = small.make_agent(Network("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), small.rule, None)
-    learner = make_learner(small, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
+    learner = small.make_learner(agent, exchange, Task(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
     assert isinstance(learner, DQN)
     source = batches()
     assert learner.replay.spec.size == 600
@@ -80,9 +80,9 @@ def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized
     """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
     env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
     config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
-    agent = make_agent(config, "auto", env, CPU)
+    agent = config.make_agent(Network("auto", env, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    learner = make_learner(config, agent, exchange, env, B, T, seed=0, ranks=Ranks(1, 2))
+    learner = config.make_learner(agent, exchange, Task(env, B, T, seed=0, ranks=Ranks(1, 2)))
     assert isinstance(learner, DQN)
     for iteration, batch in zip(range(2), batches(stack=4), strict=False):
         learner.update(batch, 0.0, 1000 + iteration * T * B)
@@ -171,7 +171,7 @@ def test_epsilon_falls_with_the_steps_and_evaluations_have_their_own() -> None:
         learner.update(next(source), progress=0.0)
         found.append(agent.epsilon.item())
     assert found == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.2])
-    other = evaluating(learner.config, agent)
+    other = learner.config.evaluating(agent)
     assert isinstance(other, EpsilonGreedyAgent)
     assert other.epsilon.item() == pytest.approx(0.07) and agent.epsilon.item() != 0.07
 
@@ -215,11 +215,11 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
     )
     found: list[float] = []
     for rank in range(2):
-        agent = make_agent(config, "auto", ENV, CPU)
+        agent = config.make_agent(Network("auto", ENV, CPU))
         assert isinstance(agent, EpsilonGreedyAgent)
         exchange = Local(FlatParameters(agent.model), config.rule, None)
         exchange.num_sharing = num_sharing
-        learner = make_learner(config, agent, exchange, ENV, B // 2, T, 0, Ranks(rank, 2))
+        learner = config.make_learner(agent, exchange, Task(ENV, B // 2, T, 0, Ranks(rank, 2)))
         whole = next(batches())
         half = whole.map(lambda x: x[:, : B // 2] if x.ndim > 1 else x)
         learner.update(half, 0.0, steps=24)
@@ -395,19 +395,19 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
     with pytest.raises(ValueError, match=r"replay_size is 24; .* it must be at least 36"):
         make(replay_size=24, min_steps=24)
     config = DQNConfig(replay_size=71, min_steps=71)
-    agent = make_agent(config, "auto", ENV, CPU)
+    agent = config.make_agent(Network("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        make_learner(config, agent, exchange, ENV, B, T, seed=0, ranks=Ranks(1, 2))
+        config.make_learner(agent, exchange, Task(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
 
 
 def test_stack_too_long_for_a_replay_is_refused() -> None:
     env = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
     config = DQNConfig()
-    agent = make_agent(config, "auto", env, CPU)
+    agent = config.make_agent(Network("auto", env, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=r"frame_stack is 300; .* stacks of up to 256 frames"):
-        make_learner(config, agent, exchange, env, B, T, seed=0)
+        config.make_learner(agent, exchange, Task(env, B, T, seed=0))
 
 
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:

@@ -18,11 +18,10 @@ from accel_rl.algos import (
     DQNConfig,
     GA3CConfig,
     LearnerConfig,
+    Network,
     PPOConfig,
     Samples,
-    evaluating,
-    make_agent,
-    make_learner,
+    Task,
 )
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.cli.parse import parse_arguments
@@ -90,10 +89,10 @@ class Run:
         config, sampler = settings
         self.sampler = SerialSampler(make_env_factory(env), config=sampler, seed=seed)
         spec = self.sampler.env_spec
-        agent = make_agent(config, "auto", spec, CPU)
+        agent = config.make_agent(Network("auto", spec, CPU))
         exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        self.learner = make_learner(
-            config, agent, exchange, spec, sampler.num_envs, sampler.horizon, seed
+        self.learner = config.make_learner(
+            agent, exchange, Task(spec, sampler.num_envs, sampler.horizon, seed)
         )
         self.server = ActionServer(agent, self.sampler, CPU)
         self.config, self.agent = config, agent
@@ -109,7 +108,7 @@ class Run:
         """Of the next ``episodes`` episodes, without learning."""
         self.sampler.take_episodes()
         returns: list[float] = []
-        server = ActionServer(evaluating(self.config, self.agent), self.sampler, CPU)
+        server = ActionServer(self.config.evaluating(self.agent), self.sampler, CPU)
         while len(returns) < episodes:
             self.sampler.collect(server)
             returns += [episode.raw_return for episode in self.sampler.take_episodes()]
@@ -197,7 +196,7 @@ def learn_from_old_samples(max_importance_ratio: float | None, seed: int) -> flo
         max_importance_ratio=max_importance_ratio,
     )
     sampler = SerialSampler(make_env_factory("catch"), num_envs=2, horizon=5, seed=seed)
-    agent = make_agent(config, "auto", sampler.env_spec, CPU)
+    agent = config.make_agent(Network("auto", sampler.env_spec, CPU))
     learner = GA3C(agent, config, Local(FlatParameters(agent.model), config.rule, None))
     server = ActionServer(agent, sampler, CPU)
     sampler.start()

@@ -16,12 +16,12 @@ from accel_rl.algos import (
     DQNConfig,
     GA3CConfig,
     LearnerConfig,
+    Network,
     PPOConfig,
     Samples,
-    make_agent,
-    make_learner,
+    Task,
 )
-from accel_rl.algos.learner_config import LearnerConfig as Base
+from accel_rl.algos import A2CConfig as Base
 from accel_rl.algos.update import Update
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_model
@@ -47,9 +47,9 @@ CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
 
 def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
     torch.manual_seed(0)
-    agent = make_agent(config, "auto", ENV, torch.device("cpu"))
+    agent = config.make_agent(Network("auto", ENV, torch.device("cpu")))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return make_learner(config, agent, exchange, ENV, num_envs, T, seed=0), exchange
+    return config.make_learner(agent, exchange, Task(ENV, num_envs, T, seed=0)), exchange
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

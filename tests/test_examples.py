@@ -1,5 +1,6 @@
 """The examples, run as a reader would, for a few seconds each: they learn."""
 
+import csv
 import os
 import re
 import subprocess
@@ -34,7 +35,8 @@ def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")
 
 
 def test_each_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS)
+    others = {"own_algorithm.py"}  # below
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,18 @@ def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> Non
     parameters = re.findall(r"learner ([01]): parameters (\w+)", output)
     assert len(dict(parameters)) == 2
     assert len({check for _, check in parameters}) == 1
+
+
+def test_own_algorithm_learns(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "launch/train.py", "algo=examples.own_algorithm:make"]
+    options = ["env=catch", "serial=true", "total_steps=40000", f"run_dir={tmp_path / 'run'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, *options], env=environment, check=True, timeout=200, cwd=tmp_path)
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    assert float(last["episode_return_raw_mean"]) > 0.6  # -0.6 by chance
+    assert float(last["divergence"]) > 0
+
+
+def test_own_algorithm_is_short() -> None:
+    assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80

@@ -262,6 +262,54 @@ def test_pickles_are_between_a_process_and_its_own_workers_alone() -> None:
     assert all("weights_only=True" in load for load in loads)
 
 
+KNOWING = ("agents", "algos", "ga3c")
+"""parts that may ask which algorithm there is"""
+LEARNERS = re.compile(r"\b(A2C|PPO|DQN|GA3C|ActorCritic)(Config)?\b|\bEpsilonGreedyAgent\b")
+
+
+def questions_in(source: str) -> list[str]:
+    """Where code asks which algorithm it has: by a class, or by the name of the preset."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            if LEARNERS.search(ast.unparse(node.args[1])):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.Compare | ast.Match):
+            asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            asked += [node.subject] if isinstance(node, ast.Match) else []
+            words = [ast.unparse(each) for each in asked]
+            if any(re.search(r"\bconfig\.algo$|^type\(.*learner\)", each) for each in words):
+                found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("if isinstance(config.learner, PPOConfig | DQNConfig): pass", 1),
+        ("assert not isinstance(agent, EpsilonGreedyAgent)", 1),
+        ("is_apart = any(config.algo == 'ga3c' for config in configs)", 1),
+        ("own = config.algo in MODELS", 1),
+        ("x = 1 if type(config.learner) is A2CConfig else 2", 1),
+        ("match config.algo:\n    case 'ppo': pass", 1),
+        ("isinstance(agent, RecurrentAgent)", 0),
+        ("learner = PPOConfig(epochs=3) if algo == name else config.learner", 0),
+    ],
+)
+def test_question_which_algorithm_there_is_is_found(code: str, expected: int) -> None:
+    assert len(questions_in(code)) == expected
+
+
+def test_nothing_but_algorithms_asks_which_algorithm_there_is() -> None:
+    """The config builds and describes it, so that one of the user's own lacks nothing."""
+    asking = {
+        name_of(path): questions
+        for path in MODULES
+        if part_of(module_of(path)) not in KNOWING and (questions := questions_in(path.read_text()))
+    }
+    assert not asking
+
+
 # ---- what there is -------------------------------------------------------------------------------
 
 

@@ -40,6 +40,9 @@ class CategoricalAgent:
         """One of the same network that takes the most probable action."""
         return CategoricalAgent(self.model, self.capture, is_greedy=True)
 
+    def follow(self, other: object) -> None:
+        """Do nothing: all that acts are the parameters."""
+
     def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
         """Logits ``[N, A]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient.
 

@@ -58,6 +58,11 @@ class EpsilonGreedyAgent:
         """The same with epsilon 0: it takes the action of the largest value."""
         return self.evaluating(0.0)
 
+    def follow(self, other: object) -> None:
+        """Act with the epsilon of ``other``, another agent of this class, from now on."""
+        assert isinstance(other, EpsilonGreedyAgent)
+        self.epsilon = other.epsilon
+
 
 def _choose(
     agent: EpsilonGreedyAgent, observation: Tensor, uniform: Tensor, epsilon: Tensor

@@ -37,6 +37,9 @@ class RecurrentAgent:
         """One of the same network that takes the most probable action."""
         return RecurrentAgent(self.model, self.capture, is_greedy=True)
 
+    def follow(self, other: object) -> None:
+        """Do nothing: all that acts are the parameters."""
+
     def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
         """Logits ``[T * B, A]`` and values of ``observation``, ``[T * B, ...]``, with gradient."""
         assert sequences is not None

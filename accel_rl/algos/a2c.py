@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import AnyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
@@ -29,6 +29,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
 )
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.task import RunOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
@@ -45,6 +46,8 @@ class A2CConfig(ActorCriticConfig):
     Raises:
         ValueError: a value is out of range.
     """
+
+    learns_sequences: ClassVar[bool] = True
 
     lr: float | None = None
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
@@ -71,6 +74,28 @@ class A2CConfig(ActorCriticConfig):
     def rule(self) -> RMSProp:
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> A2C:
+        """Return the learner of ``agent``, of `make_agent`."""
+        assert isinstance(agent, ActorCriticAgent)
+        return A2C(agent, self, exchange)
+
+    def never_captured(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+        if self.normalize_advantage and shares_updates(run):
+            return "normalize_advantage=true of several learners, who meet within A2C's loss"
+        return super().never_captured(run)
+
+    def ineffective(self) -> dict[str, str]:
+        """Return options that others leave without effect, each with the reason."""
+        reasons = super().ineffective()
+        if self.lr is not None:
+            reasons["lr_base"] = "learner.lr is given"
+        return reasons
+
+    def kept_layers(self, num_layers: int) -> int:
+        """Return how many layers acting leaves: all, since they are what the loss needs."""
+        return num_layers
 
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
-from accel_rl.algos.learner_config import LearnerConfig, require
+from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
-from accel_rl.models import PolicyValue, Sequences
+from accel_rl.algos.task import Network
+from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
 from accel_rl.parallel import Exchange
 
 ActorCriticAgent = CategoricalAgent | RecurrentAgent
@@ -44,6 +45,37 @@ class ActorCriticConfig(LearnerConfig):
         require(self, "above 0", lambda value: value > 0, "advantage_eps")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
+
+    def make_agent(self, network: Network) -> ActorCriticAgent:
+        """Return an agent that draws actions from a softmax, with an LSTM if asked for."""
+        return make_policy_agent(network, name_of(self))
+
+    def ineffective(self) -> dict[str, str]:
+        """Return options that others leave without effect, each with the reason."""
+        reasons = super().ineffective()
+        if not self.normalize_advantage:
+            reasons["advantage_eps"] = "learner.normalize_advantage is false"
+        return reasons
+
+
+def make_policy_agent(network: Network, algorithm: str) -> ActorCriticAgent:
+    """Return an agent of a network with a policy and a value, with fresh parameters.
+
+    Args:
+        network: Which network, and where.
+        algorithm: Name of what learns by it, for messages.
+
+    Raises:
+        ValueError: There is no such network, it does not fit the environment, or the environment
+            has spaces of several leaves.
+    """
+    env, device = network.env, network.device
+    env.check_plain(algorithm)
+    shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    if network.lstm:
+        return RecurrentAgent(make_recurrent_model(network.model, *shapes, device), network.capture)
+    model = make_model(network.model, *shapes, device, network.observations)
+    return CategoricalAgent(model, network.capture)
 
 
 def evaluate(

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
-from accel_rl.algos.dqn_config import DQNConfig
+from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos.generator import restore
+from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -36,9 +37,230 @@ from accel_rl.algos.q_learning import (
     q_target,
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
-from accel_rl.models import QModel
-from accel_rl.parallel import ALONE, Exchange, FlatParameters, Ranks
+from accel_rl.models import QModel, make_q_model
+from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(LearnerConfig):
+    """DQN's settings; the others' differ by options. Steps are those of all environments together.
+
+    The defaults are those of arXiv:1803.02811 and the code published with it, at batch size 32.
+
+    Raises:
+        ValueError: a value is out of range, or options do not fit each other.
+    """
+
+    lr: float = 2.5e-4
+    """learning rate"""
+    batch_size: int = 32
+    """transitions in one update"""
+    training_intensity: float = 8.0
+    """how often each step is used, on average: updates * batch_size / steps"""
+    min_steps: int = 50_000
+    """steps taken before the first update"""
+    n_step: int = 1
+    """rewards in a return, before the value of what comes after"""
+    double: bool = False
+    """the online network chooses the action that the target network values"""
+    dueling: bool = False
+    """the network has a stream for the state's value and one for the actions' advantages"""
+    num_atoms: int = 1
+    """of a distribution over values; 1: values alone"""
+    v_min: float = -10.0
+    """value of the lowest atom"""
+    v_max: float = 10.0
+    """value of the highest atom"""
+    huber_delta: float = 1.0
+    """TD errors count in full up to this; beyond, their gradient grows no more"""
+    target_update_steps: int = 10_000
+    """steps between two copies of the online network to the target network"""
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """update rule"""
+    rmsprop_decay: float = 0.95
+    """of the running mean of squared gradients, for each update"""
+    rmsprop_eps: float = 1e-6
+    """added to that mean inside the root"""
+    adam_eps: float | None = None
+    """added to the root of that mean; none: 0.01 / batch_size"""
+    replay_size: int = 1_000_000
+    """steps that the replay holds, rounded up to a multiple of num_envs"""
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where the replay lies; auto: where the network runs"""
+    save_replay: bool = False
+    """checkpoints hold the replay, which takes its size in memory once more while one is written;
+    otherwise a resumed run fills it anew"""
+    prioritized: bool = False
+    """steps are drawn by priority instead of uniformly"""
+    priority_alpha: float = 0.6
+    """power to which priorities are raised"""
+    priority_beta: float = 0.4
+    """of the importance weights, at the start"""
+    priority_beta_steps: int = 50_000_000
+    """steps after which that is 1"""
+    priority_default: float | None = None
+    """priority of new steps; none: huber_delta, or 1 with num_atoms"""
+    epsilon_initial: float = 1.0
+    """probability of a random action at the start"""
+    epsilon_final: float = 0.1
+    """the same at the end"""
+    epsilon_steps: int = 1_000_000
+    """steps in which it falls, linearly"""
+    epsilon_per_env: bool = False
+    """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead, counted over all
+    learners in step; a learner of a store counts its own"""
+    epsilon_evaluation: float = 0.05
+    """the same while evaluating"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive = ("lr", "training_intensity", "huber_delta", "rmsprop_eps")
+        require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
+        counts = ("batch_size", "n_step", "replay_size")
+        durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
+        require(self, "at least 1", lambda value: value >= 1, *counts, *durations)
+        require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
+        require(self, "at least 0", lambda value: value >= 0, "min_steps", "priority_alpha")
+        shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
+        require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
+        if self.v_min >= self.v_max:
+            raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
+        if self.min_steps > self.replay_size:
+            raise ValueError(
+                f"min_steps={self.min_steps} is more than the replay holds, replay_size="
+                f"{self.replay_size}; use a smaller min_steps or a larger replay"
+            )
+        self.check_halves("batch_size", self.batch_size)
+
+    @property
+    def new_priority(self) -> float:
+        """The priority of steps that have not been learned from."""
+        if self.priority_default is not None:
+            return self.priority_default
+        return self.huber_delta if self.num_atoms == 1 else 1.0
+
+    @property
+    def rule(self) -> Rule:
+        """The update rule, for the exchange."""
+        if self.optimizer == "adam":
+            return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
+        return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
+
+    def make_agent(self, network: Network) -> EpsilonGreedyAgent:
+        """Return an agent that takes the best action or, now and then, any."""
+        env, device = network.env, network.device
+        env.check_plain(name_of(self))
+        shapes = env.observation_shape, env.observation_dtype, env.num_actions
+        more = self.num_atoms, self.dueling
+        model = make_q_model(network.model, *shapes, *more, device, network.observations)
+        support = None
+        if self.num_atoms > 1:
+            support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=device)
+        epsilon = torch.tensor([self.epsilon_initial], device=device)
+        return EpsilonGreedyAgent(model, support, epsilon, network.capture)
+
+    def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
+        """Return an agent of the same network with the epsilon of evaluations."""
+        assert isinstance(agent, EpsilonGreedyAgent)
+        return agent.evaluating(self.epsilon_evaluation)
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> DQN:
+        """Return the learner of ``agent``, of `make_agent`, with a replay.
+
+        Raises:
+            ValueError: The replay does not fit these rollouts, or the memory of its device.
+        """
+        assert isinstance(agent, EpsilonGreedyAgent)
+        env, num_learners = task.env, task.ranks.size
+        whole = ReplaySpec(  # checked as such, since the options are of all learners together
+            size=self.replay_size,
+            num_envs=task.num_envs * num_learners,
+            horizon=task.horizon,
+            observation_shape=env.observation_shape,
+            observation_dtype=getattr(torch, env.observation_dtype.name),
+            frame_stack=env.frame_stack,
+            n_step=self.n_step,
+            gamma=self.gamma,
+        )
+        spec = replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
+        return DQN(agent, self, exchange, spec, task.seed, task.ranks)
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that the run learns, and draws each step as often as ``training_intensity`` says.
+
+        Raises:
+            ValueError: It does not.
+        """
+        if run.total_steps <= self.min_steps:
+            raise ValueError(
+                f"total_steps={run.total_steps} ends before learning begins, after min_steps="
+                f"{self.min_steps}; use more steps or a smaller min_steps"
+            )
+        if self.prioritized and run.sampler.reset_policy == "wait":
+            raise ValueError(
+                "reset_policy=wait leaves steps out, which prioritized=true never draws, so that "
+                "the others are used more often than training_intensity says; use "
+                "reset_policy=immediate"
+            )
+
+    def ineffective(self) -> dict[str, str]:
+        """Return options that others leave without effect, each with the reason."""
+        reasons = super().ineffective()
+        if self.num_atoms == 1:
+            reasons |= dict.fromkeys(("v_min", "v_max"), "learner.num_atoms is 1")
+        else:
+            reasons["huber_delta"] = "learner.num_atoms is above 1"
+        if not self.prioritized:
+            names = ("alpha", "beta", "beta_steps", "default")
+            why = "learner.prioritized is false"
+            reasons |= dict.fromkeys((f"priority_{name}" for name in names), why)
+        if self.optimizer == "adam":
+            of_rmsprop = ("rmsprop_decay", "rmsprop_eps")
+            reasons |= dict.fromkeys(of_rmsprop, "learner.optimizer is adam")
+        else:
+            reasons["adam_eps"] = "learner.optimizer is rmsprop"
+        return reasons
+
+    def samples_per_update(self, num_collected: int) -> int:
+        """Return the transitions of one update."""
+        return self.batch_size
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return the batches that learners in step must be able to divide."""
+        return {"batch_size": Batch(self.batch_size)}
+
+    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
+        """Return after how many steps a run learns: ``min_steps`` later if its replay is empty."""
+        return steps if "replay" in state else steps + self.min_steps
+
+    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
+        """Return these settings with a small replay, from which learning begins soon.
+
+        A replay that is too small or that learning begins too early for stays so.
+        """
+        fewest = (sampler.horizon + self.n_step + frame_stack) * sampler.num_envs
+        size = min(self.replay_size, max(fewest, steps))
+        begin = min(self.min_steps, fewest)
+        return replace(self, replay_device="auto", replay_size=size, min_steps=begin)
+
+    def part(self, num_learners: int) -> Self:
+        """Return the settings of one learner alone that does the part of one of several."""
+        return replace(self, batch_size=self.batch_size // num_learners)
+
+    def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
+        """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
+        if not self.epsilon_per_env:
+            return [self.epsilon_final]
+        powers = [1 + 7 * i / max(1, num_envs - 1) for i in envs]
+        return [self.epsilon_final**power for power in powers]
+
+    def beta(self, steps: int) -> float:
+        """Power of the importance weights after ``steps`` steps."""
+        progress = min(1.0, steps / self.priority_beta_steps)
+        return self.priority_beta + progress * (1 - self.priority_beta)
 
 
 def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learners: int) -> None:

@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import AnyAgent, CategoricalAgent
 from accel_rl.algos.a2c import A2CLoss
-from accel_rl.algos.actor_critic import evaluate
-from accel_rl.algos.learner_config import LearnerConfig, require
+from accel_rl.algos.actor_critic import evaluate, make_policy_agent
+from accel_rl.algos.learner_config import LearnerConfig, name_of, require
+from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
@@ -36,6 +37,8 @@ class GA3CConfig(LearnerConfig):
     """
 
     built_by: ClassVar[str] = "accel_rl.ga3c.run:build_queued"
+    in_rollouts: ClassVar[bool] = False
+    depends_on_speed: ClassVar[bool] = True
 
     lr: float = 3e-4
     """learning rate; the loss is a sum, so it goes with any number of samples"""
@@ -92,6 +95,63 @@ class GA3CConfig(LearnerConfig):
         at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
+
+    def make_agent(self, network: Network) -> CategoricalAgent:
+        """Return an agent that draws actions from a softmax."""
+        agent = make_policy_agent(network, name_of(self))
+        assert isinstance(agent, CategoricalAgent)
+        return agent
+
+    def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
+        self, agent: AnyAgent, exchange: Exchange, task: Task
+    ) -> GA3C:
+        """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
+        assert isinstance(agent, CategoricalAgent)
+        return GA3C(agent, self, exchange)
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that there is one learner, with agents in processes and a long enough queue.
+
+        Raises:
+            ValueError: There is not.
+        """
+        if run.num_learners > 1:
+            raise ValueError(
+                f"algo={run.algo} has one model, and {run.num_learners} learners were asked for; "
+                f"use learners=1 (and one GPU at most), or algo=a3c for several"
+            )
+        if run.overlap:
+            raise ValueError(
+                f"algo={run.algo} samples and learns at the same time in any case; leave out "
+                f"overlap=true"
+            )
+        if run.serial:
+            raise ValueError(f"algo={run.algo} has agents in processes; leave out serial=true")
+        most = self.training_queue_size * run.sampler.horizon
+        if self.least_samples > most:
+            raise ValueError(
+                f"min_training_batch is {self.min_training_batch}, more than the training "
+                f"queue holds: training_queue_size={self.training_queue_size} segments of "
+                f"horizon={run.sampler.horizon} steps; use a larger training_queue_size"
+            )
+        self.check_halves("min_training_batch", self.least_samples)
+        if run.parallel.sync != "all_reduce":
+            raise ValueError(
+                f"sync={run.parallel.sync} is for several learners, and algo={run.algo} has one; "
+                f"leave it out"
+            )
+
+    def never_captured(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``capture=on``, and why: all of it."""
+        return f"algo={run.algo}, whose threads change batch sizes and parameters as they go"
+
+    def ineffective(self) -> dict[str, str]:
+        """Return options that others leave without effect, each with the reason."""
+        reasons = super().ineffective()
+        if not self.tuner:
+            names = ("tuner_interval_seconds", "max_agents")
+            reasons |= dict.fromkeys(names, "learner.tuner is false")
+        return reasons
 
     @property
     def rule(self) -> RMSProp:

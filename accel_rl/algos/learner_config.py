@@ -1,22 +1,42 @@
-"""Settings that all learners have."""
+"""Settings that all algorithms have, and what an algorithm says about itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from accel_rl.parallel import LASAGNE_EPS, Rule
+from accel_rl.agents import AnyAgent
+from accel_rl.algos.learner import Learner
+from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
+from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 from accel_rl.settings import check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """Raises ValueError where a value is out of range."""
+    """Settings of an algorithm, which build its agent and its learner and describe it to a run.
+
+    Nothing else knows which algorithm a run has. An algorithm of your own is a subclass with
+    `make_agent`, `make_learner` and `rule`; every other method has a default that suits an
+    algorithm that makes one update of each rollout.
+
+    Raises:
+        ValueError: A value is out of range, or the class does not define `make_learner` itself.
+    """
 
     built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
     """the function that builds runs of it, as ``module:function``"""
+    in_rollouts: ClassVar[bool] = True
+    """whether it learns from whole rollouts, so that total_steps is rounded up to them"""
+    learns_sequences: ClassVar[bool] = False
+    """whether lstm=true is possible"""
+    uses_ratios: ClassVar[bool] = False
+    """whether it uses probability ratios; its learner's ``behaviour`` is then told which parameters
+    acted, and with pull_steps takes over the store's parameters also before it learns"""
+    depends_on_speed: ClassVar[bool] = False
+    """whether options that change the speed change also what is learned"""
 
     gamma: float = 0.99
     """discount of one step"""
@@ -42,6 +62,7 @@ class LearnerConfig:
     all of it, for the metrics; 0: none"""
 
     def __post_init__(self) -> None:
+        self._check_class()
         check_settings(self)
         for field in fields(self):
             value = getattr(self, field.name)
@@ -51,6 +72,109 @@ class LearnerConfig:
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
         at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
+
+    def _check_class(self) -> None:
+        kind = type(self)
+        if kind is not LearnerConfig and "make_learner" in vars(kind):
+            return
+        hint = ""
+        base = next((each for each in kind.__mro__[1:] if "make_learner" in vars(each)), None)
+        if base not in (None, LearnerConfig):
+            name = f"{base.__name__}.make_learner"
+            hint = f"; to be trained as its base class, it says `make_learner = {name}`"
+        raise ValueError(
+            f"learner is of class {kind.__name__}, which must define make_learner itself, so that "
+            f"no run is trained by another algorithm than its config says{hint}"
+        )
+
+    def make_agent(self, network: Network) -> AnyAgent:
+        """Return the agent that acts and learns, with fresh parameters on ``network.device``.
+
+        Raises:
+            ValueError: There is no such network, it does not fit the environment, or the algorithm
+                cannot learn the environment's spaces.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define make_agent")
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Learner:
+        """Return the learner of ``agent``, whose gradients ``exchange`` applies by `rule`.
+
+        Raises:
+            ValueError: The settings do not fit the task, or the memory of its device.
+        """
+        raise NotImplementedError
+
+    def evaluating(self, agent: AnyAgent) -> AnyAgent:
+        """Return the agent of the same network that acts in evaluations."""
+        return agent
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that the options of a run fit the algorithm.
+
+        Raises:
+            ValueError: They do not.
+        """
+        self.check_halves("num_envs", run.sampler.num_envs)
+
+    def never_captured(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+        if self.gradient_cosine_interval:
+            return (
+                f"gradient_cosine_interval={self.gradient_cosine_interval}, a second backward "
+                "pass through one forward pass"
+            )
+        return None
+
+    def ineffective(self) -> dict[str, str]:
+        """Return the algorithm's options that others leave without effect, each with the reason."""
+        if self.max_gradient_norm is None:
+            return {"gradient_norm_eps": "learner.max_gradient_norm is none"}
+        return {}
+
+    def kept_layers(self, num_layers: int) -> int:
+        """Return how many of the last ``num_layers`` acting leaves to `RolloutTensors.activations`.
+
+        Only a learner that recalls what acting computed wants any.
+        """
+        return 0
+
+    def samples_per_update(self, num_collected: int) -> int:
+        """Return the samples of one update, of rollouts with ``num_collected`` steps.
+
+        Both count those of all learners that share the update.
+        """
+        return num_collected
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return, by option, the batches that learners in step must be able to divide."""
+        return {"num_envs": Batch(sampler.num_envs)}
+
+    def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
+        """Return options with ``num_envs`` that ``num_learners`` can divide."""
+        return f"num_envs={num_envs}"
+
+    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
+        """Return after how many steps a run learns, or learns again.
+
+        Args:
+            steps: Steps after which the run goes on; 0: it is a new run.
+            state: State of its learner, of which only the names need be there.
+        """
+        return steps
+
+    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
+        """Return these settings with as little memory as is allowed, to try out a run.
+
+        Args:
+            sampler: How experience is gathered.
+            frame_stack: Frames of an observation.
+            steps: Steps that a replay may hold in any case.
+        """
+        return self
+
+    def part(self, num_learners: int) -> Self:
+        """Return the settings of one learner alone that does the part of one of several."""
+        return self
 
     def check_halves(self, name: str, size: int) -> None:
         """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
@@ -64,7 +188,7 @@ class LearnerConfig:
     @property
     def rule(self) -> Rule:
         """The update rule, for the exchange."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define rule")
 
     def remaining(self, progress: float) -> float:
         """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
@@ -77,3 +201,8 @@ def require(config: object, what: str, holds: Callable[[float], bool], *names: s
         value = getattr(config, name)
         if value is not None and not holds(value):
             raise ValueError(f"{name} is {value}; it must be {what}")
+
+
+def name_of(config: LearnerConfig) -> str:
+    """Return the algorithm's name in messages: that of its class, without Config."""
+    return type(config).__name__.removesuffix("Config")

@@ -13,13 +13,14 @@ docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import AnyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
@@ -32,6 +33,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
@@ -46,6 +48,9 @@ class PPOConfig(ActorCriticConfig):
     Raises:
         ValueError: a value is out of range.
     """
+
+    learns_sequences: ClassVar[bool] = True
+    uses_ratios: ClassVar[bool] = True
 
     lr: float = 1e-3
     """learning rate"""
@@ -78,6 +83,49 @@ class PPOConfig(ActorCriticConfig):
     def rule(self) -> Adam:
         """The update rule, for the exchange."""
         return Adam(eps=self.adam_eps)
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PPO:
+        """Return the learner of ``agent``, of `make_agent`."""
+        assert isinstance(agent, ActorCriticAgent)
+        return PPO(agent, self, exchange, task.seed)
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that minibatches divide the rollouts, see `check_rollout`."""
+        num_sequences = 0
+        if run.lstm:
+            num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
+        self.check_rollout(run.sampler.num_envs, run.sampler.horizon, num_sequences)
+
+    def kept_layers(self, num_layers: int) -> int:
+        """Return how many layers acting leaves: the last, of which the values acted by come."""
+        return 1
+
+    def samples_per_update(self, num_collected: int) -> int:
+        """Return the samples of one update."""
+        return self.minibatch_size
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return the batches that learners in step must be able to divide: minibatches."""
+        return {"minibatch_size": Batch(self.minibatch_size, sampler.num_envs * sampler.horizon)}
+
+    def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
+        """Return options with ``num_envs`` that ``num_learners`` can divide.
+
+        The horizon changes as well, since presets scale it and minibatches must divide the rollout.
+        With an LSTM the minibatches change instead, which must be of whole sequences.
+        """
+        few = f"num_envs={num_envs}"
+        if run.lstm:
+            size = self.fitting_minibatch(num_envs, run.sampler.horizon, num_learners)
+            return few + f" minibatch_size={size}" * (size != self.minibatch_size)
+        size = num_learners * -(-self.minibatch_size // num_learners)  # as it will have to be
+        fits = (each for each in count(run.sampler.horizon) if num_envs * each % size == 0)
+        more = f" minibatch_size={size}" * (size != self.minibatch_size)
+        return f"{few} horizon={next(fits)}{more}"
+
+    def part(self, num_learners: int) -> Self:
+        """Return the settings of one learner alone that does the part of one of several."""
+        return replace(self, minibatch_size=self.minibatch_size // num_learners)
 
     def check_rollout(self, num_envs: int, horizon: int, num_sequences: int = 0) -> None:
         """Raises ValueError if minibatches do not divide the rollout.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accel_rl.algos import A2CConfig, ActorCriticConfig, DQNConfig, GA3CConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 
@@ -31,24 +30,12 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
         "evaluation_envs": never_evaluates,
         "schedule_steps": config.learner.lr_schedule == "constant"
         and "learner.lr_schedule is constant",
-        "learner.lr_base": isinstance(config.learner, A2CConfig)
-        and config.learner.lr is not None
-        and "learner.lr is given",
         "cpus": config.sampler.affinity == "off" and "sampler.affinity is off",
         "sampler.max_worker_restarts": config.sampler.on_worker_failure == "raise"
         and "sampler.on_worker_failure is raise",
-        "learner.gradient_norm_eps": config.learner.max_gradient_norm is None
-        and "learner.max_gradient_norm is none",
-        "learner.advantage_eps": isinstance(config.learner, ActorCriticConfig)
-        and not config.learner.normalize_advantage
-        and "learner.normalize_advantage is false",
+        **{f"learner.{key}": why for key, why in config.learner.ineffective().items()},
         **_idle_parallel(config),
     }
-    if isinstance(config.learner, DQNConfig):
-        reasons |= {f"learner.{key}": why for key, why in _idle(config.learner).items()}
-    if isinstance(config.learner, GA3CConfig) and not config.learner.tuner:
-        names = ("tuner_interval_seconds", "max_agents")
-        reasons |= {f"learner.{name}": "learner.tuner is false" for name in names}
     if config.serial:
         # The limit holds for the environment that is made first, too.
         idle = set(PARALLEL_ONLY) - {"sampler.reset_timeout_seconds"}
@@ -65,23 +52,6 @@ def refuse_ineffective(config: TrainConfig, given: Mapping[str, str]) -> None:
             raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")
 
 
-def _idle(learner: DQNConfig) -> dict[str, str]:
-    """Options of Q-learning that others leave without effect, and which."""
-    reasons: dict[str, str] = {}
-    if learner.num_atoms == 1:
-        reasons |= dict.fromkeys(("v_min", "v_max"), "learner.num_atoms is 1")
-    else:
-        reasons["huber_delta"] = "learner.num_atoms is above 1"
-    if not learner.prioritized:
-        names = ("alpha", "beta", "beta_steps", "default")
-        reasons |= dict.fromkeys((f"priority_{x}" for x in names), "learner.prioritized is false")
-    if learner.optimizer == "adam":
-        reasons |= dict.fromkeys(("rmsprop_decay", "rmsprop_eps"), "learner.optimizer is adam")
-    else:
-        reasons["adam_eps"] = "learner.optimizer is rmsprop"
-    return reasons
-
-
 def _idle_parallel(config: TrainConfig) -> dict[str, str]:
     """Options of ``parallel`` that have no effect, and why."""
     reasons = {}
@@ -90,7 +60,7 @@ def _idle_parallel(config: TrainConfig) -> dict[str, str]:
         reasons = dict.fromkeys(names, f"parallel.sync is {config.parallel.sync}")
     elif (
         (config.parallel.pull_steps or 0) >= config.sampler.horizon
-        and not isinstance(config.learner, PPOConfig)  # which takes them over before it learns, too
+        and not config.learner.uses_ratios  # which takes them over before it learns, too
     ):
         reasons["pull_steps"] = f"rollouts have sampler.horizon={config.sampler.horizon} steps"
     return {f"parallel.{name}": reason for name, reason in reasons.items()}

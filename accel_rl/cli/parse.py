@@ -12,19 +12,18 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from accel_rl.algos import DQNConfig
 from accel_rl.cli.ineffective import refuse_ineffective
 from accel_rl.cli.suggest import suggest, suggest_option
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, field_docs, format_value, list_options
-from accel_rl.presets import PRESETS, ppo
+from accel_rl.presets import PRESETS, find_preset, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
 from accel_rl.runs.saved import SavedConfig, read_saved
 from accel_rl.runs.yaml_file import code_in, refuse_code
@@ -59,7 +58,8 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     Only options on the command line must have an effect.
 
     Code that a file or a run names (``module:function``) must be this user's own, repeated among
-    the ``arguments``, or allowed by ``trust=true``. Nothing is imported here.
+    the ``arguments``, or allowed by ``trust=true``. Only a preset of the user's own is imported
+    here.
 
     Raises:
         UntrustedError: it is none of these.
@@ -83,6 +83,9 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
             "options; leave it out"
         )
     options, is_own = read_option_file(path)
+    preset = str(options.get("algo", ""))
+    if ":" in preset and preset != given.get("algo") and not (is_own or _trusts(given)):
+        refuse_code(path, {"algo": preset})
     whole = _over_file(path, options, given)
     try:
         config = _parse(whole, _preset(whole.pop("algo"), whole), set(given))
@@ -184,7 +187,7 @@ def help_text(arguments: Sequence[str], width: int) -> str:
     for name, preset in PRESETS.items():
         lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
     if "algo" in given:
-        about = (inspect.getdoc(PRESETS[algo]) or "").partition("\n\nRaises:")[0]
+        about = (inspect.getdoc(find_preset(algo)) or "").partition("\n\nRaises:")[0]
         lines += ["", f"algo={algo}", *textwrap.indent(about, "  ").splitlines()]
     lines += ["", f"Options, with their defaults under algo={algo}"]
     group = ""
@@ -223,19 +226,26 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
 
 def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
-    if name not in PRESETS:
-        raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
-    preset = PRESETS[name]
+    if name not in PRESETS and ":" not in name:
+        hint = suggest(name, list(PRESETS))
+        raise ValueError(f"algo={name} is unknown; {hint} (or module:function, one of your own)")
+    preset = find_preset(name)
     scales = {}
-    for scale, key in _SCALES.items():
-        text = given.get(scale, given.get(key))
-        if text is not None and scale in inspect.signature(preset).parameters:
-            scales[scale] = _number(text)
+    for scale in _scales_of(preset):
+        text = given.get(scale, given.get(_SCALES[scale]))
+        if text is not None and isinstance(number := _number(text), int):
+            scales[scale] = number  # text that is no number is refused with the others
     if preset is ppo and {"horizon", "sampler.horizon"} & given.keys():  # its rule is the horizon
         scales.pop("num_envs", None)
-    with contextlib.suppress(TypeError):  # text that is no number is refused with the others
-        return preset(**scales)
-    return preset()
+    return preset(**scales)
+
+
+def _scales_of(preset: Callable[..., TrainConfig]) -> list[str]:
+    """The options that ``preset`` takes, to scale others by."""
+    takes: Mapping[str, object] = {}
+    with contextlib.suppress(ValueError, TypeError):  # of what is built in
+        takes = inspect.signature(preset).parameters
+    return [scale for scale in _SCALES if scale in takes]
 
 
 def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> dict[str, str]:
@@ -265,18 +275,24 @@ def _as_chosen(option: Option, value: object) -> object:
     return ("on" if value else "off") if isinstance(value, bool) and "off" in choices else value
 
 
+def _trusts(given: Mapping[str, str]) -> bool:
+    """Whether ``trust=true`` is among the options given."""
+    texts = {"trust": given["trust"]} if "trust" in given else {}
+    return override(TrainConfig(), texts)[0].trust
+
+
 def _resumed(given: dict[str, str]) -> SavedConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
     if not run_dir:
         raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):
-        if key in given:
+        if key in given and not (key == "algo" and ":" in given[key]):  # which may vouch for itself
             raise ValueError(
                 f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
                 "leave it out"
             )
-    saved = read_saved(run_dir)
+    saved = read_saved(run_dir, trust=_trusts(given), algo=given.get("algo"))
     return saved._replace(config=dataclasses.replace(saved.config, resume=run_dir))
 
 
@@ -336,10 +352,4 @@ def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
         raise ValueError(
             f"evaluation_envs={config.evaluation_envs} is more than evaluation_steps="
             f"{config.evaluation_steps}, which they take together; use fewer"
-        )
-    is_prioritized = isinstance(config.learner, DQNConfig) and config.learner.prioritized
-    if is_prioritized and config.sampler.reset_policy == "wait":
-        raise ValueError(
-            "reset_policy=wait leaves steps out, which prioritized=true never draws, so that the "
-            "others are used more often than training_intensity says; use reset_policy=immediate"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from accel_rl.algos import GA3CConfig
 from accel_rl.cli.tune import Trial
 from accel_rl.config import TrainConfig
 from accel_rl.envs.make import probe_spec
@@ -35,7 +34,7 @@ def describe_plan(
     Raises:
         ValueError: the config cannot be had.
     """
-    if isinstance(config.learner, GA3CConfig):
+    if not config.learner.in_rollouts:
         raise ValueError(
             f"{PLAN} is for algorithms that collect and learn in turns; the numbers of algo="
             f"{config.algo} are found while it runs, by its tuner"

@@ -7,7 +7,8 @@ import dataclasses
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +31,7 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
-from accel_rl.runs.yaml_file import code_in
+from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
@@ -117,9 +118,13 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         team.share("config", to_plain(config))
     else:
         console = LastingConsole(stderr=True, force_terminal=False)
-        config = from_plain(team.share("config"))
+        plain = team.share("config")
         if not team.is_signed:
-            config = _without_foreign_code(config, arguments)
+            _refuse_foreign_code(plain, arguments)  # before any of it is imported
+        config = from_plain(plain)
+        if not team.is_signed:  # other files are trusted only if this command line says so
+            trust = config.trust and "trust=true" in arguments
+            config = dataclasses.replace(config, trust=trust)
     code = None
     try:
         team.timeout_seconds = config.parallel.learner_timeout_seconds
@@ -139,20 +144,19 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     return 1 if code is None else code
 
 
-def _without_foreign_code(config: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
-    """An unsigned ``config``, which trusts other files only if this command line says so.
+def _refuse_foreign_code(plain: Any, arguments: Sequence[str]) -> None:
+    """Refuse code that a config without a signature names.
 
     Raises:
-        ValueError: it names code that the command line does not name.
+        ValueError: It names code that the command line does not name.
     """
-    for option, value in code_in(config).items():
+    for option, value in code_among(plain if isinstance(plain, Mapping) else {}).items():
         if f"{option}={value}" not in arguments:
             raise ValueError(
                 f"{option}={value} has come from the first learner without a signature; repeat it "
                 "on the command line of all learners, or give all of them the same "
                 "ACCEL_RL_SECRET_FILE"
             )
-    return dataclasses.replace(config, trust=config.trust and "trust=true" in arguments)
 
 
 def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:

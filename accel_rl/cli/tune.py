@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from accel_rl.algos import GA3CConfig
 from accel_rl.cli.parse import parse_arguments, wants_help
 from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole, complain, print_text, tell_error
@@ -101,7 +100,7 @@ def check_can_tune(config: TrainConfig) -> None:
     """Raises ValueError where there are no groups and workers to choose."""
     if config.serial:
         raise ValueError("tune chooses groups and workers, and serial=true has none; leave it out")
-    if isinstance(config.learner, GA3CConfig):
+    if not config.learner.in_rollouts:
         raise ValueError(
             f"tune tries rollout samplers, and algo={config.algo} has a tuner of its own "
             f"(tuner=true), which works while it trains"

@@ -53,8 +53,8 @@ def make_run_directory(config: TrainConfig, now: datetime) -> Path:
 
 
 def _make_new(config: TrainConfig, now: datetime) -> Path:
-    env = "".join(c if c.isalnum() or c in "._" else "-" for c in config.env)
-    base = Path("runs") / f"{env}-{config.algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
+    env, algo = (_plain(each) for each in (config.env, config.algo))
+    base = Path("runs") / f"{env}-{algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
     for number in itertools.count(1):
         path = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
@@ -69,6 +69,11 @@ def _make_new(config: TrainConfig, now: datetime) -> Path:
             ) from error
         return path
     raise AssertionError("unreachable")
+
+
+def _plain(name: str) -> str:
+    """``name`` without what has a meaning in paths."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in name)
 
 
 def describe_machine(device: torch.device) -> str:

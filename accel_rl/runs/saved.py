@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from accel_rl.config import TrainConfig
-from accel_rl.presets import PRESETS
+from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import (
     best_path,
     checkpoint_path,
@@ -21,17 +21,24 @@ from accel_rl.runs.checkpoint import (
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
 
 
-def read_config(run_dir: str | Path) -> TrainConfig:
+def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
     """The resolved config of the run in ``run_dir``, every option as it was.
 
-    Options that are newer than the run have the values of its preset. Nothing that the options name
-    is imported.
+    Options that are newer than the run have the values of its preset. Of what the options name
+    only a preset of the user's own (``algo=module:function``) is imported: it has the learner's
+    class.
+
+    Args:
+        run_dir: Directory of the run.
+        trust: Import that preset although the run may be somebody else's.
 
     Raises:
+        UntrustedError: There is such a preset, the config is not signed with this user's key, and
+            ``trust`` is false.
         ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
             read or is not one that this version of accel_rl understands.
     """
-    return read_saved(run_dir).config
+    return read_saved(run_dir, trust=trust).config
 
 
 def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
@@ -41,7 +48,7 @@ def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
         UntrustedError: it names code, is not signed with this user's key, and ``trust`` is false.
         ValueError: as in `read_config`.
     """
-    config, is_own = read_saved(run_dir)
+    config, is_own = read_saved(run_dir, trust=trust)
     if not (is_own or trust):
         refuse_code(Path(run_dir) / "config.yaml", code_in(config))
     return config
@@ -54,8 +61,11 @@ class SavedConfig(NamedTuple):
     is_own: bool
 
 
-def read_saved(run_dir: str | Path) -> SavedConfig:
-    """As `read_config`, with the answer to whether this user's run wrote it."""
+def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = None) -> SavedConfig:
+    """As `read_config`, with the answer to whether this user's run wrote it.
+
+    ``algo``: a preset of the user's own that may be imported without trust, too.
+    """
     run_dir = Path(run_dir)
     path = run_dir / "config.yaml"
     try:
@@ -75,14 +85,20 @@ def read_saved(run_dir: str | Path) -> SavedConfig:
         raise ValueError(f"{path} cannot be read: {reason}") from error
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
         raise ValueError(f"{path} is not the config of a training run of accel_rl")
-    algo = str(tree["algo"])
-    if algo not in PRESETS:
+    own = str(tree["algo"])
+    if ":" in own and own != algo and not (is_own or trust):
+        refuse_code(path, {"algo": own})
+    if ":" not in own and own not in PRESETS:
         raise ValueError(
-            f"{path}: algo={algo} is unknown to this version of accel_rl, "
+            f"{path}: algo={own} is unknown to this version of accel_rl, "
             f"which has {', '.join(PRESETS)}"
         )
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PRESETS[algo]()), tree))
+        preset = find_preset(own)()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(preset), tree))
     except ConfigKeyError as error:
         raise ValueError(
             f"{path}: option {error.full_key} is unknown to this version of accel_rl; "

@@ -19,7 +19,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.runs.files import open_regular, write_whole
 from accel_rl.signing import UntrustedError, is_signed, sign, user_key
 
-CODE_OPTIONS = ("env", "model")
+CODE_OPTIONS = ("algo", "env", "model")
 """options that may name a module, whose code is then run"""
 UNSIGNED = (
     "not signed, because there is no key: the state folder (XDG_STATE_HOME, else ~/.local/state) "
@@ -69,7 +69,12 @@ def read_yaml(path: Path) -> YamlFile:
 
 def code_in(config: TrainConfig) -> dict[str, str]:
     """Return the options of ``config`` that name modules, whose code a run imports."""
-    named = {option: str(getattr(config, option)) for option in CODE_OPTIONS}
+    return code_among({option: getattr(config, option) for option in CODE_OPTIONS})
+
+
+def code_among(options: Mapping[str, object]) -> dict[str, str]:
+    """Return those of ``options``, of a config that is not read yet, that name modules."""
+    named = {option: str(options.get(option, "")) for option in CODE_OPTIONS}
     return {option: value for option, value in named.items() if ":" in value}
 
 

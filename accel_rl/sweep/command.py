@@ -68,7 +68,7 @@ def sweep(arguments: Sequence[str]) -> int:
             if options.resume is None:
                 runs = plan_runs(axes, options.config, trust=options.trust)
             else:
-                runs = read_plan(Path(options.resume))
+                runs = read_plan(Path(options.resume), axes, trust=options.trust)
                 if axes:
                     runs = grow(Path(options.resume), runs, axes)
                 if not options.trust:

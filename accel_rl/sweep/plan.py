@@ -15,13 +15,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from accel_rl.algos import DQNConfig
 from accel_rl.cli.parse import override, parse_arguments, split
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Ranks
-from accel_rl.presets import PRESETS
+from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import list_checkpoints
+from accel_rl.runs.option_file import read_option_file
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code, write_yaml
 from accel_rl.settings import check_settings
 from accel_rl.signing import UntrustedError
@@ -135,7 +135,7 @@ def plan_runs(
         UntrustedError: it may not, and does.
         ValueError: an option is not valid in one of them; the message names the run.
     """
-    lists = {key: _values(key, text) for key, text in axes.items()}
+    lists = {key: _values(key, text, axes.get("algo", "")) for key, text in axes.items()}
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
     num_runs = prod(map(len, lists.values()))
@@ -192,9 +192,9 @@ def _number(text: str) -> float | str:
     return text
 
 
-def _values(key: str, text: str) -> list[str]:
-    """What ``key=text`` lists, ranges of integers in full."""
-    options = _options(key)
+def _values(key: str, text: str, algos: str = "") -> list[str]:
+    """What ``key=text`` lists, ranges of integers in full. ``algos``: what ``algo`` lists."""
+    options = _options(key, algos)
     if any(option.is_list for option in options):
         return [text]
     values = text.split(",")
@@ -224,9 +224,10 @@ def _values(key: str, text: str) -> list[str]:
 
 
 @functools.cache
-def _options(key: str) -> list[Option]:
-    """Those called ``key``, of all presets."""
-    options = [option for preset in PRESETS.values() for option in list_options(preset())]
+def _options(key: str, algos: str) -> list[Option]:
+    """Those called ``key``, of all presets and the user's own among ``algos``."""
+    own = [find_preset(algo) for algo in algos.split(",") if ":" in algo]
+    options = [option for preset in (*PRESETS.values(), *own) for option in list_options(preset())]
     return [each for each in options if key in (each.key, each.name)]
 
 
@@ -256,16 +257,7 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 
 
 def _on_cpu(config: TrainConfig) -> TrainConfig:
-    learner = config.learner
-    if isinstance(learner, DQNConfig):
-        enough = (config.sampler.horizon + learner.n_step + 64) * config.sampler.num_envs
-        size = min(learner.replay_size, enough)
-        learner = dataclasses.replace(
-            learner,
-            replay_device="auto",
-            replay_size=size,
-            min_steps=min(learner.min_steps, size),
-        )
+    learner = config.learner.lightened(config.sampler)
     return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)
 
 
@@ -331,17 +323,25 @@ def check_code(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, 
         refuse_code(path, code)
 
 
-def read_plan(sweep_dir: Path) -> list[PlannedRun]:
+def read_plan(
+    sweep_dir: Path, given: Mapping[str, str] | None = None, *, trust: bool = False
+) -> list[PlannedRun]:
     """The runs of the sweep in ``sweep_dir``. See `check_code`.
 
+    Args:
+        sweep_dir: Directory of the sweep.
+        given: Lists of the command line, whose presets may be imported in any case.
+        trust: Import presets of the user's own although the sweep may be somebody else's.
+
     Raises:
+        UntrustedError: There is such a preset, and it may not be imported.
         ValueError: it holds no sweep of this version, or has lost the options of all runs.
     """
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
     try:
-        tree = read_yaml(path).tree
+        tree, is_own = read_yaml(path)
         assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
@@ -353,10 +353,27 @@ def read_plan(sweep_dir: Path) -> list[PlannedRun]:
             f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
             "sweep began; put it back, or begin another sweep"
         )
+    if not (is_own or trust):
+        _refuse_presets(path, axes, dict(given or {}))
     runs = plan_runs(axes, options_of_all(sweep_dir), trust=True)
     if [run.name for run in runs] != names:
         raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
     return runs
+
+
+def _refuse_presets(path: Path, axes: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raise UntrustedError if a sweep names a preset that is code, and the command line does not.
+
+    Reading its runs would import it.
+    """
+    file = options_of_all(path.parent)
+    algos = axes.get("algo", "").split(",")
+    if file is not None:
+        algos.append(str(read_option_file(file).options.get("algo", "")))
+    typed = given.get("algo", "").split(",")
+    for algo in algos:
+        if ":" in algo and algo not in typed:
+            refuse_code(path, {"algo": algo})
 
 
 def find_checkpoints(run_dir: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
 from accel_rl.options import list_options, options_of
-from accel_rl.presets import PRESETS
+from accel_rl.presets import find_preset
 from accel_rl.runs.files import whole_lines
 from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
@@ -112,14 +112,19 @@ def _column_names(run_dir: Path) -> list[str]:
         return []
 
 
-def read_curve(run_dir: Path, axis: Axis, column: str = SCORE) -> SavedCurve:
+def read_curve(
+    run_dir: Path, axis: Axis, column: str = SCORE, *, trust: bool = False
+) -> SavedCurve:
     """The curve of ``column`` in ``run_dir``; the run may still be going on.
 
+    ``trust``: its preset of somebody else's (``algo=module:function``) may be imported.
+
     Raises:
+        UntrustedError: it may not.
         NoValueError: there is no number yet in this column of its ``metrics.csv``.
         ValueError: it is no run, or has no such column.
     """
-    config = read_config(run_dir)
+    config = read_config(run_dir, trust=trust)
     x_column, unit = COLUMNS[axis]
     rows = read_rows(run_dir / "metrics.csv", x_column, column)
     points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
@@ -146,7 +151,7 @@ def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str
     options = [_values(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
     differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
-    presets = {config.algo: _values(PRESETS[config.algo](), same) for config in configs}
+    presets = {config.algo: _values(find_preset(config.algo)(), same) for config in configs}
     told = []
     for key in differing:
         by_algo: dict[str, set[str | None]] = {}
@@ -188,7 +193,7 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     is_apart = (
         axis == "minutes"
         or column.endswith(("_seconds", "_per_second", "_share"))
-        or any(config.algo == "ga3c" for config in configs)
+        or any(config.learner.depends_on_speed for config in configs)
     )
     same = _SAME if is_apart else _SAME | _SPEED
     for curve, label in zip(curves, label_runs(configs, same), strict=True):

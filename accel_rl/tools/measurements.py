@@ -54,7 +54,7 @@ def plot_measurements(run_dirs: Sequence[Path], options: PlotOptions) -> None:
 
 
 def _read(run_dirs: Sequence[Path], options: PlotOptions) -> list[Measured]:
-    configs = [read_config(run_dir) for run_dir in run_dirs]
+    configs = [read_config(run_dir, trust=options.trust) for run_dir in run_dirs]
     column, unit = COLUMNS[options.x]
     needed, what, option = NEEDED[options.what]
     runs = []

@@ -57,6 +57,9 @@ class PlotOptions:
     column's name"""
     overwrite: bool = False
     """replace the file if it exists"""
+    trust: bool = False
+    """import the presets of the runs that are algo=module:function, although they may be somebody
+    else's; your own need no trust"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -100,7 +103,7 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
     curves, without_value = [], []
     for run in runs:
         try:
-            curves.append(read_curve(run, options.x, column))
+            curves.append(read_curve(run, options.x, column, trust=options.trust))
         except NoValueError:
             if run == runs[-1] and not curves:
                 raise

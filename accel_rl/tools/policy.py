@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import RecurrentAgent, RecurrentStates
-from accel_rl.algos import AnyAgent
+from accel_rl.agents import AnyAgent, RecurrentAgent, RecurrentStates
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, probe_spec
 from accel_rl.parallel.flat import FlatParameters
@@ -192,7 +191,7 @@ def load_agent(
     except DamagedError as error:
         raise DamagedError(f"{error}; {_name_another(checkpoint)}") from error
     with own_torch_state():
-        agent = agent_of(config, spec, device, evaluates=True)
+        agent = config.learner.evaluating(agent_of(config, spec, device))
     flat = FlatParameters(agent.model)
     with taking_from(checkpoint):
         flat.from_named_(flat.parameter, state["learner"]["parameters"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from accel_rl.algos import AnyAgent, make_agent
+from accel_rl.agents import AnyAgent
+from accel_rl.algos import Network
 from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvFactory, EnvSpec, make_env_factory
@@ -27,10 +28,9 @@ def agent_of(
     spec: EnvSpec,
     device: torch.device,
     *,
-    evaluates: bool = False,
     capture: Capture = EAGER,
 ) -> AnyAgent:
-    """The agent that ``config`` asks for, with fresh parameters on ``device``; see `make_agent`.
+    """The agent that ``config`` asks for, with fresh parameters on ``device``.
 
     A network of the user's own is tried on observations of the environment: others may have
     numbers in them that it need not take.
@@ -39,19 +39,11 @@ def agent_of(
         ValueError: there is no such network, or it does not fit the environment.
     """
     observations, model = None, config.model
-    if model == "auto" and config.algo in IMAGE_MODELS:
-        own = IMAGE_MODELS[config.algo]
+    own = IMAGE_MODELS.get(config.algo)
+    if model == "auto" and own is not None:
         if fits_images(own, spec.observation_shape, spec.observation_dtype):
             model = own
     if ":" in model:
         observations = probe_observations(factory_of(config), config.sampler.reset_timeout_seconds)
-    return make_agent(
-        config.learner,
-        model,
-        spec,
-        device,
-        lstm=config.lstm,
-        evaluates=evaluates,
-        capture=capture,
-        observations=observations,
-    )
+    network = Network(model, spec, device, config.lstm, capture, observations)
+    return config.learner.make_agent(network)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.algos import A2CConfig, ActorCriticConfig, AnyAgent, make_learner
+from accel_rl.agents import AnyAgent
+from accel_rl.algos import Task
 from accel_rl.capture import EAGER
 from accel_rl.config import TrainConfig
 from accel_rl.models.image import ImageNetwork
@@ -28,9 +29,8 @@ from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.exchanges import PullingServer, make_exchange
+from accel_rl.training.exchanges import PullingServer, Server, make_exchange
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.protocols import Learner, Server
 from accel_rl.training.rollouts import Experience, InTurns, RolloutRun
 from accel_rl.training.run import ALONE, Run
 from accel_rl.training.torch_setup import has_small_updates, num_learning_threads
@@ -69,20 +69,13 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         torch.manual_seed(config.seed)
         agent = agent_of(config, spec, device, capture=capture)
         exchange = make_exchange(config, agent, team)
-        learner: Learner = make_learner(
-            config.learner,
-            agent,
-            exchange,
-            spec,
-            sampler.config.num_envs,
-            sampler.config.horizon,
-            rank_seed(config.seed, ranks.rank),
-            ranks,
-        )
+        share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
+        task = Task(spec, share.num_envs, share.horizon, learner_seed, ranks)
+        learner = config.learner.make_learner(agent, exchange, task)
         evaluator = None
         if config.evaluation_interval and ranks.is_first:
             evaluator = Evaluator(config, agent, device)
-        num_collected = sampler.config.num_envs * sampler.config.horizon
+        num_collected = share.num_envs * share.horizon
         is_small = has_small_updates(config, num_collected, exchange)
         experience: Experience
         server: Server
@@ -130,10 +123,9 @@ def _kept_layers(config: TrainConfig, agent: AnyAgent, device: torch.device) -> 
         return 0  # its layers may be other ones
     if device.type != "cpu" or agent.capture is not EAGER:
         return 0
-    learner = config.learner
-    if not isinstance(learner, ActorCriticConfig) or not isinstance(agent.model, ImageNetwork):
+    if not isinstance(agent.model, ImageNetwork):
         return 0
-    return agent.model.num_layers if isinstance(learner, A2CConfig) else 1
+    return config.learner.kept_layers(agent.model.num_layers)
 
 
 def make_sampler(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from itertools import count
 
 import torch
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.parallel.meeting import STORE_VARIABLE
@@ -68,17 +66,9 @@ def _check_division(config: TrainConfig, num: int) -> None:
     if num_envs % (num * sampler.num_groups):
         groups = f" of {sampler.num_groups} groups each"
         raise _indivisible("num_envs", num_envs, num, _near_envs(config, num), groups)
-    batches = {}
-    if isinstance(learner, A2CConfig):
-        batches["num_envs"] = num_envs
-    elif isinstance(learner, PPOConfig):
-        batches["minibatch_size"] = learner.minibatch_size
-    elif isinstance(learner, DQNConfig):
-        batches["batch_size"] = learner.batch_size
-    for name, size in batches.items():
+    for name, (size, whole) in learner.batches(sampler).items():
         if size % num:
-            rollout = num_envs * sampler.horizon if name == "minibatch_size" else None
-            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, rollout)}")
+            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
         if learner.gradient_cosine_interval and size < 2 * num:
             raise ValueError(
                 f"gradient_cosine_interval={learner.gradient_cosine_interval} compares half a "
@@ -95,33 +85,18 @@ def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") ->
 
 
 def _near_envs(config: TrainConfig, num: int) -> str:
-    """Options with about as many environments, which ``num`` learners can divide.
-
-    Of PPO the horizon as well: presets scale it, and minibatches must divide the rollout. With an
-    LSTM the minibatches instead, which must be of whole sequences.
-    """
-    sampler, learner = config.sampler, config.learner
-    whole = num * sampler.num_groups
-    few = max(whole, sampler.num_envs // whole * whole)
-    if not isinstance(learner, PPOConfig):
-        return f"num_envs={few}"
-    if config.lstm:
-        size = learner.fitting_minibatch(few, sampler.horizon, num)
-        more = f" minibatch_size={size}" if size != learner.minibatch_size else ""
-        return f"num_envs={few}{more}"
-    size = num * -(-learner.minibatch_size // num)  # as it will have to be
-    horizon = next(each for each in count(sampler.horizon) if few * each % size == 0)
-    return f"num_envs={few} horizon={horizon}" + (
-        f" minibatch_size={size}" if size != learner.minibatch_size else ""
-    )
+    """Options with about as many environments, which ``num`` learners can divide."""
+    whole = num * config.sampler.num_groups
+    few = max(whole, config.sampler.num_envs // whole * whole)
+    return config.learner.suggest_envs(few, config, num)
 
 
-def _near_batch(size: int, num: int, rollout: int | None) -> int:
+def _near_batch(size: int, num: int, whole: int | None) -> int:
     """The largest that ``num`` learners divide, no larger than ``size`` if one is not.
 
-    ``rollout``: so many steps are to be whole batches.
+    ``whole``: so many samples are to be whole batches.
     """
-    fits = [each for each in range(num, max(size, num) + 1, num) if (rollout or 0) % each == 0]
+    fits = [each for each in range(num, max(size, num) + 1, num) if (whole or 0) % each == 0]
     return fits[-1]
 
 

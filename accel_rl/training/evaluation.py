@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from accel_rl.algos import AnyAgent, evaluating
+from accel_rl.agents import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import (
     ActionServer,
@@ -67,7 +67,7 @@ class Evaluator:
         Raises:
             Interrupted: a stop was asked for meanwhile.
         """
-        row = self._play(evaluating(self._config.learner, self._agent), stop)
+        row = self._play(self._config.learner.evaluating(self._agent), stop)
         self._evaluated_steps = steps
         self._num_evaluations += 1
         return row

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.algos import AnyAgent
+from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.algos import Learner
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     Adam,
@@ -21,7 +21,6 @@ from accel_rl.parallel import (
     Team,
 )
 from accel_rl.samplers.base import PolicyInput
-from accel_rl.training.protocols import Learner, Server
 
 
 def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
@@ -50,6 +49,20 @@ def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
         assert team.group is not None, "open_group comes first"
         return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)
     return Local(flat, rule, max_norm, agent.capture, gradient_norm_eps=eps)
+
+
+class Server(Protocol):
+    """What the loop needs of an action server: it acts, then hands over the rollout."""
+
+    def __call__(self, step: PolicyInput) -> Any: ...
+
+    def finish(self) -> RolloutTensors: ...
+
+    def get_state(self) -> Tensor | None: ...
+
+    def set_state(self, state: Tensor | None) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class PullingServer:

@@ -32,7 +32,7 @@ def notices(run: AnyRun, saved: Mapping[str, Any] | None) -> list[str]:
     if user_key() is None:
         notices.append(f"the run is {UNSIGNED}")
     if saved is not None:
-        notices.append(describe_resumed(saved, team.ranks.size))
+        notices.append(describe_resumed(saved, config, team.ranks.size))
         if idleness := describe_idleness(saved, config):
             notices.append(idleness)
     if config.planned_steps != config.total_steps:

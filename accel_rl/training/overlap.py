@@ -15,12 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
-from accel_rl.algos import AnyAgent
+from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.algos import Learner
 from accel_rl.parallel import Exchange, FlatParameters
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.training.protocols import Learner
 from accel_rl.training.torch_setup import num_learning_threads
 
 LAG = "policy_lag"
@@ -93,9 +92,7 @@ class Overlapped:
         self._lag = num_updates - self._version if num_rows else 0
         self._version = num_updates
         self._acting.parameter.copy_(self._exchange.parameters.parameter)
-        if isinstance(self._agent, EpsilonGreedyAgent):
-            assert isinstance(self._learning_agent, EpsilonGreedyAgent)
-            self._agent.epsilon = self._learning_agent.epsilon
+        self._agent.follow(self._learning_agent)
 
     def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
         """Learn from ``batch`` in the thread; meanwhile, if the run goes on, collect the next.

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from accel_rl.algos import DQNConfig
 from accel_rl.config import TrainConfig
 from accel_rl.options import format_value, list_options, options_of
 from accel_rl.parallel import ALONE, Ranks, Team
@@ -31,7 +30,7 @@ from accel_rl.runs.checkpoint import (
 )
 from accel_rl.runs.directory import hold, make_run_directory
 from accel_rl.runs.files import delete_unfinished
-from accel_rl.runs.saved import find_checkpoint, read_config
+from accel_rl.runs.saved import find_checkpoint, read_saved
 from accel_rl.samplers import SamplerState
 from accel_rl.states import decode_state
 from accel_rl.training.build import AnyRun
@@ -56,7 +55,8 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     """
     assert config.resume is not None
     run_dir = Path(config.resume)
-    _refuse_changes(read_config(run_dir), config)
+    before = read_saved(run_dir, trust=config.trust, algo=config.algo).config
+    _refuse_changes(before, config)
     path = find_checkpoint(run_dir)
     try:
         saved = _without_foreign(config, _load_whole(path))
@@ -202,11 +202,13 @@ def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {**copy.deepcopy(left), "algorithm": dict.fromkeys(saved["algorithm"])}
 
 
-def describe_resumed(saved: Mapping[str, Any], num_learners: int = 1) -> str:
+def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners: int = 1) -> str:
     """One line for people: from where the run goes on, and what starts anew."""
-    line = f"goes on after {int(saved['counts']['steps']):,} steps"
-    if _has_empty_replay(saved):
-        line += " with an empty replay, so learning waits for learner.min_steps"
+    steps = int(saved["counts"]["steps"])
+    line = f"goes on after {steps:,} steps"
+    begin = config.learner.begins_after(steps, saved["algorithm"])
+    if begin > steps:
+        line += f" with an empty replay, so learning begins again after {begin:,}"
     if saved["num_learners"] != num_learners:
         return (
             f"{line}, with {num_learners} learner{'s' * (num_learners > 1)} in place of "
@@ -241,19 +243,14 @@ def describe_idleness(saved: Mapping[str, Any], config: TrainConfig) -> str | No
 
     No refusal, for a sweep could never be done with it.
     """
-    if not isinstance(config.learner, DQNConfig) or not _has_empty_replay(saved):
-        return None
-    begin = int(saved["counts"]["steps"]) + config.learner.min_steps
-    if begin < config.planned_steps:
+    steps = int(saved["counts"]["steps"])
+    begin = config.learner.begins_after(steps, saved["algorithm"])
+    if begin == steps or begin < config.planned_steps:
         return None
     return (
         f"nothing more will be learned: learning begins again after {begin:,} steps, and "
         f"total_steps={config.total_steps:,} are over before; give more total_steps"
     )
-
-
-def _has_empty_replay(saved: Mapping[str, Any]) -> bool:
-    return "target" in saved["algorithm"] and "replay" not in saved["algorithm"]
 
 
 def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:

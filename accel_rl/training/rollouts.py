@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
+from accel_rl.algos import Learner
 from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.states import decode_state, encode_state
-from accel_rl.training.protocols import Learner, Server
+from accel_rl.training.exchanges import Server
 from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads
 

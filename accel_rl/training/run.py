@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from accel_rl.algos import AnyAgent
+from accel_rl.agents import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team

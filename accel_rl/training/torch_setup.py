@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-from accel_rl.algos import DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange
 from accel_rl.topology import available_cpus, cpu_quota
@@ -55,11 +54,8 @@ def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchang
     ``num_collected``: steps of its rollouts. Only networks of ours are judged, whose matrices are
     each applied once to a sample, and by sizes, so that it is the same wherever a run goes on.
     """
-    learner, num_samples = config.learner, num_collected
-    if isinstance(learner, PPOConfig):
-        num_samples = learner.minibatch_size // exchange.num_sharing
-    elif isinstance(learner, DQNConfig):
-        num_samples = learner.batch_size // exchange.num_sharing
+    num = exchange.num_sharing
+    num_samples = config.learner.samples_per_update(num_collected * num) // num
     parameters = exchange.parameters
     is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
     size = num_samples * parameters.parameter.numel()

@@ -1,0 +1,111 @@
+"""What an algorithm's config is given: the network, the task of a learner, the options of a run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+from accel_rl.capture import EAGER, Capture
+from accel_rl.envs.base import EnvSpec
+from accel_rl.parallel import ALONE, ParallelConfig, Ranks
+
+
+class Network(NamedTuple):
+    """What `LearnerConfig.make_agent` makes an agent of.
+
+    Attributes:
+        model: Name of the network, or ``module:function``.
+        env: Spaces of the environment.
+        device: Where the network runs.
+        lstm: Whether it has an LSTM; only for algorithms that learn sequences.
+        capture: How acting, and what the learner computes, is compiled.
+        observations: Two observations ``[2, ...]`` on which a network of the user's own is tried.
+    """
+
+    model: str
+    env: EnvSpec
+    device: torch.device
+    lstm: bool = False
+    capture: Capture = EAGER
+    observations: NDArray[Any] | None = None
+
+
+class Task(NamedTuple):
+    """What a learner has to do: it gets rollouts ``[horizon, num_envs]`` of ``env``.
+
+    Attributes:
+        env: Spaces of the environment.
+        num_envs: Environments of this learner.
+        horizon: Steps of each environment in a rollout.
+        seed: Seed of the learner's own randomness.
+        ranks: Which of the run's learners this is.
+    """
+
+    env: EnvSpec
+    num_envs: int
+    horizon: int
+    seed: int
+    ranks: Ranks = ALONE
+
+
+class SamplerOptions(Protocol):
+    """What an algorithm may ask of how experience is gathered; see `SamplerConfig`."""
+
+    @property
+    def num_envs(self) -> int: ...
+
+    @property
+    def horizon(self) -> int: ...
+
+    @property
+    def num_groups(self) -> int: ...
+
+    @property
+    def reset_policy(self) -> str: ...
+
+
+class RunOptions(Protocol):
+    """What an algorithm may ask of a run; see `TrainConfig`."""
+
+    @property
+    def algo(self) -> str: ...
+
+    @property
+    def lstm(self) -> bool: ...
+
+    @property
+    def overlap(self) -> bool: ...
+
+    @property
+    def serial(self) -> bool: ...
+
+    @property
+    def total_steps(self) -> int: ...
+
+    @property
+    def num_learners(self) -> int: ...
+
+    @property
+    def parallel(self) -> ParallelConfig: ...
+
+    @property
+    def sampler(self) -> SamplerOptions: ...
+
+
+class Batch(NamedTuple):
+    """Samples that learners in step divide.
+
+    Attributes:
+        size: Number of samples.
+        whole: Number of samples of which it must be a part without remainder; None: of none.
+    """
+
+    size: int
+    whole: int | None = None
+
+
+def shares_updates(run: RunOptions) -> bool:
+    """Return whether several learners make each update together."""
+    return run.num_learners > 1 and run.parallel.sync == "all_reduce"

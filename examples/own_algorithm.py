@@ -1,0 +1,80 @@
+"""An algorithm of your own: A2C that keeps its policy smooth in time, with Adam.
+
+python launch/train.py algo=examples.own_algorithm:make env=catch smoothness_coefficient=0.02
+
+Beside A2C's loss it minimizes the divergence between the policies of consecutive observations, the
+temporal regularization of CAPS (Mysore et al. 2021, arXiv:2012.06644) for a softmax.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from accel_rl.agents import AnyAgent, CategoricalAgent, RolloutTensors
+from accel_rl.algos import ActorCriticConfig, Task, Update
+from accel_rl.algos.a2c import a2c_loss
+from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
+from accel_rl.algos.update import masked_shares
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Adam, Exchange
+from accel_rl.samplers import SamplerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothConfig(ActorCriticConfig):
+    """A2C's options and two more; they appear in --help, in config.yaml and in sweeps."""
+
+    lr: float = 2e-3
+    """learning rate"""
+    smoothness_coefficient: float = 0.01
+    """weight of the mean divergence between the policies of consecutive observations"""
+
+    rule = Adam(eps=1e-5)  # how gradients are applied
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> "Smooth":
+        """Return the learner of ``agent``."""
+        assert isinstance(agent, CategoricalAgent)
+        return Smooth(agent, self, exchange)
+
+
+class Smooth:
+    """The learner: one optimizer step for each rollout."""
+
+    behaviour = None  # it uses no probability ratios
+    measured = ("policy_loss", "value_loss", "divergence")
+
+    def __init__(self, agent: CategoricalAgent, config: SmoothConfig, exchange: Exchange) -> None:
+        self._agent, self._config = agent, config
+        self._update = Update(config, exchange)
+        self.metric_names = (*self.measured, *self._update.names)
+        self.get_state, self.set_state = self._update.get_state, self._update.set_state
+
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Learn from ``batch``, ``[T, B]``; return metrics."""
+        (T, B), config, valid = batch.action.shape, self._config, batch.valid
+        output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), config.precision)
+        value, bounds = output.value.view(T, B), bootstrap_values(self._agent, batch, config)
+        targets = returns_and_advantages(batch, value.detach(), *bounds, config)
+        loss = a2c_loss(
+            output,
+            *(each.flatten() for each in (batch.action, *targets, valid)),
+            config.value_coefficient,
+            config.entropy_coefficient,
+        )
+        log_pi = output.logits.log_softmax(1).view(T, B, -1)
+        divergence = (log_pi[:-1].exp() * (log_pi[:-1] - log_pi[1:])).sum(2)  # [T - 1, B]
+        goes_on = valid[:-1] & valid[1:] & ~(batch.terminated | batch.truncated)[:-1]
+        divergence = masked_shares(divergence, goes_on)
+        total = loss.total.view(T, B)
+        total[:-1] += config.smoothness_coefficient * divergence
+        parts = (loss.policy_loss, loss.value_loss, divergence)
+        metrics = dict(zip(self.measured, (each.detach().sum() for each in parts), strict=True))
+        self._update.step(total, metrics, config.lr * config.remaining(progress), valid.sum())
+        return self._update.take()
+
+
+def make() -> TrainConfig:
+    """A2C with a smooth policy, for small environments."""
+    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=8), learner=SmoothConfig())

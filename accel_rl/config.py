@@ -6,15 +6,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, LearnerConfig
-from accel_rl.envs import AtariConfig
+from accel_rl.envs import AtariConfig, is_atari_game
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
-from accel_rl.settings import check_settings
+from accel_rl.settings import check_settings, option, when
 
 _MOST_CAPTURED_STEPS = 32  # of an LSTM
 
 
 _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
+
+
+def _cpus_are_idle(run: TrainConfig) -> str | Literal[False]:
+    if run.sampler.affinity == "off":
+        return "sampler.affinity is off"
+    return run.serial and run.num_learners == 1 and "serial is true"  # several divide the cores
+
+
+def _is_no_atari(run: TrainConfig) -> str | Literal[False]:
+    return not is_atari_game(run.env) and f"env={run.env} is no Atari game"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,76 +35,80 @@ class TrainConfig:
         ValueError: a value is out of range.
     """
 
-    algo: str = "a2c"
+    algo: str = option("a2c", common=True)
     """preset that every other option starts from, or module:function that returns one of your
     own"""
-    env: str = "pong"
+    env: str = option("pong", common=True)
     """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
-    info_keys: tuple[str, ...] = ()
+    info_keys: tuple[str, ...] = option((), "watching")
     """numbers to keep of what each step of a Gymnasium environment tells in its info: their means
     over last steps of episodes become metrics, as episode_info_<key>_mean"""
-    model: str = "auto"
+    model: str = option("auto", common=True)
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations, for images
     the preset's own; paac_nature: nature with PAAC's initial weights; GA3C's larger ones for
     comparing speeds, ga3c_large_stride4 (or 3, 2, 1: the first layer's stride); or module:function
     that returns one of your own"""
-    lstm: bool = False
+    lstm: bool = option(False, common=True)
     """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
     a2c, paac, a3c, ppo and appo, which learn through whole rollouts: horizon is how far back"""
-    total_steps: int = 10_000_000
+    total_steps: int = option(10_000_000, "course", common=True)
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
-    schedule_steps: int | None = None
+    schedule_steps: int | None = option(
+        None,
+        "course",
+        idle=when("learner.lr_schedule", "constant"),
+    )
     """steps after which schedules have run to their end; none: total_steps"""
-    max_minutes: float | None = None
+    max_minutes: float | None = option(None, "course", common=True)
     """minutes after which the run ends as if it were stopped, with everything saved, so that
     resume goes on with it; none: no limit"""
-    seed: int = 0
+    seed: int = option(0, "identity", common=True)
     """of everything random: simulators, actions, initial parameters"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "engine", common=True)
     """where the network runs; auto: the GPU if there is one"""
-    capture: Literal["off", "on", "auto"] = "off"
+    capture: Literal["off", "on", "auto"] = option("off", "engine")
     """on: acting, losses and the update rule of a single learner are compiled at the start, which
     takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other
     options allow it. Off as long as it has run on no GPU"""
-    gpus: int | None = None
+    gpus: int | None = option(None, "engine", common=True)
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
     is one; 0: none"""
-    learners: int | None = None
+    learners: int | None = option(None, "course", common=True)
     """processes that learn together, each with simulators of its own; none: as many as gpus, or 1.
     More than there are GPUs share them"""
-    serial: bool = False
+    serial: bool = option(False, "engine", common=True)
     """step all environments in this process, without workers; works on every system"""
-    cpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = option((), "engine", idle=_cpus_are_idle)
     """CPUs that workers and several learners may be pinned to; empty: all this process may use"""
-    overlap: bool = False
+    overlap: bool = option(False, common=True)
     """the next rollout is collected while the learner works on the last one, so its policy is one
     iteration behind: for a GPU, or more cores than simulators keep busy"""
-    run_dir: str | None = None
+    run_dir: str | None = option(None, "identity", common=True)
     """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
-    resume: str | None = None
+    resume: str | None = option(None, "identity", common=True)
     """directory of a run to go on with, from its last checkpoint, in its own config"""
-    trust: bool = False
+    trust: bool = option(False, "identity")
     """with resume or config: run code that the options there name as module:function, and restore
     simulators from the checkpoint, although they may be somebody else's; your own need no trust"""
-    log_interval: int = 10_000
+    log_interval: int = option(10_000, "watching", common=True)
     """steps between rows of metrics"""
-    checkpoint_interval: int = 500_000
+    checkpoint_interval: int = option(500_000, "watching", common=True)
     """steps between checkpoints; one is also written at the end"""
-    num_checkpoints: int = 3
+    num_checkpoints: int = option(3, "watching")
     """checkpoints kept, the last ones"""
-    evaluation_interval: int = 0
+    evaluation_interval: int = option(0, "watching", common=True)
     """steps between evaluations on separate environments; 0: none"""
-    evaluation_steps: int = 125_000
+    evaluation_steps: int = option(125_000, "watching", idle=when("evaluation_interval", 0))
     """steps of one evaluation, its environments together; a game that has begun is played to its
     end or cut off after 27,000"""
-    evaluation_envs: int = 16
+    evaluation_envs: int = option(16, "watching", idle=when("evaluation_interval", 0))
     """environments of an evaluation"""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """how several learners work together"""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     """how experience is gathered"""
-    atari: AtariConfig = field(default_factory=AtariConfig)
+    atari: AtariConfig = field(default_factory=AtariConfig, metadata={"idle": _is_no_atari})
     """the Atari protocol"""
     learner: LearnerConfig = field(default_factory=A2CConfig)
     """the learning algorithm"""

@@ -10,15 +10,24 @@ import types
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from accel_rl.settings import Idle, Kind
+
 
 @dataclass(frozen=True)
 class Option:
-    """One option. ``key`` is dotted (``sampler.num_envs``); ``type`` its annotation."""
+    """One option. ``key`` is dotted (``sampler.num_envs``); ``type`` its annotation.
+
+    ``kind``, ``idle``, ``is_common``: as `accel_rl.settings.option` says. Options of a user's own
+    config are common, and of what is learned unless they say otherwise.
+    """
 
     key: str
     type: Any
     doc: str
     default: Any
+    kind: Kind = "learning"
+    idle: Idle | None = None
+    is_common: bool = True
 
     @property
     def group(self) -> str:
@@ -47,8 +56,11 @@ class Option:
         return " or ".join(_type_name(each) for each in self.alternatives)
 
 
-def list_options(config: object, group: str = "") -> list[Option]:
-    """Every leaf of the dataclass instance ``config``, in order."""
+def list_options(config: object, group: str = "", idle: Idle | None = None) -> list[Option]:
+    """Every leaf of the dataclass instance ``config``, in order.
+
+    ``idle``: of those that say nothing themselves.
+    """
     assert is_dataclass(config)
     cls: type = type(config)
     hints, docs = get_type_hints(cls), field_docs(cls)
@@ -56,10 +68,14 @@ def list_options(config: object, group: str = "") -> list[Option]:
     for field in fields(config):
         value = getattr(config, field.name)
         key = f"{group}.{field.name}" if group else field.name
+        known = field.metadata
+        of_field = known.get("idle") or idle
         if is_dataclass(value):
-            options += list_options(value, key)
-        else:
-            options.append(Option(key, hints[field.name], docs.get(field.name, ""), value))
+            options += list_options(value, key, of_field)
+            continue
+        is_common = known.get("common", not cls.__module__.startswith("accel_rl."))
+        hint, doc, kind = hints[field.name], docs.get(field.name, ""), known.get("kind", "learning")
+        options.append(Option(key, hint, doc, value, kind, of_field, is_common))
     return options
 
 
@@ -106,61 +122,3 @@ def _type_name(kind: Any) -> str:
         return f"list of {_type_name(get_args(kind)[0])}"
     names = {int: "integer", float: "number", bool: "true|false", str: "text"}
     return names.get(kind, "none")
-
-
-Kind = Literal["identity", "course", "engine", "watching"]
-"""What an option is about, by which resuming and plotting go.
-
-``identity``: which run it is; curves are means over such runs. ``course``: how long a run goes on,
-and with how many learners. ``engine``: where and how fast it computes, not what it learns.
-``watching``: what is recorded of it. A resumed run may change the last three; runs that differ in
-engine or watching make one curve over steps. Every other option changes what is learned.
-"""
-
-_KINDS: dict[Kind, tuple[str, ...]] = {
-    "identity": ("seed", "run_dir", "resume", "trust"),
-    "course": ("total_steps", "schedule_steps", "max_minutes", "learners"),
-    "engine": (
-        "device",
-        "capture",
-        "gpus",  # where it says how many learners there are, they count as if given
-        "serial",
-        "cpus",
-        "sampler.num_groups",
-        "sampler.num_workers",
-        "sampler.workers_per_core",
-        "sampler.cores_per_worker",
-        "sampler.affinity",
-        "sampler.on_worker_failure",
-        "sampler.max_worker_restarts",
-        "sampler.step_timeout_seconds",
-        "sampler.reset_timeout_seconds",
-        "sampler.final_observation_slots",
-        "atari.cached_starts",
-        "parallel.learner_timeout_seconds",
-        "parallel.on_learner_failure",
-        "learner.replay_device",
-        "learner.save_replay",
-        "learner.num_predictors",
-        "learner.num_trainers",
-        "learner.max_agents",
-        "learner.tuner",
-        "learner.tuner_interval_seconds",
-    ),
-    "watching": (
-        "info_keys",
-        "log_interval",
-        "checkpoint_interval",
-        "num_checkpoints",
-        "evaluation_interval",
-        "evaluation_steps",
-        "evaluation_envs",
-        "learner.log_norms",
-        "learner.gradient_cosine_interval",
-    ),
-}
-
-
-def options_of(*kinds: Kind) -> frozenset[str]:
-    """Return the full keys of all options of these kinds."""
-    return frozenset(key for kind in kinds for key in _KINDS[kind])

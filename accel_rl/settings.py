@@ -5,13 +5,47 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
 import numpy as np
 
+Kind = Literal["identity", "course", "engine", "watching", "learning"]
+"""What an option is about, by which resuming and plotting go.
+
+``identity``: which run it is; curves are means over such runs. ``course``: how long a run goes on,
+and with how many learners. ``engine``: where and how fast it computes, not what it learns.
+``watching``: what is recorded of it. ``learning``: what is learned. A resumed run may change
+course, engine and watching; runs that differ in engine or watching make one curve over steps.
+"""
+Idle = Callable[[Any], str | Literal[False]]
+"""given a whole config: why an option of it has no effect; False: it has one"""
+
 _LARGEST = float(np.finfo(np.float32).max)  # number with which torch computes
+
+
+def option(
+    default: Any, kind: Kind = "learning", *, idle: Idle | None = None, common: bool = False
+) -> Any:
+    """A field of a config, with what is known of it as an option.
+
+    Args:
+        default: its default value.
+        kind: what it is about.
+        idle: why it has no effect in a config, if it has none; None: it always has one.
+        common: whether ``--help`` shows it; others are in ``--help=all``.
+    """
+    return field(default=default, metadata={"kind": kind, "idle": idle, "common": common})
+
+
+def when(key: str, value: object) -> Idle:
+    """For `option`: it has no effect where the option ``key``, dotted, has this value."""
+    is_plain = value is None or isinstance(value, bool)
+    reason = f"{key} is {str(value).lower() if is_plain else value}"
+    read = attrgetter(key)
+    return lambda run: read(run) == value and reason
 
 
 def check_settings(config: Any) -> None:
@@ -74,7 +108,7 @@ def _refuse_unless(check: _Check, name: str, value: object) -> None:
 @cache
 def _declared(kind: type) -> dict[str, _Check]:
     """By the names of the fields. Other annotations may not be known here, and are left alone."""
-    checks = {field.name: _check_of(str(field.type)) for field in fields(kind)}
+    checks = {each.name: _check_of(str(each.type)) for each in fields(kind)}
     return {name: check for name, check in checks.items() if check is not None}
 
 

@@ -151,7 +151,7 @@ def test_short_key_of_two_options_is_refused_with_both() -> None:
 
 @pytest.mark.parametrize("algo", PRESETS)
 def test_help_lists_every_option_with_type_documentation_and_default(algo: str) -> None:
-    text = help_text([f"algo={algo}", "--help"], width=100)
+    text = help_text([f"algo={algo}", "--help=all"], width=100)
     lines = text.splitlines()
     for option in list_options(PRESETS[algo]()):
         (at,) = (i for i, each in enumerate(lines) if each.startswith(f"  {option.key}="))

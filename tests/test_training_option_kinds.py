@@ -1,12 +1,15 @@
 """Each option is of one kind, so that resuming and plotting cannot drift apart."""
 
-from collections import Counter
+import re
+from dataclasses import dataclass
 
-from accel_rl.cli.ineffective import PARALLEL_ONLY
-from accel_rl.options import list_options, options_of
+import pytest
+
+from accel_rl.cli.parse import help_text
+from accel_rl.options import Option, list_options
 from accel_rl.presets import PRESETS
+from accel_rl.settings import option, when
 
-KINDS = ("identity", "course", "engine", "watching")
 LEARNING = {
     "": "algo env lstm model overlap",
     "sampler": "decorrelation_steps horizon num_envs reset_policy",
@@ -31,15 +34,45 @@ LEARNING = {
 """options that change what is learned, by group"""
 
 
-def test_each_option_is_of_one_kind() -> None:
-    """A new option goes into `accel_rl.options`, or here if it changes learning."""
-    learning = (f"{group}.{name}" for group, names in LEARNING.items() for name in names.split())
-    listed = Counter(key.removeprefix(".") for key in learning)
-    for kind in KINDS:
-        listed.update(options_of(kind))
-    options = {option.key for preset in PRESETS.values() for option in list_options(preset())}
-    assert listed == Counter(options)
+def options() -> dict[str, Option]:
+    return {each.key: each for preset in PRESETS.values() for each in list_options(preset())}
 
 
-def test_options_of_parallel_samplers_do_not_change_learning() -> None:
-    assert set(PARALLEL_ONLY) <= options_of("engine")
+def test_options_that_change_what_is_learned_are_known() -> None:
+    """All others say in their field what they are about."""
+    learning = {
+        f"{group}.{name}".removeprefix(".")
+        for group, names in LEARNING.items()
+        for name in names.split()
+    }
+    assert learning == {key for key, each in options().items() if each.kind == "learning"}
+    kinds = {each.kind for each in options().values()}
+    assert kinds == {"identity", "course", "engine", "watching", "learning"}
+
+
+def test_options_of_a_users_own_config_are_common_and_of_what_is_learned() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Own:
+        beta: float = 0.5
+        """weight of something"""
+        tricks: int = option(3, "watching", idle=when("beta", 0.0))
+        """of the user"""
+
+    beta, tricks = list_options(Own())
+    assert (beta.kind, beta.idle, beta.is_common) == ("learning", None, True)
+    assert (tricks.kind, tricks.is_common) == ("watching", False)
+    assert tricks.idle is not None
+    assert tricks.idle(Own(beta=0.0)) == "beta is 0.0"
+    assert not tricks.idle(Own())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_help_shows_about_thirty_options(preset: str) -> None:
+    short, whole = (
+        help_text([f"algo={preset}", each], 100).partition("\nOptions, with")[2].splitlines()
+        for each in ("--help", "--help=all")
+    )
+    counts = [
+        sum(re.match(r"  [a-z_.]+=", line) is not None for line in each) for each in (short, whole)
+    ]
+    assert 25 <= counts[0] <= 45 and counts[1] == len(list_options(PRESETS[preset]()))

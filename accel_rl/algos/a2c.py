@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -35,8 +35,13 @@ from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
 from accel_rl.parallel import Exchange, RMSProp
+from accel_rl.settings import option
 
 LR_BASE_NUM_ENVS = 16
+
+
+def _is_lr_given(run: Any) -> str | Literal[False]:
+    return run.learner.lr is not None and "learner.lr is given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +54,9 @@ class A2CConfig(ActorCriticConfig):
 
     learns_sequences: ClassVar[bool] = True
 
-    lr: float | None = None
+    lr: float | None = option(None, common=True)
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
-    lr_base: float = 7e-4
+    lr_base: float = option(7e-4, idle=_is_lr_given)
     """learning rate at 16 environments"""
     loss_scale: float = 1.0
     """factor of the whole loss, and so of the gradient that max_gradient_norm limits"""
@@ -85,13 +90,6 @@ class A2CConfig(ActorCriticConfig):
         if self.normalize_advantage and shares_updates(run):
             return "normalize_advantage=true of several learners, who meet within A2C's loss"
         return super().never_captured(run)
-
-    def ineffective(self) -> dict[str, str]:
-        """Return options that others leave without effect, each with the reason."""
-        reasons = super().ineffective()
-        if self.lr is not None:
-            reasons["lr_base"] = "learner.lr is given"
-        return reasons
 
     def kept_layers(self, num_layers: int) -> int:
         """Return how many layers acting leaves: all, since they are what the loss needs."""

@@ -14,6 +14,7 @@ from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.algos.task import Network
 from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
 from accel_rl.parallel import Exchange
+from accel_rl.settings import option, when
 
 ActorCriticAgent = CategoricalAgent | RecurrentAgent
 
@@ -26,17 +27,20 @@ class ActorCriticConfig(LearnerConfig):
         ValueError: a value is out of range.
     """
 
-    gae_lambda: float = 1.0
+    gae_lambda: float = option(1.0, common=True)
     """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
-    value_coefficient: float = 0.25
+    value_coefficient: float = option(0.25, common=True)
     """weight of the mean squared value error; there is no factor 1/2 besides"""
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: float = option(0.01, common=True)
     """weight of the mean policy entropy, in nats"""
-    max_gradient_norm: float | None = 0.5
+    max_gradient_norm: float | None = option(0.5, common=True)
     """the gradient is scaled down to this L2 norm; none: never"""
     normalize_advantage: bool = False
     """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
-    advantage_eps: float = 1e-6
+    advantage_eps: float = option(
+        1e-6,
+        idle=when("learner.normalize_advantage", False),
+    )
     """added to the standard deviation (of the population) by which normalize_advantage divides"""
 
     def __post_init__(self) -> None:
@@ -49,13 +53,6 @@ class ActorCriticConfig(LearnerConfig):
     def make_agent(self, network: Network) -> ActorCriticAgent:
         """Return an agent that draws actions from a softmax, with an LSTM if asked for."""
         return make_policy_agent(network, name_of(self))
-
-    def ineffective(self) -> dict[str, str]:
-        """Return options that others leave without effect, each with the reason."""
-        reasons = super().ineffective()
-        if not self.normalize_advantage:
-            reasons["advantage_eps"] = "learner.normalize_advantage is false"
-        return reasons
 
 
 def make_policy_agent(network: Network, algorithm: str) -> ActorCriticAgent:

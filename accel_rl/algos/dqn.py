@@ -41,6 +41,11 @@ from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
+from accel_rl.settings import option, when
+
+
+def _has_atoms(run: Any) -> str | Literal[False]:
+    return run.learner.num_atoms > 1 and "learner.num_atoms is above 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,60 +58,60 @@ class DQNConfig(LearnerConfig):
         ValueError: a value is out of range, or options do not fit each other.
     """
 
-    lr: float = 2.5e-4
+    lr: float = option(2.5e-4, common=True)
     """learning rate"""
-    batch_size: int = 32
+    batch_size: int = option(32, common=True)
     """transitions in one update"""
-    training_intensity: float = 8.0
+    training_intensity: float = option(8.0, common=True)
     """how often each step is used, on average: updates * batch_size / steps"""
-    min_steps: int = 50_000
+    min_steps: int = option(50_000, common=True)
     """steps taken before the first update"""
-    n_step: int = 1
+    n_step: int = option(1, common=True)
     """rewards in a return, before the value of what comes after"""
-    double: bool = False
+    double: bool = option(False, common=True)
     """the online network chooses the action that the target network values"""
-    dueling: bool = False
+    dueling: bool = option(False, common=True)
     """the network has a stream for the state's value and one for the actions' advantages"""
     num_atoms: int = 1
     """of a distribution over values; 1: values alone"""
-    v_min: float = -10.0
+    v_min: float = option(-10.0, idle=when("learner.num_atoms", 1))
     """value of the lowest atom"""
-    v_max: float = 10.0
+    v_max: float = option(10.0, idle=when("learner.num_atoms", 1))
     """value of the highest atom"""
-    huber_delta: float = 1.0
+    huber_delta: float = option(1.0, idle=_has_atoms)
     """TD errors count in full up to this; beyond, their gradient grows no more"""
     target_update_steps: int = 10_000
     """steps between two copies of the online network to the target network"""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """update rule"""
-    rmsprop_decay: float = 0.95
+    rmsprop_decay: float = option(0.95, idle=when("learner.optimizer", "adam"))
     """of the running mean of squared gradients, for each update"""
-    rmsprop_eps: float = 1e-6
+    rmsprop_eps: float = option(1e-6, idle=when("learner.optimizer", "adam"))
     """added to that mean inside the root"""
-    adam_eps: float | None = None
+    adam_eps: float | None = option(None, idle=when("learner.optimizer", "rmsprop"))
     """added to the root of that mean; none: 0.01 / batch_size"""
-    replay_size: int = 1_000_000
+    replay_size: int = option(1_000_000, common=True)
     """steps that the replay holds, rounded up to a multiple of num_envs"""
-    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    replay_device: Literal["auto", "cpu", "cuda"] = option("auto", "engine")
     """where the replay lies; auto: where the network runs"""
-    save_replay: bool = False
+    save_replay: bool = option(False, "engine")
     """checkpoints hold the replay, which takes its size in memory once more while one is written;
     otherwise a resumed run fills it anew"""
-    prioritized: bool = False
+    prioritized: bool = option(False, common=True)
     """steps are drawn by priority instead of uniformly"""
-    priority_alpha: float = 0.6
+    priority_alpha: float = option(0.6, idle=when("learner.prioritized", False))
     """power to which priorities are raised"""
-    priority_beta: float = 0.4
+    priority_beta: float = option(0.4, idle=when("learner.prioritized", False))
     """of the importance weights, at the start"""
-    priority_beta_steps: int = 50_000_000
+    priority_beta_steps: int = option(50_000_000, idle=when("learner.prioritized", False))
     """steps after which that is 1"""
-    priority_default: float | None = None
+    priority_default: float | None = option(None, idle=when("learner.prioritized", False))
     """priority of new steps; none: huber_delta, or 1 with num_atoms"""
     epsilon_initial: float = 1.0
     """probability of a random action at the start"""
-    epsilon_final: float = 0.1
+    epsilon_final: float = option(0.1, common=True)
     """the same at the end"""
-    epsilon_steps: int = 1_000_000
+    epsilon_steps: int = option(1_000_000, common=True)
     """steps in which it falls, linearly"""
     epsilon_per_env: bool = False
     """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead, counted over all
@@ -205,24 +210,6 @@ class DQNConfig(LearnerConfig):
                 "the others are used more often than training_intensity says; use "
                 "reset_policy=immediate"
             )
-
-    def ineffective(self) -> dict[str, str]:
-        """Return options that others leave without effect, each with the reason."""
-        reasons = super().ineffective()
-        if self.num_atoms == 1:
-            reasons |= dict.fromkeys(("v_min", "v_max"), "learner.num_atoms is 1")
-        else:
-            reasons["huber_delta"] = "learner.num_atoms is above 1"
-        if not self.prioritized:
-            names = ("alpha", "beta", "beta_steps", "default")
-            why = "learner.prioritized is false"
-            reasons |= dict.fromkeys((f"priority_{name}" for name in names), why)
-        if self.optimizer == "adam":
-            of_rmsprop = ("rmsprop_decay", "rmsprop_eps")
-            reasons |= dict.fromkeys(of_rmsprop, "learner.optimizer is adam")
-        else:
-            reasons["adam_eps"] = "learner.optimizer is rmsprop"
-        return reasons
 
     def samples_per_update(self, num_collected: int) -> int:
         """Return the transitions of one update."""

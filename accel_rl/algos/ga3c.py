@@ -24,6 +24,7 @@ from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
+from accel_rl.settings import option, when
 
 _MOST_THREADS = 1024  # of a kind; the papers have up to 8
 
@@ -40,11 +41,11 @@ class GA3CConfig(LearnerConfig):
     in_rollouts: ClassVar[bool] = False
     depends_on_speed: ClassVar[bool] = True
 
-    lr: float = 3e-4
+    lr: float = option(3e-4, common=True)
     """learning rate; the loss is a sum, so it goes with any number of samples"""
-    value_coefficient: float = 0.5
+    value_coefficient: float = option(0.5, common=True)
     """weight of the squared value error"""
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: float = option(0.01, common=True)
     """weight of the policy entropy, in nats"""
     reduction: Literal["sum", "mean"] = "sum"
     """of the loss over a batch's samples"""
@@ -60,24 +61,24 @@ class GA3CConfig(LearnerConfig):
     """added to that mean inside the root"""
     rmsprop_initial: float = 1.0
     """what that mean begins with"""
-    num_predictors: int = 2
+    num_predictors: int = option(2, "engine", common=True)
     """threads that choose actions, at the start"""
-    num_trainers: int = 2
+    num_trainers: int = option(2, "engine", common=True)
     """threads that learn, at the start"""
-    max_agents: int | None = None
+    max_agents: int | None = option(None, "engine", idle=when("learner.tuner", False))
     """agents that the tuner may start, for which there is memory; none: four times num_groups"""
     max_prediction_batch: int = 128
     """environments for which a predictor acts in one go, at most"""
-    min_training_batch: int = 20
+    min_training_batch: int = option(20, common=True)
     """samples of an update at least: whole segments, until there are so many; fewer where a full
     training queue holds no more"""
-    training_queue_size: int = 100
+    training_queue_size: int = option(100, common=True)
     """segments in the training queue at most; with the number of environments it bounds how old
     they get"""
-    tuner: bool = True
+    tuner: bool = option(True, "engine", common=True)
     """the numbers of predictors, trainers and agents are changed now and then, for the most updates
     a second"""
-    tuner_interval_seconds: float = 60.0
+    tuner_interval_seconds: float = option(60.0, "engine", idle=when("learner.tuner", False))
     """between two changes"""
     compatibility: bool = False
     """true: the released code's deviations from the paper, for comparison: the last step of an
@@ -144,14 +145,6 @@ class GA3CConfig(LearnerConfig):
     def never_captured(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``capture=on``, and why: all of it."""
         return f"algo={run.algo}, whose threads change batch sizes and parameters as they go"
-
-    def ineffective(self) -> dict[str, str]:
-        """Return options that others leave without effect, each with the reason."""
-        reasons = super().ineffective()
-        if not self.tuner:
-            names = ("tuner_interval_seconds", "max_agents")
-            reasons |= dict.fromkeys(names, "learner.tuner is false")
-        return reasons
 
     @property
     def rule(self) -> RMSProp:

@@ -11,7 +11,7 @@ from accel_rl.agents import AnyAgent
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
-from accel_rl.settings import check_settings
+from accel_rl.settings import check_settings, option, when
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +38,19 @@ class LearnerConfig:
     depends_on_speed: ClassVar[bool] = False
     """whether options that change the speed change also what is learned"""
 
-    gamma: float = 0.99
+    gamma: float = option(0.99, common=True)
     """discount of one step"""
     time_limit_terminal: bool = False
     """true: a time limit ends the task, as in the papers; false: the value goes on behind it, as it
     always does where a worker was lost before it took a step"""
-    lr_schedule: Literal["constant", "linear"] = "constant"
+    lr_schedule: Literal["constant", "linear"] = option("constant", common=True)
     """linear: the learning rate falls to 0 over the run"""
-    max_gradient_norm: float | None = None
+    max_gradient_norm: float | None = option(None, common=True)
     """the gradient is scaled down to this L2 norm; none: never"""
-    gradient_norm_eps: float = LASAGNE_EPS
+    gradient_norm_eps: float = option(
+        LASAGNE_EPS,
+        idle=when("learner.max_gradient_norm", None),
+    )
     """with max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
     this): 1e-7 in Lasagne, 0 in TensorFlow, where gradients within the limit stay as they are"""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -55,9 +58,9 @@ class LearnerConfig:
     what that has computed; parameters and other acting are always float32, of which a GPU's
     convolutions may round their inputs to TF32, as is torch's default; on a CPU bfloat16 is slower
     without AVX-512"""
-    log_norms: bool = False
+    log_norms: bool = option(False, "watching")
     """metrics have the L2 norms of parameters, gradients and steps, whole and by layer"""
-    gradient_cosine_interval: int = 0
+    gradient_cosine_interval: int = option(0, "watching")
     """updates between two measurements of the cosine between the gradients of half a batch and of
     all of it, for the metrics; 0: none"""
 
@@ -124,12 +127,6 @@ class LearnerConfig:
                 "pass through one forward pass"
             )
         return None
-
-    def ineffective(self) -> dict[str, str]:
-        """Return the algorithm's options that others leave without effect, each with the reason."""
-        if self.max_gradient_norm is None:
-            return {"gradient_norm_eps": "learner.max_gradient_norm is none"}
-        return {}
 
     def kept_layers(self, num_layers: int) -> int:
         """Return how many of the last ``num_layers`` acting leaves to `RolloutTensors.activations`.

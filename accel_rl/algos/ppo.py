@@ -39,6 +39,7 @@ from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall_heads
 from accel_rl.parallel import Adam, Exchange
+from accel_rl.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +53,21 @@ class PPOConfig(ActorCriticConfig):
     learns_sequences: ClassVar[bool] = True
     uses_ratios: ClassVar[bool] = True
 
-    lr: float = 1e-3
+    lr: float = option(1e-3, common=True)
     """learning rate"""
-    lr_schedule: Literal["constant", "linear"] = "linear"
+    lr_schedule: Literal["constant", "linear"] = option("linear", common=True)
     """linear: the learning rate and clip_range fall to 0 over the run"""
-    gae_lambda: float = 0.95
+    gae_lambda: float = option(0.95, common=True)
     """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
-    value_coefficient: float = 1.0
+    value_coefficient: float = option(1.0, common=True)
     """weight of the mean squared value error; there is no factor 1/2 besides"""
-    max_gradient_norm: float | None = None
+    max_gradient_norm: float | None = option(None, common=True)
     """the gradient is scaled down to this L2 norm; none: never"""
-    epochs: int = 4
+    epochs: int = option(4, common=True)
     """passes over each rollout"""
-    minibatch_size: int = 512
+    minibatch_size: int = option(512, common=True)
     """steps in one update; it must divide num_envs * horizon"""
-    clip_range: float = 0.2
+    clip_range: float = option(0.2, common=True)
     """probability ratios gain nothing further than this from 1"""
     clip_value: bool = False
     """values gain nothing further than clip_range from those at acting time"""

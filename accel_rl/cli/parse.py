@@ -19,7 +19,6 @@ from typing import Any, TypeVar, get_args, get_origin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from accel_rl.cli.ineffective import refuse_ineffective
 from accel_rl.cli.suggest import suggest, suggest_option
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, field_docs, format_value, list_options
@@ -32,6 +31,9 @@ Config = TypeVar("Config")
 
 _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 """options that some presets scale others by"""
+
+ALL_HELP = "--help=all"
+_HELP = {"--help", "-h", ALL_HELP}
 
 _SWEEP_HINT = "; several values are for `sweep`, on its command line"
 
@@ -113,10 +115,19 @@ def _parse(
     names = given if checked is None else checked
     options = {option.key: option for option in list_options(base)}
     full = {resolve_key(key, options) for key in names if key not in ("algo", "config")}
-    refuse_ineffective(config, {key: text for key, text in texts.items() if key in full})
+    _refuse_idle(config, {key: text for key, text in texts.items() if key in full})
     if config.resume is None:
         _refuse_what_older_runs_may_have(config)
     return config
+
+
+def _refuse_idle(config: TrainConfig, given: Mapping[str, str]) -> None:
+    """Raises ValueError for one of the ``given`` options, by full key, that changes nothing."""
+    options = {option.key: option for option in list_options(config)}
+    for key, text in given.items():
+        idle = options[key].idle
+        if reason := idle and idle(config):
+            raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")
 
 
 def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
@@ -174,13 +185,16 @@ def resolve_key(key: str, options: Mapping[str, Option]) -> str:
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether ``--help`` or ``-h`` is among the arguments."""
-    return "--help" in arguments or "-h" in arguments
+    """Whether ``--help``, ``--help=all`` or ``-h`` is among the arguments."""
+    return not _HELP.isdisjoint(arguments)
 
 
 def help_text(arguments: Sequence[str], width: int) -> str:
-    """Every option with its type, documentation and default, in the preset that is asked about."""
-    given = split([each for each in arguments if each not in ("--help", "-h", "--plan")])
+    """Options with types, documentation and defaults, in the preset that is asked about.
+
+    Those that most runs need; with ``--help=all`` every one.
+    """
+    given = split([each for each in arguments if each not in _HELP | {"--plan"}])
     algo = given.get("algo", "a2c")
     base = _preset(algo, given)
     lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
@@ -189,10 +203,14 @@ def help_text(arguments: Sequence[str], width: int) -> str:
     if "algo" in given:
         about = (inspect.getdoc(find_preset(algo)) or "").partition("\n\nRaises:")[0]
         lines += ["", f"algo={algo}", *textwrap.indent(about, "  ").splitlines()]
-    lines += ["", f"Options, with their defaults under algo={algo}"]
+    options = list_options(base)
+    shown = [each for each in options if each.is_common or ALL_HELP in arguments]
+    rest = f" (the common ones of {len(options)}; {ALL_HELP} shows all)"
+    rest *= len(shown) < len(options)
+    lines += ["", f"Options, with their defaults under algo={algo}{rest}"]
     group = ""
     docs = field_docs(TrainConfig)
-    for option in list_options(base):
+    for option in shown:
         if option.group != group:
             group = option.group
             lines += ["", f"{group}: {docs[group]}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accel_rl.settings import check_settings
+from accel_rl.settings import check_settings, option
 
 _MOST_FRAMES = 1_000  # of one step, stack or start; far beyond what any paper does
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
@@ -22,7 +22,7 @@ class AtariConfig:
     observation_size: Literal["104x80", "84x84"] = "104x80"
     """rows x columns; 104x80: two rows cropped, then 2x2 means; 84x84: area means of the whole
     screen"""
-    frame_skip: int = 4
+    frame_skip: int = option(4, common=True)
     """emulator frames for which an action is held, one step"""
     frame_stack: int = 4
     """newest frames in an observation, oldest first"""
@@ -30,7 +30,7 @@ class AtariConfig:
     """a game starts with 0 to so many no-ops, one frame each, uniformly drawn"""
     press_fire: bool = True
     """press NOOP, then FIRE and UP if the game has them, at a start and after a lost life"""
-    episodic_lives: bool = True
+    episodic_lives: bool = option(True, common=True)
     """a lost life is the end of an episode for the learner; false: whole games"""
     clip_reward: bool = True
     """the learner sees the sign of the reward; false: the game's own"""
@@ -40,7 +40,7 @@ class AtariConfig:
     """probability that a frame repeats the frame before's action; 0.25 in Machado et al. 2018"""
     max_episode_steps: int = 27_000
     """steps after which a game is truncated; 27,000 are 30 minutes of play at 4 frames a step"""
-    cached_starts: Literal["auto", "off"] = "auto"
+    cached_starts: Literal["auto", "off"] = option("auto", "engine")
     """auto: where a game's starts are all alike, restore saved ones, which is faster and the
     same"""
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from accel_rl.settings import check_settings
+from accel_rl.settings import check_settings, option, when
 
 _MAX_SECONDS = 1e9  # 31 years; in nanoseconds, torch can still count it
+
+
+def _pulls_nothing(run: Any) -> str | Literal[False]:
+    if run.parallel.sync != "store":
+        return f"parallel.sync is {run.parallel.sync}"
+    # With ratios, a learner takes them over before it learns, too.
+    is_over = (run.parallel.pull_steps or 0) >= run.sampler.horizon
+    is_idle = is_over and not run.learner.uses_ratios
+    return is_idle and f"rollouts have sampler.horizon={run.sampler.horizon} steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,19 +27,19 @@ class ParallelConfig:
         ValueError: a value is out of range.
     """
 
-    sync: Literal["all_reduce", "store"] = "all_reduce"
+    sync: Literal["all_reduce", "store"] = option("all_reduce", common=True)
     """all_reduce: learners divide each batch and make one update of it together; store: each makes
     updates of batches of its own, to parameters in the machine's memory"""
-    num_chunks: int = 3
+    num_chunks: int = option(3, idle=when("parallel.sync", "all_reduce"))
     """pieces of those parameters, each with a lock of its own"""
-    sync_period: int = 1
+    sync_period: int = option(1, idle=when("parallel.sync", "all_reduce"))
     """optimizer steps of a learner between two exchanges with the store; above 1 for Adam alone"""
-    pull_steps: int | None = None
+    pull_steps: int | None = option(None, idle=_pulls_nothing)
     """steps of each environment after which a learner takes over the store's parameters within a
     rollout, and PPO before it learns; none: only with its own updates"""
-    learner_timeout_seconds: float = 1800.0
+    learner_timeout_seconds: float = option(1800.0, "engine")
     """a learner that keeps the others waiting for so long has failed"""
-    on_learner_failure: Literal["stop", "continue"] = "stop"
+    on_learner_failure: Literal["stop", "continue"] = option("stop", "engine")
     """stop, or continue: with sync=store, the peers of a learner whose process has ended go on
     without it"""
 

@@ -14,11 +14,26 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import RolloutSpec
-from accel_rl.settings import check_seed, check_settings
+from accel_rl.settings import check_seed, check_settings, option, when
 from accel_rl.topology import free_memory
 
 _MOST_ENVS = 1_000_000  # objects of Python each
 _MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin
+
+
+_is_serial = when("serial", True)
+
+
+def _groups_are_idle(run: Any) -> str | Literal[False]:
+    return run.sampler.num_groups > 1 and _is_serial(run)  # one is what it is, and has to be
+
+
+def _affinity_is_idle(run: Any) -> str | Literal[False]:
+    return run.num_learners == 1 and _is_serial(run)  # several divide the cores
+
+
+def _restarts_nothing(run: Any) -> str | Literal[False]:
+    return when("sampler.on_worker_failure", "raise")(run) or _is_serial(run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,38 +44,38 @@ class SamplerConfig:
         ValueError: a value is out of range, or ``num_envs`` does not divide into ``num_groups``.
     """
 
-    num_envs: int = 16
+    num_envs: int = option(16, common=True)
     """environments in all, B"""
-    horizon: int = 5
+    horizon: int = option(5, common=True)
     """steps of each environment in one rollout, T"""
-    num_groups: int = 2
+    num_groups: int = option(2, "engine", idle=_groups_are_idle, common=True)
     """groups of environments served in turn: 2 simulate alternately, 1 all at once"""
-    num_workers: int | None = None
+    num_workers: int | None = option(None, "engine", idle=_is_serial, common=True)
     """simulator processes; none: one for each core (and group, if workers hold one group each)"""
-    workers_per_core: int = 1
+    workers_per_core: int = option(1, "engine", idle=_is_serial)
     """1: each worker holds a slice of every group; num_groups: each holds a slice of one group"""
-    cores_per_worker: int = 1
+    cores_per_worker: int = option(1, "engine", idle=_is_serial)
     """neighbouring cores of each worker, for simulators with threads of their own"""
     reset_policy: Literal["immediate", "wait"] = "immediate"
     """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
     decorrelation_steps: int = 0
     """each environment first takes up to so many uniformly random steps, seeded; 0: none. One in
     the place of a lost one takes none"""
-    final_observation_slots: int | None = None
+    final_observation_slots: int | None = option(None, "engine")
     """final observations of truncated episodes kept for each environment and rollout; none, or more
     than horizon: of all, one for each step at most"""
-    affinity: Literal["auto", "rotate", "off"] = "auto"
+    affinity: Literal["auto", "rotate", "off"] = option("auto", "engine", idle=_affinity_is_idle)
     """auto: pin each worker to a core of this process' share; rotate: besides, the policy's thread
     moves from core to core, for policies that compute in it alone; off: the kernel places all"""
-    on_worker_failure: Literal["raise", "restart"] = "raise"
+    on_worker_failure: Literal["raise", "restart"] = option("raise", "engine", idle=_is_serial)
     """raise, or restart: a worker that was killed, crashed or hung is replaced and its running
     episodes count as truncated, and as no scores; an exception of the environment ends the run in
     either case"""
-    max_worker_restarts: int = 10
+    max_worker_restarts: int = option(10, "engine", idle=_restarts_nothing)
     """restarts in all before the run ends with an error"""
-    step_timeout_seconds: float = 60.0
+    step_timeout_seconds: float = option(60.0, "engine", idle=_is_serial)
     """a group that has not stepped after so long has hung; resets within the step are part of it"""
-    reset_timeout_seconds: float = 300.0
+    reset_timeout_seconds: float = option(300.0, "engine")
     """limit for starting, random first steps included, for resets between rollouts, and for the one
     environment that is made first, to read its spec"""
 

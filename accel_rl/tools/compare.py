@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
-from accel_rl.options import list_options, options_of
+from accel_rl.options import list_options
 from accel_rl.presets import find_preset
 from accel_rl.runs.files import whole_lines
 from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
+from accel_rl.settings import Kind
 from accel_rl.training.metrics import read_rows
 
 Axis = Literal["steps", "frames", "minutes"]
@@ -35,10 +36,10 @@ COLUMNS: dict[Axis, tuple[str, float]] = {
     "frames": ("frames", 1.0),
     "minutes": ("training_seconds", 1 / 60),
 }
-_SAME = options_of("identity") | {"info_keys"}
-"""options in which runs of one group may differ"""
-_SPEED = options_of("engine", "watching")
-"""options that change how fast a run is, but not what it learns; GA3C's agents do that"""
+_SAME: tuple[Kind, ...] = ("identity",)
+"""kinds of options in which runs of one group may differ"""
+_SPEED: tuple[Kind, ...] = ("engine", "watching")
+"""those that change how fast a run is, but not what it learns; GA3C's agents do that"""
 # Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -195,7 +196,9 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
         or column.endswith(("_seconds", "_per_second", "_share"))
         or any(config.learner.depends_on_speed for config in configs)
     )
-    same = _SAME if is_apart else _SAME | _SPEED
+    kinds = _SAME if is_apart else _SAME + _SPEED
+    options = (option for config in configs for option in list_options(config))
+    same = {option.key for option in options if option.kind in kinds} | {"info_keys"}
     for curve, label in zip(curves, label_runs(configs, same), strict=True):
         members.setdefault(label, []).append(curve)
     return [_make_group(label, group, axis) for label, group in members.items()]

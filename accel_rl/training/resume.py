@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from accel_rl.config import TrainConfig
-from accel_rl.options import format_value, list_options, options_of
+from accel_rl.options import format_value, list_options
 from accel_rl.parallel import ALONE, Ranks, Team
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import (
@@ -37,10 +37,10 @@ from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.metrics import LearnerMetrics, Scores
 
-CHANGEABLE = options_of("course", "engine", "watching") - {
-    "learner.log_norms"  # whose distances are from the parameters at the run's start
-}
-"""options that say how long, where and how watched a run is, not what is learned"""
+_CHANGEABLE = ("course", "engine", "watching")
+"""kinds of options that say how long, where and how watched a run is, not what is learned"""
+_FIXED = "learner.log_norms"
+"""of those, one whose distances are from the parameters at the run's start"""
 
 
 def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
 
     Raises:
         ValueError: that is no run of this version, it has no checkpoint that can be read, it has
-            taken all its steps, or ``config`` differs from its own in more than `CHANGEABLE`.
+            taken all its steps, or ``config`` differs from its own in what is learned.
     """
     assert config.resume is not None
     run_dir = Path(config.resume)
@@ -257,7 +257,8 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
     values = {option.key: option.default for option in list_options(before)}
     for option in list_options(config):
         value = values[option.key]
-        if option.default == value or option.key in CHANGEABLE | {"resume", "run_dir", "trust"}:
+        may_change = option.kind in _CHANGEABLE and option.key != _FIXED
+        if option.default == value or may_change or option.key in ("resume", "run_dir", "trust"):
             continue
         raise ValueError(
             f"{option.key}={format_value(option.default)} cannot be given with "

@@ -74,7 +74,7 @@ def test_other_wrong_values_are_not(argument: str) -> None:
     ("name", "suggestion"), [("PPO", "ppo or appo"), ("Rainbow", "rainbow or eps_rainbow")]
 )
 def test_preset_in_other_letters_gives_ours(name: str, suggestion: str) -> None:
-    assert answer(f"algo={name}") == f"did you mean {suggestion}?"
+    assert answer(f"algo={name}").startswith(f"did you mean {suggestion}?")
 
 
 def test_resume_must_name_a_run() -> None:

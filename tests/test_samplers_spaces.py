@@ -11,7 +11,7 @@ from space_envs import MASKED, PAIRS, MaskedEnv, SpaceEnv
 
 from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.rollout import Rollout, told
+from accel_rl.rollout import Rollout, info_values
 from accel_rl.samplers import (
     ParallelSampler,
     PolicyInput,
@@ -344,12 +344,12 @@ def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
     factory = make_env_factory(partial(SpaceEnv, "box"), info_keys=keys)
     with kind(factory, config=config(decorrelation_steps=0), seed=2) as sampler:
         rollout = sampler.collect(partial(random_policy, spec_of("box").action))
-        place, step = (told(rollout, keys.index(name)) for name in ("place", "step"))
+        place, step = (info_values(rollout, keys.index(name)) for name in ("place", "step"))
         assert place.shape == (T, B, 2) and place.dtype == np.float32
         assert np.array_equal(place[..., 1], step)
         assert (step[0] == 1).all() and (place[0, :, 0] == 1).all()
         if "never" in keys:
-            assert np.isnan(told(rollout, keys.index("never"))).all()
+            assert np.isnan(info_values(rollout, keys.index("never"))).all()
         episodes = sampler.take_episodes()
         assert episodes and all(each.info == {"step": each.length} for each in episodes)
 

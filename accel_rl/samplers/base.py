@@ -186,7 +186,7 @@ class Acted(NamedTuple):
     Attributes:
         action: the actions, as a policy returns them by themselves.
         extras: arrays or tensors ``[n, ...]`` by name. They are kept in ``rollout.extras``, with
-            the shapes and dtypes that they have first.
+            the shapes and dtypes that they have first, and from then on are needed in every call.
     """
 
     action: Any
@@ -303,17 +303,13 @@ def one_at_a_time(collecting: Lock, called: str) -> Iterator[None]:
 
     ``called``: what is to run within.
     """
-    is_first = collecting.acquire(blocking=False)
-    try:
-        if not is_first:
-            raise SamplerError(
-                f"{called} was called while this sampler is in another collect or get_state, by "
-                f"its policy or in another thread; use another sampler there"
-            )
+    if collecting.locked():
+        raise SamplerError(
+            f"{called} was called while this sampler is in another collect or get_state, by its "
+            f"policy or in another thread; use another sampler there"
+        )
+    with collecting:  # which, unlike `acquire`, Ctrl-C cannot leave held
         yield
-    finally:
-        if is_first:
-            collecting.release()
 
 
 def name_error(error: BaseException) -> str:

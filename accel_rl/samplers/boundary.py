@@ -14,7 +14,7 @@ from itertools import compress, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.rollout import Rollout, told
+from accel_rl.rollout import Rollout, info_values
 from accel_rl.samplers.base import Episode, SamplerState
 from accel_rl.samplers.block import NOISE_STREAM, Carry, EnvStates
 
@@ -79,7 +79,7 @@ class EpisodeTracker:
         t, b = t[order], b[order]
         places = zip(t.tolist(), b.tolist(), strict=True)
         is_lost = [place in lost for place in places] if lost else None
-        infos = self._told(rollout, t, b)
+        infos = self._infos(rollout, t, b)
         self._keep(b, ended[:, order], rollout.truncated[t, b], is_lost, infos)
 
     def add_step(
@@ -93,7 +93,7 @@ class EpisodeTracker:
         ended = np.flatnonzero(rollout.episode_ended[rows, columns])
         if ended.size:
             t, b = rows[ended], columns[ended]
-            self._end(b, rollout.truncated[t, b], is_lost, self._told(rollout, t, b))
+            self._end(b, rollout.truncated[t, b], is_lost, self._infos(rollout, t, b))
 
     def forget(self, columns: slice) -> None:
         """Others begin in ``columns``; the episodes that ran there go unreported."""
@@ -122,11 +122,11 @@ class EpisodeTracker:
             while len(self._ended) > MOST_KEPT:
                 self._ended.popleft()
 
-    def _told(self, rollout: Rollout, t: Rows, b: Rows) -> Iterable[Mapping[str, float]]:
+    def _infos(self, rollout: Rollout, t: Rows, b: Rows) -> Iterable[Mapping[str, float]]:
         """The numbers of steps by key, for each of ``t`` and ``b``, without those not told."""
         infos: list[dict[str, float]] = [{} for _ in range(len(b))] if self._info_keys else []
         for k, key in enumerate(self._info_keys):
-            values = told(rollout, k)[t, b]
+            values = info_values(rollout, k)[t, b]
             if values.ndim == 1:  # numbers, no arrays
                 for i in np.flatnonzero(~np.isnan(values)).tolist():
                     infos[i][key] = float(values[i])
@@ -199,14 +199,17 @@ class Boundary:
         return self._ended(t - 1, columns)
 
     def begin_row_zero(self, columns: slice) -> None:
-        """Write row 0: the last row, or the first observation after a wait for a reset."""
+        """Write row 0: the last row, or the first observation after a wait for a reset.
+
+        May be called again as long as no step has been sent, wherever Ctrl-C has come.
+        """
         observation, carry = self._rollout.observation, self._carry
         self._begins[columns] |= carry.is_fresh[columns]
-        observation[0, columns] = observation[-1, columns]
         fresh = columns.start + np.flatnonzero(carry.is_fresh[columns])
         if fresh.size:
-            observation[0, fresh] = carry.observation[fresh]
+            observation[-1, fresh] = carry.observation[fresh]
             carry.is_fresh[fresh] = False
+        observation[0, columns] = observation[-1, columns]
 
     def finish(self, lost: set[Place], is_whole: bool = True) -> None:
         """Take in a rollout. ``lost``: where episodes ended because a worker was lost."""
@@ -215,18 +218,17 @@ class Boundary:
         self._tracker.update(self._rollout, lost)
         lost.clear()
 
-    def cut(self, columns: slice, num_rows: int | None) -> None:
+    def cut(self, columns: slice, num_rows: int) -> None:
         """End the rollout of ``columns`` after ``num_rows`` steps; the next one goes on from there.
 
-        The rows behind are not valid. None: not even row 0 has been begun.
+        The rows behind are not valid.
         """
         rollout = self._rollout
         for field in rollout.results:
-            field[num_rows or 0 :, columns] = 0
-        rollout.info[num_rows or 0 :, columns] = np.nan
-        if num_rows is not None:
+            field[num_rows:, columns] = 0
+        rollout.info[num_rows:, columns] = np.nan
+        if num_rows:  # else the last row is what row 0 was or will be made of
             rollout.observation[-1, columns] = rollout.observation[num_rows, columns]
-        if num_rows:
             self._begins[columns] = self._ended(num_rows - 1, columns)
 
     def restart(self, columns: Sequence[int]) -> None:

@@ -73,7 +73,11 @@ class Pool(Protocol):
         """Start the environments of ``groups``; `recv` returns each group when it has started.
 
         First observations go to row ``row``. Environments with a state in ``states`` go on from
-        there; the row has their observation already.
+        there; the row has their observation already. ``generation``: environments of different
+        generations with the same seed have different random numbers.
+
+        Raises:
+            SamplerError: started before, or closed, or this system allows no more processes.
         """
         ...
 
@@ -94,15 +98,28 @@ class Pool(Protocol):
             groups: the groups to wait for; None: any.
             limit: the largest number of groups to return.
             timeout: seconds after which to return even if no group is ready.
+
+        Raises:
+            WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
+            SamplerError: this was closed, perhaps meanwhile.
         """
         ...
 
     def get_states(self) -> EnvStates:
-        """Return the state of every environment, when all groups are ready."""
+        """Return the state of every environment, when all groups are ready.
+
+        Raises:
+            WorkerError: as `recv`, or an environment fails to tell its state.
+        """
         ...
 
     def call(self, request: Request) -> dict[int, Answer]:
-        """Call a function in single environments, when all groups are ready."""
+        """Call a function in single environments, when all groups are ready.
+
+        Raises:
+            TypeError: the request cannot be pickled.
+            WorkerError: as `recv`.
+        """
         ...
 
     def close(self, grace_seconds: float = 5.0) -> None:

@@ -44,22 +44,23 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Start(NamedTuple):
-    """A process that starts. ``owed``: groups that wait for it."""
+    """A process that starts."""
 
     deadline: float
-    owed: list[int]
     is_replacement: bool
 
 
 class WorkerPool:
     """Simulator processes, pinned, stepping groups of environments into one shared rollout.
 
-    A `Pool`, whose attributes it has. A worker that dies, or hangs longer than the timeouts of
-    ``config``, ends the pool with a `WorkerError` or is replaced, as ``config.on_worker_failure``
-    says. The running episodes of a replaced worker are truncated; a step that it did not take is
-    not valid.
+    A `Pool`, whose attributes and methods it has. A worker that dies, or hangs longer than the
+    timeouts of ``config``, ends the pool with a `WorkerError` or is replaced, as
+    ``config.on_worker_failure`` says. The running episodes of a replaced worker are truncated; a
+    step that it did not take is not valid.
 
-    Only one thread at a time may call its methods, except `send` and `close`.
+    Only one thread at a time may call its methods, except `send` and `close`. Ctrl-C within `send`
+    or `recv` leaves each group released or not, as `is_released` says; within the replacement of a
+    worker it closes the pool.
 
     Args:
         factory: makes one environment.
@@ -126,15 +127,6 @@ class WorkerPool:
     def start(
         self, groups: Sequence[int], row: int, states: EnvStates | None = None, generation: int = 0
     ) -> None:
-        """Start the workers of ``groups``; `recv` returns each group when its workers have started.
-
-        First observations go to observation row ``row``. Environments with a state in ``states`` go
-        on from there; the row has their observation already. ``generation``: environments of
-        different generations with the same seed have different random numbers.
-
-        Raises:
-            SamplerError: started before, or closed, or this system allows no more processes.
-        """
         workers = self._workers
         with workers:
             members = sorted({w for g in groups for w in workers.members[g]})
@@ -142,31 +134,28 @@ class WorkerPool:
                 raise SamplerError("this sampler was started before; make another one")
             workers.generation += generation + any(w in self._started for w in members)
             for group in groups:
+                workers.orders[group] += 1
                 self._out[group] = math.inf
                 workers.number_order(group)
             try:
                 for worker in members:
-                    owed = [g for g in groups if worker in workers.members[g]]
-                    self._start(worker, [row] * len(self.columns), states or {}, owed)
+                    self._start(worker, [row] * len(self.columns), states or {})
                     self._started.add(worker)
             except BaseException:
                 self.close(GRACE_SECONDS)
                 raise
 
     def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
-        """Release groups: their workers take step ``rows[i]``, or follow another command.
-
-        Groups that were retired are ended. Does not wait for any worker.
-
-        Raises:
-            SamplerError: this was closed.
-        """
+        """As in `Pool`; groups that were retired are ended."""
         config, workers = self._config, self._workers
         is_step = command == STEP
         timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
         with self.sending, workers:
             deadline = self._now() + timeout
             for group, row in zip(groups, rows, strict=True):
+                # First, so that whoever looks at this group meanwhile does not take what its
+                # workers have done before for this order.
+                workers.orders[group] += 1
                 if group in self._leaving:
                     self._leaving[group] = deadline
                     workers.release(group, row, CLOSE)
@@ -175,24 +164,14 @@ class WorkerPool:
                     workers.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
-        """Whether ``group`` was started or sent, and `recv` has not returned it since."""
-        return group in self._out or group in self._ready
+        # Ctrl-C within `send` may leave one that is out without an order.
+        return group in self._ready or (group in self._out and self._workers.is_ordered(group))
 
     def recv(
         self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
     ) -> list[int]:
-        """Wait for released groups; return those that are ready, the first ones first.
-
-        Args:
-            groups: the groups to wait for; None: any.
-            limit: the largest number of groups to return.
-            timeout: seconds after which to return even if no group is ready.
-
-        Raises:
-            WorkerError: a worker died or hung and is not to be replaced; the pool is closed then.
-            SamplerError: this was closed, perhaps meanwhile.
-        """
         with self._workers:
+            deadline = monotonic() + timeout
             if self._dead:
                 self._settle_dead()
             if groups is None:
@@ -204,7 +183,6 @@ class WorkerPool:
                         self._note(group)
             if groups is None and monotonic() - self._looked_at > _LOOK_SECONDS:
                 self._look()
-            deadline = monotonic() + timeout
             while not (ready := self._take_ready(groups, limit)):
                 left = deadline - monotonic()
                 if left <= 0:
@@ -305,17 +283,10 @@ class WorkerPool:
         return self._workers.inherited_from != 0
 
     def check_open(self) -> None:
-        """Raises SamplerError if this was closed, or belongs to another process."""
         self._workers.check_open()
 
     def get_states(self) -> EnvStates:
-        """Return the state of every environment, when all groups are ready.
-
-        There is none for environments that are replaced meanwhile.
-
-        Raises:
-            WorkerError: as `recv`, or an environment fails to tell its state.
-        """
+        """As in `Pool`; there is none for environments that are replaced meanwhile."""
         groups = range(len(self.columns))
         with self._workers:
             self._recv_all()
@@ -327,12 +298,6 @@ class WorkerPool:
             return states
 
     def call(self, request: Request) -> dict[int, Answer]:
-        """Call a function in single environments, when all groups are ready.
-
-        Raises:
-            TypeError: the request cannot be pickled.
-            WorkerError: as `recv`.
-        """
         groups = range(len(self.columns))
         pickled = pickle_request(request)
         with self._workers:
@@ -355,11 +320,17 @@ class WorkerPool:
         """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""
         if self.is_inherited:  # where another thread may have held the lock
             return
-        with self.sending:
+        # Not for ever: who has it may be closing this, too, and wait for what this thread, now in a
+        # signal handler, was doing when the signal came.
+        is_alone = self.sending.acquire(timeout=max(grace_seconds, GRACE_SECONDS))
+        try:
             self._workers.close(grace_seconds)
+        finally:
+            if is_alone:
+                self.sending.release()
 
     def _recv_all(self) -> None:
-        while self._out or self._ready:
+        while any(self.is_released(group) for group in range(len(self.columns))):
             self.recv(limit=len(self.columns))
 
     # ---- what happens ----------------------------------------------------------------------------
@@ -374,8 +345,8 @@ class WorkerPool:
             elif descriptor == workers.started:
                 self._note_started()
             elif (worker := workers.worker_of.get(descriptor)) is not None:
-                workers.unwatch(worker)
                 self._dead[worker] = workers.processes[worker].failure()
+                workers.unwatch(worker)
         if self._dead:
             self._settle_dead()
 
@@ -394,9 +365,9 @@ class WorkerPool:
     def _note_started(self) -> None:
         shared, workers = self._shared, self._workers
         for worker in [w for w in self._starting if shared.has_started[w]]:
-            start = self._starting.pop(worker)
+            del self._starting[worker]
             shared.done_at[worker] = perf_counter()
-            for group in start.owed:
+            for group in workers.groups_of(worker):
                 count_down(workers.countdown[group], workers.ready[group])
                 self._note(group)
 
@@ -407,9 +378,10 @@ class WorkerPool:
         return self._watched + min(monotonic() - self._looked_at, _MOST_WATCHED_SECONDS)
 
     def _look(self) -> None:
-        """Look for workers that are late."""
+        """Look for workers that are late, and for what Ctrl-C has left unnoted or asleep."""
         self._watched, self._looked_at = self._now(), monotonic()
         now, workers = self._watched, self._workers
+        self._note_started()
         for worker, start in self._starting.items():
             if now > start.deadline and not self._shared.has_started[worker]:
                 self._fail(workers.late_start(worker))
@@ -422,7 +394,11 @@ class WorkerPool:
             elif now > deadline:
                 for worker in workers.members[group]:
                     if worker not in self._dead and workers.owes(worker, group):
-                        self._replace(worker, workers.hung(worker, group))
+                        self._dead[worker] = workers.hung(worker, group)
+            else:
+                workers.wake(group)
+        if self._dead:
+            self._settle_dead()
 
     def _signal_for_dead(self, group: int) -> None:
         """Signal that a group is done, in case a worker died between its work and its signal."""
@@ -446,8 +422,12 @@ class WorkerPool:
                 or worker in self._starting
                 or any(workers.owes(worker, g) for g in own)
             ):
-                del self._dead[worker]
-                self._replace(worker, error)
+                try:
+                    self._replace(worker, error)
+                    del self._dead[worker]
+                except BaseException:  # there is none in its place, and nobody would know
+                    self.close(GRACE_SECONDS)
+                    raise
 
     def _is_fatal(self, error: WorkerError) -> bool:
         return bool(error.worker_traceback) or self._config.on_worker_failure == "raise"
@@ -455,7 +435,9 @@ class WorkerPool:
     def _replace(self, worker: int, error: WorkerError) -> None:
         """Start a process in place of one that died or hung, or end the pool with ``error``."""
         workers, config = self._workers, self._config
-        if self._is_fatal(error):
+        own = workers.groups_of(worker)
+        # An order that Ctrl-C has cut short has overwritten which row the last one was for.
+        if self._is_fatal(error) or not all(map(workers.is_ordered, own)):
             self._fail(error)
         if self._num_restarts == config.max_worker_restarts:
             self._fail(
@@ -463,35 +445,31 @@ class WorkerPool:
             )
         self._num_restarts += 1
         workers.generation += 1
-        own = workers.groups_of(worker)
         before = self._starting.pop(worker, None)
         if before is not None:
             _LOGGER.warning("%s; replaced", error)
             setup = workers.processes[worker].setup
             workers.forget(worker)
-            self._start(worker, setup.start_rows, setup.states, *before[1:])
+            self._start(worker, setup.start_rows, setup.states, before.is_replacement)
         else:
             _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
             workers.forget(worker)  # before its rows are mended
-            owed = [g for g in own if workers.owes(worker, g)]
             rows = [0] * len(self.columns)
             for group in own:
                 rows[group] = self._cut_off(worker, group)
-            self._start(worker, rows, {}, owed, is_replacement=True)
+                if group in self._ready:  # not without its first observations
+                    del self._ready[group]
+                    self._out[group] = math.inf
+            self._start(worker, rows, {}, is_replacement=True)
 
     def _start(
-        self,
-        worker: int,
-        rows: list[int],
-        states: EnvStates,
-        owed: list[int],
-        is_replacement: bool = False,
+        self, worker: int, rows: list[int], states: EnvStates, is_replacement: bool = False
     ) -> None:
         """Start a process, which finds nothing to do: this pool answers for it what is owed."""
         self._shared.done[worker] = self._shared.sequence
         self._workers.start(worker, rows, states, is_replacement=is_replacement)
         deadline = self._now() + self._config.reset_timeout_seconds
-        self._starting[worker] = _Start(deadline, owed, is_replacement)
+        self._starting[worker] = _Start(deadline, is_replacement)
 
     def _cut_off(self, worker: int, group: int) -> int:
         """Truncate the episodes of a lost worker; the row for its successor's observations."""

@@ -56,28 +56,34 @@ class WorkerProcess:
 
     A direct child started from a fresh interpreter: the caller's main module is not imported in it,
     and its exit status is the real one. It leads a process group, to which the programs that its
-    environments start belong: they are killed with it.
+    environments start belong: they are killed with it. It is put into ``processes``, by its number.
     """
 
-    def __init__(self, setup: Setup, memory: int, factory: int, wake: int, started: int) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        memory: int,
+        factory: int,
+        wake: int,
+        started: int,
+        processes: dict[int, WorkerProcess],
+    ) -> None:
         self.setup = setup
         self._descriptors: list[int] = []  # those of this process
         disown_in_forks(self)
         theirs = [os.memfd_create("accel_rl_setup", os.MFD_CLOEXEC)]
         try:
             _write_setup(theirs[0], cloudpickle.dumps(setup))
-            report, report_write = os.pipe()
-            theirs.append(report_write)
-            self._descriptors.append(report)
+            self._report = os.memfd_create("accel_rl_report", os.MFD_CLOEXEC)
+            self._descriptors.append(self._report)
             # A life pipe of its own: who is told of its end is a property of the open file.
             life_read, life = os.pipe()
             theirs.append(life_read)
             self._descriptors.append(life)
             self._states = os.memfd_create("accel_rl_states", os.MFD_CLOEXEC)
             self._descriptors.append(self._states)
-            self._report = report
             inherited = Descriptors(
-                theirs[0], report_write, life_read, memory, factory, wake, started, self._states
+                theirs[0], self._report, life_read, memory, factory, wake, started, self._states
             )
             countdown = [each for each in setup.countdown.values() if each is not None]
             self._process = subprocess.Popen(
@@ -91,6 +97,7 @@ class WorkerProcess:
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
             self._descriptors.append(self.pidfd)
+            processes[setup.worker] = self  # here, where Ctrl-C does not lose it
         except BaseException:
             # Ctrl-C, too, most of which come while the process is started: then there is only its
             # life pipe to end it.
@@ -189,11 +196,7 @@ class WorkerProcess:
         """Why this worker, which has ended, did so."""
         self.has_ended(KILL_SECONDS)
         status = self._process.wait(KILL_SECONDS)
-        os.set_blocking(self._report, False)
-        try:
-            report = os.read(self._report, 1 << 16)
-        except BlockingIOError:
-            report = b""
+        report = os.pread(self._report, 1 << 16, 0)  # may be read again, after Ctrl-C
         if report:
             said = json.loads(report)
             kind = "" if said["kind"] == "SamplerError" else f"{said['kind']}: "

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from threading import Lock
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -78,9 +78,7 @@ class RolloutSampler:
         self._seed = seed
         self.is_running = False
         self._ended_by = ""
-        # Of the rollout that is collected: steps that each group was sent, if its row 0 was begun.
-        self._num_sent: dict[int, int] = {}
-        self._sending: int | None = None
+        self._stage: Literal["ready", "collecting", "finishing"] = "ready"
         self._waiting = self._in_policy = 0.0
 
     def _use(self, pool: Pool) -> None:
@@ -90,6 +88,7 @@ class RolloutSampler:
         self._tracker = EpisodeTracker(
             self.config.num_envs, self.config.decorrelation_steps > 0, self.env_spec.info_keys
         )
+        self._forget_sent()
         self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
 
     def start(self, state: SamplerState | None = None) -> None:
@@ -125,7 +124,8 @@ class RolloutSampler:
 
         After an error of the policy, or Ctrl-C, the sampler may be used again: the next rollout
         goes on where the environments are, and what was collected of this one is not returned. An
-        error of an environment or a worker closes the sampler.
+        error of an environment or a worker closes the sampler, as does Ctrl-C in the few moments in
+        which that would leave it between two states, and a second Ctrl-C meanwhile.
 
         Raises:
             SamplerError: not started, or closed, or in another ``collect``.
@@ -137,39 +137,65 @@ class RolloutSampler:
         self._pool.check_open()
         check_policy(policy)
         with one_at_a_time(self._collecting, "collect"):
+            self._check_ready()
             try:
                 with self._placed() as move_on:
                     self._collect(policy, move_on)
             except BaseException as error:
-                if self._pool.is_closed or not self._settle():
-                    if self.is_running:  # not closed, by its policy or in another thread
-                        self._ended_by = name_error(error)
-                    self.close()
+                self._settle(error)
                 raise
             return self.rollout
 
-    def _settle(self) -> bool:
-        """After an error of the policy: make ready for another rollout; False if that fails."""
-        pool, boundary = self._pool, self._boundary
+    def _check_ready(self) -> None:
+        """Raises SamplerError, and closes this, where Ctrl-C has kept `_settle` from its end."""
+        if self._stage != "ready":
+            self._ended_by = self._ended_by or name_error(KeyboardInterrupt())
+            self.close()
+            raise not_running(self._ended_by, self._pool.is_closed)
+
+    def _settle(self, error: BaseException) -> None:
+        """After ``error``, of the policy or Ctrl-C: make ready for another rollout, or close."""
+        pool = self._pool
+        is_settled = False
         try:
-            for group, columns in enumerate(pool.columns):
-                # A step that was sent, and not noted, is under way.
-                is_under_way = self._sending == group and pool.is_released(group)
-                if pool.is_released(group):
-                    pool.recv((group,))
-                num_rows = self._num_sent.get(group)
-                boundary.cut(columns, (num_rows or 0) + 1 if is_under_way else num_rows)
-            self._note_replaced()
-            boundary.finish(pool.lost, is_whole=False)
-            self._reset_waiting()
-        except SamplerError:
-            return False
-        return True
+            with suppress(SamplerError):
+                pool.check_open()
+                if self._stage != "finishing":
+                    self._stage = "collecting"
+                    self._end_early()
+                    is_settled = True
+        finally:
+            if not is_settled:
+                if self.is_running:  # not closed, by its policy or in another thread
+                    self._ended_by = name_error(error)
+                self.close()
+
+    def _end_early(self) -> None:
+        """Take in what was collected of a rollout, from wherever it was left; go on from there."""
+        pool, boundary = self._pool, self._boundary
+        group, t = self._sending
+        if group >= 0 and pool.is_released(group):
+            self._num_sent[group] = t + 1  # it was sent, and perhaps not noted
+        # All first: a worker that is lost meanwhile changes rows of other groups, too.
+        for group in range(len(pool.columns)):
+            if pool.is_released(group):
+                pool.recv((group,))
+        for columns, num_rows in zip(pool.columns, self._num_sent, strict=True):
+            boundary.cut(columns, num_rows)
+        self._note_replaced()
+        self._finish(is_whole=False)
+        self._reset_waiting(always=True)  # the rows that would tell who waits may be cut off
+        self._stage = "ready"
+
+    def _forget_sent(self) -> None:
+        # Of the rollout that is collected: steps that each group was sent, and who was sent which
+        # one last, or is about to be.
+        self._sending = (-1, 0)
+        self._num_sent = [0] * len(self._pool.columns)
 
     def _collect(self, policy: Policy, move_on: MoveOn) -> None:
         rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
-        self._num_sent.clear()
-        self._sending = None
+        self._stage = "collecting"
         uniform = boundary.draw_noise()
         for t in range(T):
             for group, columns in enumerate(pool.columns):
@@ -182,7 +208,6 @@ class RolloutSampler:
                 begins = boundary.begins(t, columns)
                 if t == 0:
                     boundary.begin_row_zero(columns)
-                    self._num_sent[group] = 0
                 observation = rollout.observation[t, columns]
                 step = PolicyInput(observation, uniform[t, columns], t, columns, begins)
                 actions = policy(step)
@@ -190,11 +215,12 @@ class RolloutSampler:
                 if isinstance(actions, Acted):
                     self._keep(actions.extras, t, columns)
                     actions = actions.action
+                elif rollout.extras:
+                    self._keep({}, t, columns)
                 write_values(self.env_spec.action, actions, rollout.action[t, columns])
-                self._sending = group
+                self._sending = (group, t)
                 pool.send((group,), (t,))
                 self._num_sent[group] = t + 1
-                self._sending = None
                 move_on()
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
@@ -202,13 +228,20 @@ class RolloutSampler:
         for group in range(len(pool.columns)):
             pool.recv((group,))
         self._waiting += perf_counter() - began
-        self._num_sent.clear()
-        boundary.finish(pool.lost)
+        self._finish()
         self._reset_waiting()
+        self._stage = "ready"
 
-    def _reset_waiting(self) -> None:
+    def _finish(self, is_whole: bool = True) -> None:
+        """Take in the rollout, which cannot be done twice, or by half: Ctrl-C ends the sampler."""
+        self._stage = "finishing"
+        self._boundary.finish(self._pool.lost, is_whole)
+        self._forget_sent()
+        self._stage = "collecting"
+
+    def _reset_waiting(self, always: bool = False) -> None:
         """Let environments that wait be reset while the caller learns."""
-        if self.config.reset_policy == "wait" and self.rollout.episode_ended.any():
+        if self.config.reset_policy == "wait" and (always or self.rollout.episode_ended.any()):
             groups = range(len(self._pool.columns))
             self._pool.send(groups, [self.config.horizon] * len(groups), RESET)
 
@@ -216,7 +249,7 @@ class RolloutSampler:
         """Write what the policy gave beside actions into the rollout."""
         kept, B = self.rollout.extras, self.config.num_envs
         arrays = {name: to_array(value, f"extra {name}") for name, value in extras.items()}
-        if not kept:
+        if not kept and t == 0 and columns.start == 0:
             for name, array in arrays.items():
                 kept[name] = np.zeros((self.config.horizon, B, *array.shape[1:]), array.dtype)
         if kept.keys() != arrays.keys():
@@ -265,6 +298,7 @@ class RolloutSampler:
             raise SamplerError("this sampler is not running; it has no state")
         self._pool.check_open()
         with one_at_a_time(self._collecting, "get_state"):
+            self._check_ready()
             try:
                 states = self._pool.get_states()
             except BaseException:

@@ -86,7 +86,7 @@ class SharedArrays(NamedTuple):
 class Descriptors(NamedTuple):
     """File descriptors that a worker inherits.
 
-    ``setup``: memory with the pickled `Setup`. ``report``: pipe, where it says why it failed.
+    ``setup``: memory with the pickled `Setup`. ``report``: memory, where it says why it failed.
     ``life``: read end of its own life pipe. ``memory``: the shared memory. ``factory``: memory
     with the pickled factory of the environments, the same for all workers. ``wake``: eventfd, the
     number of orders that have come. ``started``: eventfd, its environments are reset. ``states``:

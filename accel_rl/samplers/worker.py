@@ -56,7 +56,7 @@ def main() -> None:
         forget_package_path()
         run(descriptors, setup, blocks)
     except BaseException as error:
-        # A pipe takes 64 KiB unread, and JSON up to six bytes for a character.
+        # 64 KiB are read, and JSON takes up to six bytes for a character.
         report = {"message": str(error)[:2_000], "kind": type(error).__name__}
         report["traceback"] = traceback.format_exc()[-8_000:]
         os.write(descriptors.report, json.dumps(report).encode())
@@ -142,9 +142,11 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
         released = find_released()
         if setup.awake_seconds is None:
             # An order that is seen before its signal is read may be seen without its row and its
-            # actions (see `SharedArrays`). Signals of orders that a lost worker took are forgotten.
+            # actions (see `SharedArrays`). Signals too many, as of orders that a lost worker took,
+            # are forgotten.
+            num_woken = min(num_woken, len(released))
             if num_woken < max(1, len(released)):
-                num_woken = (num_woken if released else 0) + _await_signals(wake)
+                num_woken += _await_signals(wake)
                 continue
             num_woken -= len(released)
         elif not released:

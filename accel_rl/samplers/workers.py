@@ -60,7 +60,8 @@ class Workers:
     ends processes and leaves the descriptors open, so that no other file gets their numbers.
 
     ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
-    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``.
+    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``. ``orders[g]``: the
+    number of its last order, or of the one that it is about to get.
     ``worker_of``: workers by the ``pidfd`` of their processes. ``generation``: how often
     environments have started anew. ``inherited_from``: if this process is a fork of the one that
     made this, the pid of that; else 0.
@@ -100,6 +101,7 @@ class Workers:
         self._autoreset = autoreset
         self.spec = PoolSpec(rollout_spec, columns)
         W, G = self.spec.num_workers, self.spec.num_groups
+        self.orders = [0] * G
         self.members = [[w for w in range(W) if columns[w][g]] for g in range(G)]
         self.processes: dict[int, WorkerProcess] = {}
         self.worker_of: dict[int, int] = {}
@@ -202,12 +204,12 @@ class Workers:
         )
         with self._closing, self:
             try:
+                wake = self._wake[worker]
                 process = WorkerProcess(
-                    setup, self._memory, self._factory, self._wake[worker], self.started
+                    setup, self._memory, self._factory, wake, self.started, self.processes
                 )
             except OSError as error:
                 raise shortage(error, self.spec.num_workers) from error
-            self.processes[worker] = process
             self.worker_of[process.pidfd] = worker
             if self.is_closed:  # meanwhile, by a signal handler
                 process.end()
@@ -232,10 +234,14 @@ class Workers:
             raise was_closed()
 
     def release(self, group: int, row: int, command: int) -> None:
-        """Wake the workers of a group, to do ``command`` at ``row``."""
+        """Order the workers of a group to do ``command`` at ``row``."""
         self._command[group] = command
         self._row[group] = row
         self.number_order(group)
+        self.wake(group)
+
+    def wake(self, group: int) -> None:
+        """Wake those workers of a group that sleep; once too often does no harm."""
         if ORDERS_STORES:
             fence()
         # One copy of a few bytes: the number of workers that are awake costs nothing.
@@ -246,11 +252,11 @@ class Workers:
                     os.eventfd_write(self._wake[worker], 1)
 
     def number_order(self, group: int) -> None:
-        """Begin the next order of a group, for which all its workers are to count down."""
+        """Begin a group's order by its number, for which all its workers are to count down."""
         countdown = self.countdown[group]
         if countdown is not None:
             os.eventfd_write(countdown, len(self.members[group]) - 1)
-        self._sequence[group] += 1
+        self._sequence[group] = self.orders[group]
 
     def groups_of(self, worker: int) -> list[int]:
         """The groups that a worker has environments of."""
@@ -262,9 +268,13 @@ class Workers:
         is_member = len(self.spec.columns[worker][group]) > 0
         return is_member and bool(arrays.done[worker, group] != arrays.sequence[group])
 
+    def is_ordered(self, group: int) -> bool:
+        """Whether its workers can see the last order of a group."""
+        return bool(self._sequence[group] == self.orders[group])
+
     def is_done(self, group: int) -> bool:
         done: list[int] = self._done[group].tolist()
-        return done.count(self._sequence[group]) == len(done)
+        return done.count(self.orders[group]) == len(done)
 
     def poll(self, seconds: float) -> list[int]:
         """Sleep until something happens, or so long; the descriptors to which it did, in order.
@@ -305,10 +315,11 @@ class Workers:
         """Let go of a process, which is killed unless it is gone."""
         with self._closing, self:
             self.unwatch(worker)
-            process = self.processes.pop(worker)
-            del self.worker_of[process.pidfd]
+            process = self.processes[worker]
             process.end()
+            del self.worker_of[process.pidfd]
             process.free()
+            del self.processes[worker]
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds`` or while they start.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Request, call, get_attr, set_attr, set_options
-from accel_rl.rollout import RolloutSpec, told
+from accel_rl.rollout import RolloutSpec, info_values
 from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.batch_block import check_autoreset
 from accel_rl.samplers.block import LEAVE, Autoreset, Play
@@ -266,10 +266,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self._write_actions(self._all, actions)
         try:
             self._release()
+            return self._results(self._all)
         except BaseException:
             self.close()
             raise
-        return self._results(self._all)
 
     def send(self, actions: Any) -> None:
         """Release a group: the first one after a reset, later the one received longest ago.
@@ -287,9 +287,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
         self._check_ready(columns)
         self._write_actions(columns, actions)
-        group = self._to_send.popleft()
-        self._pool.send((group,), (0,))
-        self._to_recv.append(group)
+        try:
+            group = self._to_send.popleft()
+            self._pool.send((group,), (0,))
+            self._to_recv.append(group)
+        except BaseException:
+            self.close()
+            raise
 
     def recv(self, *, first_ready: bool = False) -> Results:
         """Wait for a group that was sent; return what `step` returns, for this group alone.
@@ -312,16 +316,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             groups = self._to_recv if first_ready else (self._to_recv[0],)
             (group,) = self._pool.recv(groups)
             self._to_recv.remove(group)
+            self._to_send.append(group)
+            columns = self.groups[group]
+            results = self._results(columns)
+            infos = results[-1]
+            infos["env_id"] = np.arange(columns.start, columns.stop)
+            infos["_env_id"] = np.ones(len(infos["env_id"]), np.bool_)
+            return results
         except BaseException:
             self.close()
             raise
-        self._to_send.append(group)
-        columns = self.groups[group]
-        results = self._results(columns)
-        infos = results[-1]
-        infos["env_id"] = np.arange(columns.start, columns.stop)
-        infos["_env_id"] = np.ones(len(infos["env_id"]), np.bool_)
-        return results
 
     def _start(self) -> None:
         """Start the environments, if that has not been done, and wait for what was sent."""
@@ -480,7 +484,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         done = terminated | truncated
         is_same_step = self._mode is AutoresetMode.SAME_STEP
         if self.info_keys:
-            self._add_told(infos, columns, ~done if is_same_step else was_stepped)
+            self._add_info_values(infos, columns, ~done if is_same_step else was_stepped)
         if self._mode is AutoresetMode.DISABLED:
             self._needs_reset[columns] = done
         elif is_same_step and done.any():
@@ -490,14 +494,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 final_observation[i] = split(self.single_observation_space, final, copy=True)
             infos["final_obs"], infos["_final_obs"] = final_observation, done
             final_info = _where(done, infos)
-            self._add_told(final_info, columns, done)
+            self._add_info_values(final_info, columns, done)
             infos["final_info"], infos["_final_info"] = final_info, done.copy()
         return self._observation(columns), reward, terminated, truncated, infos
 
-    def _add_told(self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]) -> None:
+    def _add_info_values(
+        self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]
+    ) -> None:
         """What ``columns`` told of ``info_keys``, where ``mask`` is True."""
         for k, key in enumerate(self.info_keys):
-            values = told(self._pool.arrays.rollout, k)[0, columns].astype(np.float64)
+            values = info_values(self._pool.arrays.rollout, k)[0, columns].astype(np.float64)
             axes = tuple(range(1, values.ndim))
             is_told = mask & ~np.isnan(values).all(axes)
             if is_told.any():

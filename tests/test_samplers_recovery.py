@@ -1,0 +1,536 @@
+"""Ctrl-C, lost workers and other threads at awkward moments: no step is lost, wrong or waited for.
+
+Games have three steps, so that an observation tells how many steps its environment has taken.
+"""
+
+import errno
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from interrupts import codes, interrupted
+from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
+
+from accel_rl.envs.base import StepResult
+from accel_rl.samplers import (
+    Acted,
+    ParallelSampler,
+    PolicyInput,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    WorkerPool,
+)
+from accel_rl.samplers.block import Carry
+from accel_rl.samplers.boundary import Boundary, EpisodeTracker
+from accel_rl.samplers.layout import assign_columns
+from accel_rl.samplers.process import WorkerProcess
+from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.samplers.workers import Workers
+from accel_rl.vector import VectorEnv
+
+T, B = 4, 4
+GAMES = partial(ScriptedEnv, "..t")
+
+
+def zeros(step: PolicyInput) -> np.ndarray:
+    return np.zeros(len(step.uniform), np.int64)
+
+
+def num_taken(observation: np.ndarray) -> np.ndarray:
+    """How many steps environments with these observations have taken, of `GAMES`."""
+    taken: np.ndarray = 3 * (observation[..., 0] - 1) + observation[..., 2]
+    return taken
+
+
+class Play:
+    """A sampler whose rollouts and episodes are checked, and another where it was closed."""
+
+    def __init__(self, reset_policy: str, kind: Any = ParallelSampler) -> None:
+        self.is_waiting = reset_policy == "wait"
+        self.make = partial(kind, GAMES, num_envs=B, horizon=T, reset_policy=reset_policy)
+        self.num_closed = -1
+        self.begin()
+
+    def begin(self) -> None:
+        self.num_closed += 1
+        self.sampler = self.make(num_workers=2)
+        self.sampler.start()
+        self.ended = np.zeros(B, np.int64)  # steps of episodes that ended
+        self.check()
+
+    def counted(self) -> np.ndarray:
+        for episode in self.sampler.take_episodes():
+            assert (episode.length, episode.raw_return) == (3, 300)
+            self.ended[episode.env_index] += 3
+        counted: np.ndarray = self.ended + self.sampler._tracker.sums[2]
+        return counted
+
+    def check(self) -> None:
+        """Collect a rollout, which goes on where the steps that were counted end."""
+
+        def policy(step: PolicyInput) -> np.ndarray:
+            assert step.t or step.begins.tolist() == (step.observation[:, 2] == 0).tolist()
+            return zeros(step)
+
+        before = self.counted()
+        rollout = self.sampler.collect(policy)
+        first = rollout.observation[0]
+        n = np.minimum(T, 3 - first[:, 2]) if self.is_waiting else np.full(B, T)
+        assert num_taken(first).tolist() == before.tolist()
+        for b in range(B):
+            expected = before[b] + np.arange(n[b])
+            assert num_taken(rollout.observation[: n[b], b]).tolist() == expected.tolist()
+        assert rollout.valid.tolist() == (np.arange(T)[:, None] < n).tolist()
+        assert self.counted().tolist() == (before + n).tolist()
+
+    def check_on(self) -> None:
+        """Check the sampler, or that it says that it is closed, and has left nothing behind."""
+        try:
+            self.check()
+        except SamplerError as error:
+            assert "was closed by an error in an earlier collect (KeyboardInterrupt)" in str(error)
+            assert self.sampler._pool.is_closed and not psutil.Process().children()
+            self.begin()
+
+
+SEND = (WorkerPool.send, Workers.release, Workers.number_order, Workers.wake)
+RECV = (WorkerPool.recv, WorkerPool._wait, WorkerPool._poll, WorkerPool._note)
+MOMENTS: dict[str, tuple[Any, ...]] = {
+    "_collect": (range(5, 95, 6), RolloutSampler._collect, RolloutSampler._finish),
+    "send": (range(36), *SEND),
+    "recv": (range(60, 90), *RECV, Workers.poll, WorkerPool._take_ready),
+    "begin": (range(4), Boundary.begin_row_zero),
+    "finish": (range(0, 40, 9), Boundary.finish, EpisodeTracker.update, EpisodeTracker._keep),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("place", MOMENTS)
+def test_ctrl_c_within_a_rollout_loses_no_step_or_closes(place: str, reset_policy: str) -> None:
+    moments, *functions = MOMENTS[place]
+    play = Play(reset_policy)
+    num_interrupts = 0
+    for moment in moments:
+        try:
+            with interrupted(codes(*functions), moment):
+                play.sampler.collect(zeros)
+        except KeyboardInterrupt:
+            num_interrupts += 1
+        play.check_on()
+    play.sampler.close()
+    assert num_interrupts > 0.8 * len(moments)
+    assert place == "_collect" or (play.num_closed > 0) == (place == "finish")
+
+
+def hit(sampler: RolloutSampler, name: str, moment: int, *functions: Callable[..., Any]) -> None:
+    """Let Ctrl-C come within the next call of a method."""
+    method = getattr(sampler, name)
+
+    def interrupted_method(*arguments: Any, **options: Any) -> Any:
+        setattr(sampler, name, method)
+        with interrupted(codes(*functions), moment):
+            return method(*arguments, **options)
+
+    setattr(sampler, name, interrupted_method)
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_within_the_order_to_reset_leaves_no_environment_waiting() -> None:
+    play = Play("wait")
+    for moment in range(0, 32, 2):
+        hit(play.sampler, "_reset_waiting", moment, RolloutSampler._reset_waiting, *SEND)
+        with pytest.raises(KeyboardInterrupt):
+            play.sampler.collect(zeros)
+        play.check()
+    play.sampler.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_second_ctrl_c_closes_or_is_too_late(kind: Any) -> None:
+    def raising(step: PolicyInput) -> np.ndarray:
+        if step.t == 2:
+            raise KeyboardInterrupt
+        return zeros(step)
+
+    play = Play("wait", kind)
+    ends = (RolloutSampler._settle, RolloutSampler._end_early, Boundary.cut, *SEND, *RECV)
+    for moment in range(1, 60, 6):
+        hit(play.sampler, "_settle", moment, *ends)
+        with pytest.raises(KeyboardInterrupt):
+            play.sampler.collect(raising)
+        play.check_on()
+    play.sampler.close()
+    assert play.num_closed > 3
+
+
+@pytest.mark.parametrize("call", ["collect", "get_state"])
+def test_ctrl_c_that_cuts_even_the_closing_short_leaves_a_sampler_that_says_so(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*_: Any) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    sampler = Play("immediate").sampler
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler, "_settle", raising)
+        with pytest.raises(KeyboardInterrupt):
+            sampler.collect(raising)
+    for _ in range(2):
+        with pytest.raises(SamplerError, match=r"closed by an error .*KeyboardInterrupt|not runn"):
+            sampler.collect(zeros) if call == "collect" else sampler.get_state()
+        assert not psutil.Process().children()
+
+
+def test_row_zero_is_the_same_when_it_is_begun_again() -> None:
+    config = SamplerConfig(num_envs=B, horizon=T)
+    with SerialSampler(GAMES, config=config) as sampler:
+        rollout = sampler.rollout
+        carry = Carry(np.full_like(rollout.observation[0], 7), np.zeros(B, np.bool_))
+        boundary = Boundary(rollout, carry, EpisodeTracker(B, False), seed=0)
+        boundary._begins[:] = False
+        for moment in range(8):
+            rollout.observation[:] = 0
+            carry.is_fresh[1] = True
+            try:
+                with interrupted(codes(Boundary.begin_row_zero), moment):
+                    boundary.begin_row_zero(slice(0, 2))
+            except KeyboardInterrupt:
+                pass
+            for _ in range(2):
+                assert boundary.begins(0, slice(0, 2)).tolist() == [False, True]
+                boundary.begin_row_zero(slice(0, 2))
+                assert rollout.observation[0, :2].tolist() == [[0] * 3, [7] * 3]
+
+
+# ---- workers that are lost -----------------------------------------------------------------------
+
+
+class Fragile(ToyEnv):
+    """Games of a thousand steps; kills its worker in step ``at``, once, in environment ``mine``."""
+
+    def __init__(self, marker: str, mine: int, at: int, env_index: int = 0) -> None:
+        super().__init__()
+        is_mine = env_index == mine
+        self.inner = FaultyEnv("kill" if is_mine else "none", at, marker if is_mine else None)
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self.inner.seed(seed)
+
+    def reset(self, out: Any) -> None:
+        self.inner.reset(out)
+
+    def step(self, action: int, out: Any) -> StepResult:
+        if self.inner.fault == "kill" and self.inner.num_steps + 1 == self.inner.at_step:
+            time.sleep(0.5)  # so that what the worker did before is received before it ends
+        return self.inner.step(action, out)
+
+
+def fragile(folder: Any, mine: int, at: int) -> Callable[[int], Fragile]:
+    marker = str(folder / "failed")
+    return lambda env_index: Fragile(marker, mine, at, env_index)
+
+
+def await_end(pool: WorkerPool, worker: int = 0) -> None:
+    process = psutil.Process(pool._workers.processes[worker].pid)
+    deadline = time.monotonic() + 20
+    while process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def config(num_groups: int, **options: Any) -> SamplerConfig:
+    settings = {"horizon": T, "num_workers": 1, "on_worker_failure": "restart", **options}
+    return SamplerConfig(num_envs=2 * num_groups, num_groups=num_groups, **settings)
+
+
+def make_pool(factory: Any, num_groups: int, **options: Any) -> WorkerPool:
+    given = config(num_groups, **options)
+    spec = given.rollout_spec(ToyEnv.spec)
+    pool = WorkerPool(factory, spec, given, 0, [()], assign_columns(given, 1))
+    pool.start(range(num_groups), row=T)
+    pool.await_start()
+    assert sorted(pool.recv(limit=num_groups)) == list(range(num_groups))
+    return pool
+
+
+def test_groups_are_cut_when_all_have_been_received(tmp_path: Any) -> None:
+    """The worker dies in the step of group 1, and has done that of group 0."""
+
+    def policy(step: PolicyInput) -> np.ndarray:
+        if step.t == 2 and step.columns.start == 2:
+            while sampler._pool._workers.owes(0, 2):  # it is to have nothing to do for group 2
+                time.sleep(0.001)
+        if step.t == 2 and step.columns.start == 4:
+            await_end(sampler._pool)
+            raise ZeroDivisionError
+        return zeros(step)
+
+    with ParallelSampler(fragile(tmp_path, mine=2, at=3), config=config(3)) as sampler:
+        with pytest.raises(ZeroDivisionError):
+            sampler.collect(policy)
+        rollout = sampler.collect(zeros)
+        assert sampler.generation == 1
+        assert rollout.observation[0, :, 2].tolist() == [0] * 6
+        assert rollout.observation[T, :, 2].tolist() == [T] * 6
+        lengths = {(e.env_index, e.length, e.is_lost) for e in sampler.take_episodes()}
+    assert lengths == {(b, 2 if b in (2, 3) else 3, True) for b in range(4)} | {
+        (b, 2, True) for b in (4, 5)
+    }
+
+
+def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(tmp_path: Any) -> None:
+    pool = make_pool(fragile(tmp_path, mine=2, at=1), num_groups=2)
+    try:
+        pool.arrays.rollout.action[0] = 0
+        pool.send((0, 1), (0, 0))
+        await_end(pool)
+        groups = pool.recv(limit=2)
+        assert pool.num_starting == 0 and pool.generation == 1
+        assert pool.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
+        assert (pool.rollout.observation[1, :, 0] > 0).all()
+        while pool.is_released(0) or pool.is_released(1):
+            groups += pool.recv(limit=2)
+        assert sorted(groups) == [0, 1]
+        assert pool.rollout.valid[0].tolist() == [True, True, False, False]
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EAGAIN, "no more"), KeyboardInterrupt()])
+def test_replacement_that_cannot_be_made_closes_the_pool(
+    failure: BaseException, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise failure
+
+    pool = make_pool(fragile(tmp_path, mine=2, at=1), num_groups=2)
+    pool.arrays.rollout.action[0] = 0
+    pool.send((0, 1), (0, 0))
+    monkeypatch.setattr(subprocess, "Popen", failing)
+    with pytest.raises((SamplerError, KeyboardInterrupt), match=r"no more processes|^$"):
+        while True:
+            pool.recv()
+    assert pool.is_closed and not psutil.Process().children()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("owner", "name"), [(WorkerProcess, "failure"), (WorkerPool, "_note_started")]
+)
+def test_ctrl_c_while_a_death_or_a_start_is_noted_forgets_neither(
+    owner: type, name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, interrupts = getattr(owner, name), [KeyboardInterrupt()]
+
+    def interrupted_method(self: Any) -> Any:
+        if interrupts and (
+            name == "failure" or (self._starting and self._shared.has_started.all())
+        ):
+            raise interrupts.pop()
+        return method(self)
+
+    factory = fragile(tmp_path, mine=2, at=2)
+    with ParallelSampler(factory, config=config(2, step_timeout_seconds=100)) as sampler:
+        monkeypatch.setattr(owner, name, interrupted_method)
+        with pytest.raises(KeyboardInterrupt):
+            sampler.collect(zeros)
+        assert sampler.collect(zeros).valid.all() and sampler.generation == 1
+
+
+def test_worker_that_is_lost_when_ctrl_c_cuts_its_order_short_ends_the_sampler(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows any more for which row its last order was."""
+
+    def raising(group: int) -> None:
+        raise KeyboardInterrupt
+
+    def policy(step: PolicyInput) -> np.ndarray:
+        if step.t == 2:
+            await_end(sampler._pool)
+            monkeypatch.setattr(sampler._pool._workers, "number_order", raising)
+        return zeros(step)
+
+    with ParallelSampler(fragile(tmp_path, mine=2, at=2), config=config(2)) as sampler:
+        with pytest.raises(KeyboardInterrupt):
+            sampler.collect(policy)
+        assert not psutil.Process().children()
+        with pytest.raises(SamplerError, match="closed by an error in an earlier collect"):
+            sampler.collect(zeros)
+
+
+# ---- other threads, and time ---------------------------------------------------------------------
+
+
+def test_group_that_is_being_sent_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that receives meanwhile, and that an old signal has woken."""
+    pool = make_pool(ToyEnv, num_groups=2)
+    try:
+        release, found = pool._workers.release, []
+
+        def release_slowly(group: int, *order: int) -> None:
+            os.eventfd_write(pool._workers.ready[group], 1)
+            thread = threading.Thread(target=lambda: found.append(pool.recv((group,), timeout=0)))
+            thread.start()
+            thread.join()
+            release(group, *order)
+
+        monkeypatch.setattr(pool._workers, "release", release_slowly)
+        for t in range(T):
+            pool.rollout.action[t] = 0
+            pool.send((1,), (t,))
+            assert pool.recv((1,)) == [1]
+            assert pool.rollout.valid[t, 2:].all()
+        assert found == [[]] * T
+    finally:
+        pool.close()
+
+
+def test_worker_that_is_done_before_send_returns_is_noted_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = make_pool(ToyEnv, num_groups=2)
+    try:
+        release, looks = pool._workers.release, []
+
+        def release_and_wait(group: int, *order: int) -> None:
+            release(group, *order)
+            while pool._workers.owes(0, group):
+                time.sleep(0.001)
+            pool._poll(0.01)  # as in another thread
+
+        monkeypatch.setattr(pool._workers, "release", release_and_wait)
+        monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
+        pool.rollout.action[0] = 0
+        pool.send((1,), (0,))
+        assert pool.recv((1,), timeout=10) == [1]
+        assert pool.rollout.valid[0, 2:].all()
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.25, 0.4, 1.1])
+def test_recv_waits_as_long_as_its_timeout_says(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(ToyEnv, num_groups=1)
+    try:
+        pool.rollout.action[0] = 0
+        now = [time.monotonic()]
+        began = now[0]
+
+        def poll(waited: float) -> list[int]:
+            now[0] += waited
+            return []
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pool._workers, "poll", poll)
+            patch.setattr("accel_rl.samplers.pool.monotonic", lambda: now[0])
+            patch.setattr(pool._workers, "is_done", lambda group: False)
+            pool.send((0,), (0,))
+            assert pool.recv(timeout=seconds) == []
+        assert now[0] - began == pytest.approx(seconds)
+    finally:
+        pool.close()
+
+
+@pytest.mark.timeout(60)
+def test_close_by_a_handler_and_by_a_thread_it_waits_for_ends() -> None:
+    """The handler comes while this thread starts a worker, and has what the other one waits for."""
+    pool = make_pool(ToyEnv, num_groups=1)
+    thread = threading.Thread(target=pool.close)
+    with pool._workers._closing:
+        thread.start()
+        while pool.sending.acquire(blocking=False):
+            pool.sending.release()
+            time.sleep(0.001)
+        pool.close(0.1)
+        assert pool.is_closed
+    thread.join()
+    assert not psutil.Process().children()
+
+
+def test_vector_env_that_ctrl_c_hits_in_send_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    env = VectorEnv(ToyEnv, 4, num_workers=1, num_groups=2)
+    env.reset()
+    with monkeypatch.context() as patch:
+        patch.setattr(env._pool, "send", raising)
+        with pytest.raises(KeyboardInterrupt):
+            env.send(np.zeros(2, int))
+    with pytest.raises(SamplerError, match="closed"):
+        env.send(np.zeros(2, int))
+    assert not psutil.Process().children()
+
+
+def test_worker_forgets_signals_of_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they must come before an order is taken, as on ARM."""
+    monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
+    pool = make_pool(ToyEnv, num_groups=2)
+    try:
+        arrays, wake = pool._workers.arrays, pool._workers._wake[0]
+        os.eventfd_write(wake, 3)
+        time.sleep(0.1)
+        arrays.command[:], arrays.row[:] = 1, 0
+        arrays.sequence[:] += 1
+        time.sleep(0.2)
+        assert (arrays.done != arrays.sequence).all()
+        os.eventfd_write(wake, 2)
+        deadline = time.monotonic() + 10
+        while (arrays.done != arrays.sequence).any():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        pool.close()
+
+
+# ---- extras --------------------------------------------------------------------------------------
+
+
+def without(step: PolicyInput) -> Any:
+    return zeros(step)
+
+
+def empty(step: PolicyInput) -> Acted:
+    return Acted(zeros(step), {})
+
+
+def full(step: PolicyInput) -> Acted:
+    return Acted(zeros(step), {"value": step.uniform})
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("bare", [without, empty])
+@pytest.mark.parametrize("place", [(0, 0, 0), (0, 0, 2), (0, T - 1, 2), (1, 0, 0), (1, 2, 0)])
+def test_extras_that_some_calls_leave_out_are_refused(
+    place: tuple[int, int, int], bare: Callable[[PolicyInput], Any], kind: Any
+) -> None:
+    number, t, first = place
+    with kind(ToyEnv, num_envs=B, horizon=T, num_workers=1) as sampler:
+        for _ in range(number):
+            sampler.collect(full)
+
+        def policy(step: PolicyInput) -> Any:
+            is_bare = step.t == t and step.columns.start <= first < step.columns.stop
+            return bare(step) if is_bare else full(step)
+
+        with pytest.raises(ValueError, match=r"gave the extras \[.*\] before; it must give the"):
+            sampler.collect(policy)
+
+
+def test_extras_may_begin_with_a_later_rollout() -> None:
+    with ParallelSampler(ToyEnv, num_envs=B, horizon=T, num_workers=1) as sampler:
+        assert sampler.collect(zeros).extras == {}
+        assert (sampler.collect(full).extras["value"] > 0).all()

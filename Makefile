@@ -52,7 +52,7 @@ test-processors: .venv/.ready-to-test
 	    "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2" \
 	    "ONEDNN_MAX_CPU_ISA=SSE41"; do \
 	    echo "with $$setting"; \
-	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -l mark.numeric tests/*.py) || exit 1; \
+	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -lr mark.numeric tests --include="test_*.py") || exit 1; \
 	done
 
 # What is captured, which CUDA alone can do, needs a real one.

@@ -15,6 +15,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 
+# Programs that tests start find what tests share, and test modules that options name.
+_FOLDERS = [str(each) for each in Path(__file__).parent.glob("[!_]*") if each.is_dir()]
+_FOLDERS = [each for each in _FOLDERS if not each.endswith("emulated_gpu")]
+_GIVEN = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_GIVEN, *_FOLDERS])
+
 # Ignored under nohup, it would be so in all processes that tests start and send it to.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

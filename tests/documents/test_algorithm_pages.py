@@ -1,0 +1,63 @@
+"""Each preset names its source and its page; the commands for published results are valid."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from accel_rl.cli.parse import help_text, parse_arguments
+from accel_rl.presets import PRESETS
+from accel_rl.sweep.plan import plan_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = r"docs/algorithms/\w+\.md"
+PAGES = sorted((ROOT / "docs/algorithms").glob("*.md"))
+COMMANDS = [
+    (page.stem, command)
+    for page in PAGES
+    for command in re.findall(r"`python launch/((?:train|sweep)\.py [^`]+)`", page.read_text())
+]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_names_its_source_and_a_page_that_names_it(name: str) -> None:
+    about = PRESETS[name].__doc__ or ""
+    assert re.search(r"arXiv:\d{4}\.\d{5}|OpenAI's baselines", about)
+    (page,) = re.findall(PAGE, about)
+    text = (ROOT / page).read_text()
+    assert f"`{name}`" in text or f"algo={name}`" in text
+    assert "https://" in text
+    assert f"[`{name}`" in (ROOT / "docs/algorithms/index.md").read_text() or "rainbow" in name
+    assert about.splitlines()[0] in help_text([f"algo={name}", "--help"], width=200)
+
+
+def test_each_page_is_of_a_preset() -> None:
+    pages = {Path(page).stem for f in PRESETS.values() for page in re.findall(PAGE, f.__doc__)}
+    assert {page.stem for page in PAGES} == pages | {"index"}
+
+
+def test_published_results_have_commands() -> None:
+    assert len(COMMANDS) > 20
+    with_commands = {page for page, _ in COMMANDS}
+    assert with_commands == {page.stem for page in PAGES} - {"index"}
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: str(value)[:40])
+def test_command_for_a_published_result_is_valid_and_of_its_page(page: str, command: str) -> None:
+    script, *arguments = shlex.split(command)
+    given = dict(argument.split("=") for argument in arguments)
+    assert f"docs/algorithms/{page}.md" in (PRESETS[given["algo"]].__doc__ or "")
+    if script == "train.py":
+        parse_arguments(arguments)
+    else:
+        runs = plan_runs({key: value.replace("atari49", "pong") for key, value in given.items()})
+        assert len({run.config.seed for run in runs}) > 1
+
+
+def test_atari49_are_the_games_of_the_table() -> None:
+    runs = plan_runs({"env": "atari49"})
+    assert len(runs) == 49
+    games = {run.config.env for run in runs}
+    assert {"pitfall", "pong", "atlantis"} <= games
+    assert not {"hero", "surround", "solaris"} & games

@@ -1,0 +1,82 @@
+"""The examples, run as a reader would, for a few seconds each: they learn."""
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+# Argument, and what the last mean return must exceed; chance gives about the number behind.
+RUNS = {
+    "custom_learner.py": ("200", 0.3),  # -0.6
+    "foreign_ppo.py": ("11000", 35),  # 22
+    "numpy_policy.py": ("8", 45),  # 3
+    "own_loop.py": ("400", 0.8),  # -0.6
+    "sb3_ppo.py": ("12000", 0.5),  # -0.6
+}
+
+
+def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")) -> str:
+    done = subprocess.run(
+        [sys.executable, *launcher, script, argument],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_example_is_run() -> None:
+    others = {"own_algorithm.py"}  # below
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.learning if "ppo" in name else ()) for name in RUNS],
+)
+def test_example_learns(name: str, tmp_path: Path) -> None:
+    argument, threshold = RUNS[name]
+    output = run(EXAMPLES / name, argument)
+    *_, last = re.findall(r"mean return (-?\d+\.\d+)", output)
+    assert float(last) > threshold
+    if name == "foreign_ppo.py":  # with Gymnasium in that one line, exactly the same
+        text = (EXAMPLES / name).read_text()
+        ours = 'VectorEnv("CartPole-v1", NUM_ENVS)'
+        theirs = '__import__("gymnasium").make_vec("CartPole-v1", NUM_ENVS, "sync")'
+        assert text.count(ours) == 1
+        (tmp_path / name).write_text(text.replace(ours, theirs))
+        assert run(tmp_path / name, argument) == output
+
+
+def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    output = run(EXAMPLES / "own_loop.py", "300", launcher)
+    scores = re.findall(r"mean return (-?\d\.\d+) at first, mean return (-?\d\.\d+)", output)
+    assert [float(first) < 0 and float(last) > 0.8 for first, last in scores] == [True, True]
+    parameters = re.findall(r"learner ([01]): parameters (\w+)", output)
+    assert len(dict(parameters)) == 2
+    assert len({check for _, check in parameters}) == 1
+
+
+def test_own_algorithm_learns(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "launch/train.py", "algo=examples.own_algorithm:make"]
+    options = ["env=catch", "serial=true", "total_steps=40000", f"run_dir={tmp_path / 'run'}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, *options], env=environment, check=True, timeout=200, cwd=tmp_path)
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    assert float(last["episode_return_raw_mean"]) > 0.6  # -0.6 by chance
+    assert float(last["divergence"]) > 0
+
+
+def test_own_algorithm_is_short() -> None:
+    assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80

@@ -1,0 +1,240 @@
+"""What `pip install accel_rl` installs is enough for samplers and vector environments.
+
+Programs run in a virtual environment that has links to these packages alone.
+"""
+
+import re
+import subprocess
+import sys
+import textwrap
+import venv
+import zipfile
+from email.parser import Parser
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from accel_rl.__main__ import main
+from accel_rl.extras import TRAINING_PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ("cloudpickle", "gymnasium", "numpy", "psutil")
+NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
+OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
+EXTRAS = ("all", "atari", "envpool", "sb3", "torchrl", "train")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which accel_rl is installed without any extra."""
+    folder = tmp_path_factory.mktemp("base")
+    packages = folder / "packages"
+    packages.mkdir()
+    (packages / "accel_rl").symlink_to(ROOT / "accel_rl")
+    for name in (*BASE, *NEEDED_BY_BASE):
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None
+        path = Path(spec.origin)
+        path = path.parent if path.name == "__init__.py" else path
+        # The libraries in C that some packages have lie beside it.
+        for each in (path, *path.parent.glob(f"{name}.libs")):
+            (packages / each.name).symlink_to(each)
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    (site_packages / "base.pth").write_text(f"{packages}\n")
+    return environment / "bin" / "python"
+
+
+def run(python: Path, folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess:
+    (folder / "program.py").write_text(textwrap.dedent(program))
+    command = [str(python), *(arguments or ["program.py"])]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+
+
+def test_base_environment_has_no_package_of_an_extra(python: Path, tmp_path: Path) -> None:
+    program = f"""
+        from importlib.util import find_spec
+        print([name for name in {OF_EXTRAS} if find_spec(name)])
+    """
+    assert run(python, tmp_path, program).stdout == "[]\n"
+
+
+def test_samplers_and_vector_environments_run_on_the_base_packages(
+    python: Path, tmp_path: Path
+) -> None:
+    program = """
+        import gymnasium
+        import numpy as np
+        import accel_rl.ga3c.sampler
+        from accel_rl.samplers import ParallelSampler, SerialSampler
+        from accel_rl.vector import VectorEnv
+
+        class Count(gymnasium.Env):
+            observation_space = gymnasium.spaces.Box(0, np.inf, (1,))
+            action_space = gymnasium.spaces.Discrete(2)
+
+            def reset(self, **options):
+                self.steps = 0
+                return np.zeros(1, np.float32), {}
+
+            def step(self, action):
+                self.steps += 1
+                return np.full(1, self.steps, np.float32), 1.0, False, self.steps == 5, {}
+
+        def policy(step):
+            return np.zeros(len(step.observation), np.int64)
+
+        if __name__ == "__main__":
+            for env in ("CartPole-v1", "catch", Count):
+                for make in (SerialSampler, ParallelSampler):
+                    with make(env, num_envs=4, horizon=8) as sampler:
+                        assert sampler.collect(policy).action.shape == (8, 4)
+            for num_workers in (0, 2):
+                env = VectorEnv("CartPole-v1", 4, num_workers=num_workers)
+                env.reset(seed=0)
+                assert env.step(np.zeros(4, np.int64))[0].shape == (4, 4)
+                env.close()
+            print("done")
+    """
+    done = run(python, tmp_path, program)
+    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "missing", "extra"),
+    [
+        ("from accel_rl.samplers import ActionServer", "torch", "train"),
+        ("from accel_rl.vector import SB3VecEnv", "stable_baselines3", "sb3"),
+        ("from accel_rl.vector import TorchRLEnv", "torch", "torchrl"),
+        ("VectorEnv('breakout', 2)", "ale_py", "atari"),
+        ("VectorEnv('breakout', 2, atari=AtariConfig())", "ale_py", "atari"),
+        ("VectorEnv('ALE/Pong-v5', 2)", "ale_py", "atari"),
+        ("ParallelSampler('pong')", "ale_py", "atari"),
+    ],
+)
+def test_message_has_the_missing_package_and_the_command_that_installs_it(
+    python: Path, tmp_path: Path, statement: str, missing: str, extra: str
+) -> None:
+    program = f"""
+        from accel_rl.envs import AtariConfig
+        from accel_rl.samplers import ParallelSampler
+        from accel_rl.vector import VectorEnv
+
+        try:
+            {statement}
+        except (ImportError, ValueError) as error:
+            print(error)
+    """
+    done = run(python, tmp_path, program)
+    assert not done.stderr
+    assert re.search(rf"\b{missing}\b", done.stdout)
+    assert f'pip install "accel_rl[{extra}]"' in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["--help"], ["plot", "run"], ["sweep"], ["--version"]])
+def test_command_without_the_packages_of_training_says_what_to_install(
+    python: Path, tmp_path: Path, command: list[str]
+) -> None:
+    for program in (["-m", "accel_rl"], [str(ROOT / "launch" / "train.py")]):
+        done = run(python, tmp_path, "", *program, *command)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+        assert done.stderr.endswith('pip install "accel_rl[train]"\n')
+
+
+def test_run_of_a_game_without_its_emulator_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.delitem(sys.modules, "accel_rl.envs.atari_games", raising=False)
+    assert main(["algo=a2c", "env=breakout", "total_steps=100"]) == 1
+    message = capsys.readouterr().err
+    assert "env=breakout" in message and 'pip install "accel_rl[atari]"' in message
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what the wheel says ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    code = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True
+    )
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def requirements(wheel: zipfile.ZipFile, extra: str) -> set[str]:
+    """Names of the packages that are installed with ``extra`` ("": without any)."""
+    (path,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    metadata = Parser().parsestr(wheel.read(path).decode())
+    assert sorted(metadata.get_all("Provides-Extra", [])) == list(EXTRAS)
+    names: set[str] = set()
+    for each in map(Requirement, metadata.get_all("Requires-Dist", [])):
+        if each.marker is None or (extra and each.marker.evaluate({"extra": extra})):
+            if each.name.replace("-", "_") == "accel_rl":
+                names.update(*(requirements(wheel, other) for other in each.extras))
+            else:
+                names.add(canonicalize_name(each.name))
+    return names
+
+
+def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
+    assert requirements(wheel, "") == set(BASE)
+
+
+@pytest.mark.parametrize(
+    ("extra", "added"),
+    [
+        ("atari", {"ale-py", "opencv-python-headless"}),
+        ("envpool", {"envpool"}),
+        ("sb3", {"stable-baselines3"}),
+        ("torchrl", {"torchrl"}),
+    ],
+)
+def test_extra_of_the_wheel_requires_what_its_part_imports(
+    wheel: zipfile.ZipFile, extra: str, added: set[str]
+) -> None:
+    assert requirements(wheel, extra) == {*BASE, *added}
+
+
+def test_extra_for_training_requires_each_package_that_its_commands_import(
+    wheel: zipfile.ZipFile,
+) -> None:
+    packages = {"PIL": "pillow", "cv2": "opencv-python-headless"}
+    needed = {packages.get(name, name) for name in TRAINING_PACKAGES}
+    assert requirements(wheel, "train") == {*BASE, *needed}
+
+
+def test_extra_for_all_requires_what_the_others_do(wheel: zipfile.ZipFile) -> None:
+    # EnvPool has no packages for some of our versions of Python.
+    others = (requirements(wheel, extra) for extra in EXTRAS if extra not in ("all", "envpool"))
+    assert requirements(wheel, "all") == set().union(*others)
+
+
+def test_wheel_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    assert {name.partition("/")[0] for name in wheel.namelist()} == {
+        "accel_rl",
+        "accel_rl-0.1.0.dist-info",
+    }
+    assert "accel_rl/py.typed" in wheel.namelist()
+
+
+def test_make_installs_the_packages_of_atari_and_training(wheel: zipfile.ZipFile) -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    installed = {
+        canonicalize_name(Requirement(line.partition("#")[0]).name)
+        for line in lines
+        if not line.startswith("#")
+    }
+    wanted = requirements(wheel, "atari") | requirements(wheel, "train")
+    assert wanted == installed - {"editables", "hatchling"}

@@ -1,0 +1,171 @@
+"""The parameter store among processes that push, are stopped and are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_learners import Sum, push, zeros
+from torch import Tensor
+
+from accel_rl.parallel import ParameterStore, StoreExchange
+
+HERE = Path(__file__).parents[1] / "helpers"
+SIZE = 60_000
+
+
+@contextlib.contextmanager
+def learners(**arguments: Any) -> Iterator[subprocess.Popen[str]]:
+    """The processes of `store_learners`, ended by their own accord or with the test."""
+    command = [sys.executable, str(HERE / "store_learners.py"), json.dumps(arguments)]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def store() -> Iterator[ParameterStore]:
+    with contextlib.closing(ParameterStore.create(zeros(SIZE), Sum(), 3)) as store:
+        yield store
+
+
+def test_pushes_of_many_processes_are_all_in_the_sum(store: ParameterStore) -> None:
+    values, pushes = [1, 10, 100, 1000], 50
+    with learners(
+        task="add", address=store.address, size=SIZE, values=values, pushes=pushes
+    ) as process:
+        statuses = json.loads(process.communicate(timeout=60)[0])
+    flats, num_updates = store.read()
+    assert statuses == [0, 0, 0, 0]
+    assert flats["parameters"].unique().tolist() == [pushes * 1111]
+    assert flats["count"].unique().tolist() == [pushes * 4]
+    assert num_updates == pushes * 4
+
+
+def test_pushes_of_threads_that_share_a_store_are_all_in_the_sum(store: ParameterStore) -> None:
+    def learn(value: int) -> None:
+        exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        for _ in range(50):
+            push(exchange, value)
+
+    threads = [threading.Thread(target=learn, args=(value,)) for value in (1, 10, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flats, num_updates = store.read()
+    assert flats["parameters"].unique().tolist() == [50 * 111]
+    assert num_updates == 150
+
+
+def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(
+    store: ParameterStore,
+) -> None:
+    parameters = zeros(SIZE)
+    with (
+        contextlib.closing(
+            ParameterStore.open(store.address, parameters, Sum(), timeout_seconds=0.3)
+        ) as impatient,
+        learners(task="stop", address=store.address, size=SIZE) as process,
+    ):
+        exchange = StoreExchange(parameters, impatient, Sum(), None)
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        with pytest.raises(
+            TimeoutError, match=rf"chunk 0 .* locked for 0.3 seconds; process {pid} holds it"
+        ):
+            push(exchange, 1)
+        os.kill(pid, signal.SIGKILL)
+        assert json.loads(process.communicate(timeout=60)[0]) == signal.SIGKILL
+        before = impatient.chunks[0].num_updates
+        push(exchange, 1)
+    assert before == 0  # the killed push is lost, and the one that gave up at this chunk
+    assert [chunk.num_updates for chunk in store.chunks] == [1, 2, 2]
+
+
+class Watcher:
+    """Reads while others push: what it saw of chunks that were not whole, or went backwards."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store = store
+        self._exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        self._latest = [0.0] * len(store.chunks)
+        self.num_reads = 0
+        self.wrong: list[str] = []
+
+    def read(self) -> None:
+        flats, _ = self._store.read()
+        self._check([flats["parameters"], flats["count"]])
+        self._exchange.pull()
+        self._check([self._exchange.parameters.parameter])
+        self.num_reads += 1
+
+    def _check(self, flats: list[Tensor]) -> None:
+        for chunk in self._store.chunks:
+            seen = {end.item() for flat in flats for end in flat[chunk.elements].aminmax()}
+            if len(seen) > 1 or min(seen) < self._latest[chunk.index]:
+                self.wrong.append(f"chunk {chunk.index}: {seen}, after {self._latest}")
+            self._latest[chunk.index] = max(seen)
+
+
+@pytest.mark.parametrize(
+    "seconds", [3, pytest.param(30, marks=pytest.mark.learning)], ids=["short", "long"]
+)
+@pytest.mark.parametrize(
+    ("self_kills", "kill_interval"), [(0.02, 0), (0, 0.02)], ids=["at_the_flip", "anywhere"]
+)
+def test_store_survives_learners_that_are_killed(
+    store: ParameterStore, seconds: float, self_kills: float, kill_interval: float
+) -> None:
+    pushed = [0, 0]
+
+    def learn(thread: int) -> None:
+        exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        while process.poll() is None:
+            push(exchange, 1)
+            pushed[thread] += 1
+
+    watcher = Watcher(store)
+    with learners(
+        task="stress",
+        address=store.address,
+        size=SIZE,
+        learners=8,
+        seconds=seconds,
+        self_kills=self_kills,
+        kill_interval=kill_interval,
+    ) as process:
+        threads = [threading.Thread(target=learn, args=(each,)) for each in range(2)]
+        for thread in threads:
+            thread.start()
+        while process.poll() is None:
+            watcher.read()
+        for thread in threads:
+            thread.join()
+        found = json.loads(process.communicate(timeout=60)[0])
+    watcher.read()
+    assert not watcher.wrong
+    assert watcher.num_reads > 10 and min(pushed) > 10
+    assert found["failures"] == 0 and found["died"] > 5
+    parameters = store.read()[0]["parameters"]
+    for chunk in store.chunks:
+        assert parameters[chunk.elements].unique().tolist() == [chunk.num_updates]
+        # Killed by themselves: exactly what was not flipped is lost. From outside: a learner may
+        # have died between a flip and counting it.
+        counted = found["flips"][chunk.index] + sum(pushed)
+        assert counted <= chunk.num_updates <= counted + found["killed"]

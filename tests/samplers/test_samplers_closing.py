@@ -1,0 +1,401 @@
+"""Samplers that are closed twice, dropped, or never came to run leave nothing behind."""
+
+import errno
+import gc
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from toy_envs import FaultyEnv, ToyEnv, is_running
+
+from accel_rl.ga3c.sampler import Prediction, QueuedSampler
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
+from accel_rl.vector import VectorEnv
+
+CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
+
+
+def zeros(step) -> np.ndarray:
+    return np.zeros(len(step.observation), np.int64)
+
+
+def worker_pids() -> list[int]:
+    return sorted(process.pid for process in psutil.Process().children())
+
+
+def num_descriptors() -> int:
+    gc.collect()  # of tests before
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    before = num_descriptors()
+    process = list(sampler._pool._workers.processes.values())[1]
+    wait, interrupts = process._process.wait, iter([KeyboardInterrupt()])
+
+    def interrupted_wait(timeout: float | None = None) -> int:
+        for interrupt in interrupts:
+            raise interrupt
+        return wait(timeout)
+
+    monkeypatch.setattr(process._process, "wait", interrupted_wait)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.close()
+    sampler.close()
+    assert not worker_pids()
+    assert num_descriptors() < before
+
+
+def queued() -> QueuedSampler:
+    sizes = {"most_agents": 2, "max_prediction_batch": 8, "training_queue_size": 99}
+    return QueuedSampler(ToyEnv, replace(CONFIG, num_workers=None), gamma=0.9, **sizes)
+
+
+def predict(observation, uniform) -> Prediction:
+    return Prediction(np.zeros(len(uniform), int), np.zeros(len(observation), np.float32), 0)
+
+
+USES = {
+    "collect": (
+        lambda: ParallelSampler(ToyEnv, config=CONFIG),
+        lambda it: it.collect(zeros).observation,
+    ),
+    "get_state": (
+        lambda: ParallelSampler(ToyEnv, config=CONFIG),
+        lambda it: it.get_state().observation,
+    ),
+    "serial": (
+        lambda: SerialSampler(ToyEnv, config=CONFIG),
+        lambda it: it.collect(zeros).observation,
+    ),
+    "serial state": (
+        lambda: SerialSampler(ToyEnv, config=CONFIG),
+        lambda it: it.get_state().observation,
+    ),
+    "step": (lambda: VectorEnv(ToyEnv, 8, seed=0), lambda it: it.step(np.zeros(8, int))[0]),
+    "serve": (queued, lambda it: it.serve(predict)),
+}
+
+
+def hold_locks(sampler: object, held: threading.Event, may_go_on: threading.Event) -> None:
+    with ExitStack() as stack:
+        if isinstance(sampler, QueuedSampler):
+            stack.enter_context(sampler._taking.urgently())
+            stack.enter_context(sampler.training_queue._changed)
+        held.set()
+        may_go_on.wait(60)
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
+    make, use = USES[name]
+    samplers = make(), make()
+    for sampler in samplers:
+        sampler.reset() if name == "step" else sampler.start()
+        use(sampler)
+    rollout = (samplers[0]._pool if name == "step" else samplers[0]).rollout
+    before = rollout.copy()
+    held, may_go_on = threading.Event(), threading.Event()
+    # In the fork its locks are held by a thread that is not there.
+    thread = threading.Thread(target=hold_locks, args=(samplers[0], held, may_go_on), daemon=True)
+    thread.start()
+    assert held.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with pytest.raises(SamplerError, match=rf"of process {os.getppid()}, .* is a fork; ma"):
+                use(samplers[0])
+            samplers[0].close()
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitpid(pid, 0)[1]
+    may_go_on.set()
+    thread.join()
+    assert code == 0
+    np.testing.assert_array_equal(rollout.action, before.action)
+    np.testing.assert_array_equal(rollout.observation, before.observation)
+    found = [use(sampler) for sampler in samplers for _ in range(3)]
+    if name != "serve":
+        np.testing.assert_array_equal(found[2], found[5])
+    for sampler in samplers:
+        sampler.close()
+    assert not worker_pids()
+
+
+@pytest.mark.parametrize("num_collects", [0, 2])
+def test_dropped_sampler_ends_its_workers(num_collects):
+    before = num_descriptors()
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    for _ in range(num_collects):
+        sampler.collect(zeros)
+    assert worker_pids()
+    del sampler
+    assert not worker_pids()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+class ClosingEnv(FaultyEnv):
+    """Fails in the reset of the third of these; counts who was closed."""
+
+    made = closed = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        super().__init__("reset" if self.made == 4 else "none")  # the first is the probe
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+def test_serial_sampler_that_cannot_start_closes_its_environments():
+    sampler = SerialSampler(ClosingEnv, config=CONFIG)
+    with pytest.raises(SamplerError, match=r"environment 2 .*cannot reset"):
+        sampler.start()
+    assert ClosingEnv.closed == ClosingEnv.made == 9
+    with pytest.raises(SamplerError, match="was closed; make another one"):
+        sampler.collect(zeros)
+
+
+def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_path):
+    """As by a signal handler that closes and then opens files of its own."""
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    process = next(iter(sampler._pool._workers.processes.values()))
+    wait, files = process._process.wait, []
+
+    def handled_wait(timeout: float | None = None) -> int:
+        sampler.close()
+        files.extend((tmp_path / str(i)).open("w") for i in range(30 - len(files)))
+        return wait(timeout)
+
+    monkeypatch.setattr(process._process, "wait", handled_wait)
+    sampler.close()
+    assert not worker_pids() and len(files) == 30
+    for file in files:
+        file.write("whole")
+        file.close()
+
+
+def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_written(tmp_path):
+    files = []
+
+    def closing(step) -> np.ndarray:
+        if not files:
+            sampler.close()
+            files.extend((tmp_path / str(i)).open("w") for i in range(30))
+        return zeros(step)
+
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(closing)
+    for file in files:
+        file.close()
+    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
+
+
+def test_close_from_another_thread_ends_a_rollout():
+    config = replace(CONFIG, on_worker_failure="restart")
+    sampler = ParallelSampler(partial(FaultyEnv, "sleep"), config=config)
+    before = num_descriptors()
+    sampler.start()
+    timer = threading.Timer(0.5, sampler.close)
+
+    def beginning(step) -> np.ndarray:
+        if timer.ident is None:
+            timer.start()
+        return zeros(step)
+
+    with pytest.raises(SamplerError, match="this sampler was closed"):
+        sampler.collect(beginning)
+    timer.join()
+    assert not worker_pids() and num_descriptors() < before
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(zeros)
+
+
+@pytest.mark.parametrize("place", ["pool.monotonic", "pool.take"], ids=["in send", "in recv"])
+def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
+    """Whatever number they have, nothing is written to them or read from them."""
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    sampler.collect(zeros)
+    module = importlib.import_module(f"accel_rl.samplers.{place.partition('.')[0]}")
+    name = place.partition(".")[2]
+    function, pipes = getattr(module, name), []
+    signals = iter([signal.SIGUSR1])
+
+    def handled(*arguments):
+        for _ in signals:
+            sampler.close()
+            pipes.extend(os.pipe2(os.O_NONBLOCK) for _ in range(30))
+            for _, write in pipes:
+                os.write(write, b"eight ch")
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, handled)
+    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
+        sampler.collect(zeros)
+    assert len(pipes) == 30
+    for read, write in pipes:
+        assert os.read(read, 100) == b"eight ch"
+        os.close(read)
+        os.close(write)
+
+
+FORKED = """
+import os, signal, time
+from toy_envs import ToyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
+sampler.start()
+fork = os.fork()
+if fork == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+workers = [process.pid for process in sampler._pool._workers.processes.values()]
+print(fork, *workers, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_their_process_though_a_fork_of_it_lives():
+    command = [sys.executable, "-c", FORKED]
+    folder = Path(__file__).parents[1] / "helpers"
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=60)
+    fork, *pids = map(int, done.stdout.split())
+    deadline = time.monotonic() + 2
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == 2 and not any(map(is_running, pids))
+    assert is_running(fork)
+    os.kill(fork, signal.SIGKILL)
+
+
+def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
+    eventfd, before = os.eventfd, num_descriptors()
+    for num_made in range(6):
+        left = iter(range(num_made))
+
+        def limited(*arguments, left=left):
+            if next(left, None) is None:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return eventfd(*arguments)
+
+        monkeypatch.setattr(os, "eventfd", limited)
+        with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*serial=true"):
+            ParallelSampler(ToyEnv, config=CONFIG)
+        assert num_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "number, message",
+    [
+        (errno.EAGAIN, r"no more processes .*2 workers.*`ulimit -u`.*num_workers.*serial=true"),
+        (errno.EMFILE, r"no more files .*2 workers.*`ulimit -n`.*num_workers.*serial=true"),
+    ],
+    ids=["processes", "files"],
+)
+def test_worker_that_the_limits_do_not_allow_is_one_error(number, message, monkeypatch):
+    popen, started = subprocess.Popen, []
+
+    def limited(*arguments, **options):
+        if started:
+            raise OSError(number, os.strerror(number))
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    before = num_descriptors()
+    monkeypatch.setattr(subprocess, "Popen", limited)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    with pytest.raises(SamplerError, match=message):
+        sampler.start()
+    assert not worker_pids()
+    del sampler
+    assert num_descriptors() == before
+
+
+class CloseHangs(ToyEnv):
+    """In other processes than ``own``."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.own = own
+
+    def close(self) -> None:
+        if os.getpid() != self.own:
+            time.sleep(600)
+
+
+def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):
+    """As one that waits for a device or a file system does."""
+    sampler = ParallelSampler(partial(CloseHangs, os.getpid()), config=CONFIG)
+    sampler.start()
+    processes = list(sampler._pool._workers.processes.values())
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "KILL_SECONDS", 0.1)
+        patch.setattr(process.WorkerProcess, "kill", lambda self: None)
+        began = time.monotonic()
+        sampler._pool.close(0.1)
+        assert time.monotonic() - began < 2
+    for each in processes:
+        assert each.describe() in caplog.text
+        each._process.wait(5)  # its life pipe is closed
+
+
+def test_interrupt_while_a_worker_is_started_leaves_nothing(monkeypatch):
+    before = num_descriptors()
+    popen, started = subprocess.Popen, []
+
+    def interrupted(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.start()
+    assert started[1].wait(timeout=5) != 0
+    assert not worker_pids()
+    del sampler
+    assert num_descriptors() == before
+
+
+def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch):
+    before = num_descriptors()
+    samplers = [ParallelSampler(ToyEnv, config=CONFIG)]
+    popen, started = subprocess.Popen, []
+
+    def handled(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        if len(started) == 2:
+            samplers[0].close()
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", handled)
+    with pytest.raises(SamplerError, match="this sampler was closed"):
+        samplers[0].start()
+    assert not worker_pids()
+    samplers.clear()
+    assert num_descriptors() == before

@@ -1,0 +1,373 @@
+"""What a worker process leaves alone: signals, what its environments start, odd search paths."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from toy_envs import ToyEnv, is_running
+
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
+
+CONFIG = SamplerConfig(num_envs=2, num_workers=1)
+
+
+def zeros(step) -> np.ndarray:
+    return np.zeros(len(step.observation), np.int64)
+
+
+class HelpedEnv(ToyEnv):
+    """Has a process of its own until it is closed, except in the process ``own``."""
+
+    def __init__(self, start: Callable[[], Any], folder: str, own: int) -> None:
+        super().__init__()
+        self.end: Callable[[], Any] = lambda: None
+        if os.getpid() != own:
+            helper, self.end = start()
+            Path(folder, str(helper.pid)).touch()
+
+    def close(self) -> None:
+        self.end()
+
+
+def start_program() -> Any:
+    program = subprocess.Popen(["sleep", "600"])
+    return program, lambda: (program.terminate(), program.wait())
+
+
+def start_fork() -> Any:
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    fork.start()
+    return fork, lambda: (fork.terminate(), fork.join())
+
+
+@pytest.mark.parametrize("start", [start_program, start_fork])
+def test_environment_can_terminate_what_it_started_and_nobody_the_worker(start, tmp_path) -> None:
+    with ParallelSampler(
+        partial(HelpedEnv, start, str(tmp_path), os.getpid()), config=CONFIG
+    ) as sampler:
+        (worker,) = psutil.Process().children()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            sampler.collect(zeros)
+            time.sleep(0.05)  # so that it waits for orders
+            worker.send_signal(number)
+        sampler.collect(zeros)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+
+
+def test_search_path_with_something_else_than_strings_in_it_is_no_obstacle(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("somewhere")])
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
+        sampler.collect(zeros)
+
+
+class SignalledEnv(ToyEnv):
+    """Handles a signal that comes while its worker waits for orders."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        if os.getpid() != own:
+            signal.signal(signal.SIGALRM, lambda *_: None)
+
+    def step(self, action: int, out: Any) -> Any:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return super().step(action, out)
+
+
+def test_signal_that_an_environment_handles_is_no_failure() -> None:
+    with ParallelSampler(partial(SignalledEnv, os.getpid()), config=CONFIG) as sampler:
+        for _ in range(2):
+            sampler.collect(zeros)
+            time.sleep(0.2)
+
+
+def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkeypatch) -> None:
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
+        (worker,) = sampler._pool._workers.processes.values()
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitpid(worker.pid, 0)
+        killed: list[int] = []
+        for name in ("kill", "killpg"):
+            monkeypatch.setattr(os, name, lambda pid, _: killed.append(pid))
+        worker.kill()
+        monkeypatch.undo()
+    assert killed == []
+
+
+class BrokenHelpedEnv(HelpedEnv):
+    """One of them cannot be closed, and all fail in their third step."""
+
+    num_steps = 0
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 3:
+            print("a last word")
+            raise RuntimeError("the simulator broke")
+        return super().step(action, out)
+
+    def close(self) -> None:
+        super().close()
+        if self.num_steps:
+            raise RuntimeError("and cannot be closed")
+
+
+def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
+    factory = partial(BrokenHelpedEnv, start_program, str(tmp_path), os.getpid())
+    with ParallelSampler(factory, config=CONFIG) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke"):
+            sampler.collect(zeros)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
+    assert "a last word" in capfd.readouterr().out
+
+
+def start_session() -> Any:
+    program = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return program, lambda: (program.terminate(), program.wait())
+
+
+class LostHelpedEnv(HelpedEnv):
+    """Its worker hangs or is killed in the third step."""
+
+    num_steps = 0
+
+    def __init__(self, is_killed: bool, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.is_killed = is_killed
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 3 and self.is_killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.num_steps == 3:
+            time.sleep(600)
+        return super().step(action, out)
+
+
+def assert_none_runs(folder: Path, number: int) -> None:
+    pids = [int(path.name) for path in folder.iterdir()]
+    deadline = time.monotonic() + 2
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == number and not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize(
+    "is_killed, start",
+    [
+        (False, start_program),
+        (False, start_session),
+        (False, start_fork),
+        (True, start_program),
+        (True, start_fork),
+    ],
+)
+def test_programs_of_a_lost_worker_end_with_it(is_killed, start, tmp_path) -> None:
+    factory = partial(LostHelpedEnv, is_killed, start, str(tmp_path), os.getpid())
+    with ParallelSampler(factory, config=replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
+        with pytest.raises(WorkerError):
+            sampler.collect(zeros)
+    assert_none_runs(tmp_path, 2)
+
+
+KILLED = """
+import os, signal, sys
+from functools import partial
+from test_samplers_worker import CONFIG, HelpedEnv, start_program
+from accel_rl.samplers import ParallelSampler
+factory = partial(HelpedEnv, start_program, sys.argv[1], os.getpid())
+sampler = ParallelSampler(factory, config=CONFIG)
+sampler.start()
+(process,) = sampler._pool._workers.processes.values()
+if sys.argv[2] == "stopped":
+    os.kill(process.pid, signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("worker", ["waiting", "stopped"])
+def test_programs_of_environments_end_with_the_process_of_the_sampler(worker, tmp_path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), worker]
+    subprocess.run(command, cwd=(Path(__file__).parents[1] / "helpers"), timeout=60)
+    assert_none_runs(tmp_path, 2)
+
+
+class SlowEnv(ToyEnv):
+    """Its steps take longer than a failure leaves; environment 0 fails in the second."""
+
+    num_steps = 0
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: int, out: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 2 and action == 1:
+            raise RuntimeError("the simulator broke")
+        time.sleep(1.0)
+        return super().step(action, out)
+
+    def close(self) -> None:
+        if self.num_steps:
+            Path(self.folder, str(os.getpid())).touch()
+
+
+def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path) -> None:
+    config = SamplerConfig(num_envs=3, num_groups=1, num_workers=3)
+    with ParallelSampler(partial(SlowEnv, str(tmp_path)), config=config) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke"):
+            sampler.collect(lambda step: np.array([1, 0, 0]))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_worker_takes_orders_only_when_it_has_read_their_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them, a processor that reorders stores may show it the orders, and their rows and
+    actions later.
+    """
+    monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
+        sampler.collect(zeros)
+        workers = sampler._pool._workers
+        arrays = workers.arrays
+        arrays.row[:] = 0
+        arrays.sequence[:] += 1  # of both groups
+        os.eventfd_write(workers._wake[0], 1)
+        time.sleep(0.2)
+        assert (arrays.done != arrays.sequence).all()
+        os.eventfd_write(workers._wake[0], 1)
+        deadline = time.monotonic() + 5
+        while (arrays.done != arrays.sequence).any() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (arrays.done == arrays.sequence).all()
+
+
+@pytest.mark.parametrize("awake_seconds", [0.0, 1e-4, 10.0], ids=["asleep", "both", "awake"])
+def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
+    awake_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_rl.samplers.workers.AWAKE_SECONDS", awake_seconds)
+    monkeypatch.setattr("accel_rl.samplers.workers.available_cpus", lambda: list(range(64)))
+    config = SamplerConfig(num_envs=8, horizon=50, num_groups=2, num_workers=2)
+    with (
+        SerialSampler(ToyEnv, config=config) as serial,
+        ParallelSampler(ToyEnv, config=config) as sampler,
+    ):
+        for _ in range(3):
+            expected, rollout = serial.collect(zeros), sampler.collect(zeros)
+            assert np.array_equal(expected.observation, rollout.observation)
+        time.sleep(0.1)
+        num_awake = int(sampler._pool._workers.arrays.is_awake.sum())
+        assert num_awake == (2 if awake_seconds == 10 else 0)
+        if num_awake:
+            monkeypatch.setattr(sampler._pool._workers, "_wake", None)
+            sampler.collect(zeros)
+            monkeypatch.undo()
+
+
+class CountedFactory:
+    num_pickles = 0
+
+    def __call__(self) -> ToyEnv:
+        return ToyEnv()
+
+    def __reduce__(self) -> Any:
+        type(self).num_pickles += 1
+        return CountedFactory, ()
+
+
+def test_factory_is_pickled_once_for_all_workers_and_their_replacements() -> None:
+    config = SamplerConfig(num_envs=6, num_workers=3, on_worker_failure="restart")
+    with ParallelSampler(CountedFactory(), config=config) as sampler:
+        sampler.collect(zeros)
+        os.kill(sampler._pool._workers.processes[1].pid, signal.SIGKILL)
+        sampler.collect(zeros)
+        assert sampler.generation == 1
+    assert CountedFactory.num_pickles == 1
+
+
+class PathEnv(ToyEnv):
+    """Its raw reward is how long PYTHONPATH is; nothing: there is none."""
+
+    def step(self, action: int, out: Any) -> Any:
+        length = len(os.environ.get("PYTHONPATH", ""))
+        return super().step(action, out)._replace(raw_reward=float(length))
+
+
+@pytest.mark.parametrize("path", [None, "/somewhere"])
+def test_programs_started_by_environments_find_the_path_of_the_user(path, monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if path is not None:
+        monkeypatch.setenv("PYTHONPATH", path)
+    with ParallelSampler(PathEnv, config=CONFIG) as sampler:
+        raw_reward = sampler.collect(zeros).raw_reward
+        assert (raw_reward == len(path or "")).all()
+
+
+BLOCKED = """
+import os, signal, sys
+from toy_envs import ToyEnv
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
+sampler.start()
+print(*[process.pid for process in sampler._pool._workers.processes.values()], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_worker_of_a_program_that_blocks_signals_ends_with_it() -> None:
+    folder = Path(__file__).parents[1] / "helpers"
+    command = [sys.executable, "-c", BLOCKED]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=60)
+    pids = list(map(int, done.stdout.split()))
+    deadline = time.monotonic() + 2
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(pids) == 2 and not any(map(is_running, pids))
+
+
+MAIN = """
+import gymnasium
+import numpy as np
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ParallelSampler, SamplerConfig
+
+class Own(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 3.0, False, False, {}
+
+gymnasium.register("Own-v0", entry_point="__main__:Own")
+for name in ("Own-v0", "__main__:Own"):
+    with ParallelSampler(name, num_envs=2) as sampler:
+        print(sampler.collect(lambda step: np.zeros(len(step.observation), np.int64)).raw_reward[0])
+"""
+
+
+def test_environment_of_the_main_script_by_name_goes_to_workers(tmp_path) -> None:
+    (tmp_path / "main.py").write_text(MAIN)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "[3. 3.]\n[3. 3.]\n", done.stderr

@@ -1,0 +1,195 @@
+"""Runs with a network of the user's own: every algorithm, and all that is done with a saved run."""
+
+import csv
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from saved_runs import quiet, trained
+
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
+from accel_rl.tools.play import PlayOptions, play
+from accel_rl.tools.policy import load_policy
+from accel_rl.training.train import train
+
+REPOSITORY = Path(__file__).parents[2]
+
+NETS = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+class Trunk(nn.Module):
+    def __init__(self, observation_shape):
+        super().__init__()
+        self.first = nn.Linear(int(np.prod(observation_shape)), 16)
+        self.spare = nn.Linear(3, 3)
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+
+    def forward(self, observation):
+        return self.frozen(torch.tanh(self.first(observation.flatten(1).float())))
+
+
+class Policy(nn.Module):
+    def __init__(self, observation_shape, num_actions):
+        super().__init__()
+        self.trunk = Trunk(observation_shape)
+        self.policy = nn.Linear(16, num_actions)
+        self.value = nn.Linear(16, 1)
+
+    def forward(self, observation):
+        x = self.trunk(observation)
+        return self.policy(x), self.value(x).squeeze(1)
+
+
+class Q(nn.Module):
+    def __init__(self, observation_shape, num_actions, num_atoms, is_dueling):
+        super().__init__()
+        self.trunk = Trunk(observation_shape)
+        self.head = nn.Linear(16, num_actions * num_atoms)
+        self.shape = num_actions, num_atoms
+
+    def forward(self, observation):
+        return self.head(self.trunk(observation)).unflatten(1, self.shape)
+
+
+def differing(observation_shape, num_actions):
+    model = Policy(observation_shape, num_actions)
+    with torch.no_grad():
+        model.policy.weight += np.random.default_rng().normal()
+    return model
+"""
+Q_OPTIONS = ("horizon=4", "min_steps=20", "replay_size=200", "batch_size=8")
+RUNS = {
+    "a2c": ("horizon=5",),
+    "a3c": ("horizon=5", "precision=bfloat16"),
+    "paac": ("horizon=5", "lr_schedule=constant"),
+    "ppo": ("horizon=20", "minibatch_size=20", "overlap=true", "checkpoint_interval=400"),
+    "appo": ("horizon=20", "minibatch_size=20"),
+    "ga3c": ("horizon=5", "serial=false", "num_groups=2", "tuner=false"),
+    "dqn": (*Q_OPTIONS, "precision=bfloat16"),
+    "double_dqn": Q_OPTIONS,
+    "async_dqn": Q_OPTIONS,
+    "cat_dqn": (*Q_OPTIONS, "num_atoms=5"),
+    "rainbow": (*Q_OPTIONS, "num_atoms=5", "evaluation_interval=40", "evaluation_steps=40"),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the file of the networks is; from there they can be imported."""
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
+    (tmp_path / "my_nets.py").write_text(NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_nets", raising=False)
+    return tmp_path
+
+
+def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize("algo", RUNS)
+def test_every_algorithm_learns_with_an_own_network(algo: str, folder: Path) -> None:
+    name = "Q" if "dqn" in algo or algo == "rainbow" else "Policy"
+    options = (f"algo={algo}", "env=catch", f"model=my_nets:{name}", "total_steps=80")
+    more = ("log_norms=true",) if algo != "ga3c" else ()
+    run_dir = trained(folder / "run", *options, *RUNS[algo], *more)
+    kind = getattr(sys.modules["my_nets"], name)
+    torch.manual_seed(0)  # the run's seed
+    atoms = 5 if algo in ("cat_dqn", "rainbow") else 1
+    arguments = ((10, 5), 3, atoms, False) if name == "Q" else ((10, 5), 3)
+    before, after = dict(kind(*arguments).named_parameters()), parameters_of(run_dir)
+    assert set(after) == set(before)
+    moved = {key.rpartition(".")[0] for key in after if not torch.equal(after[key], before[key])}
+    heads = {"head"} if name == "Q" else {"policy", "value"}
+    assert moved == {"trunk.first", *heads}
+    gc.collect()  # the store's file, before another test finds it
+    if more:
+        with (run_dir / "metrics.csv").open() as file:
+            (row, *_) = csv.DictReader(file)
+        assert {f"parameter_norm/{layer}" for layer in (*heads, "trunk.spare")} <= set(row)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("algo=ppo", "model=my_nets:Policy"), ("algo=dqn", "model=my_nets:Q", *Q_OPTIONS)],
+    ids=["ppo", "dqn"],
+)
+def test_saved_run_goes_on_is_evaluated_filmed_and_loaded(options, folder: Path) -> None:
+    lengths = ("horizon=4", "minibatch_size=8") if options[0] == "algo=ppo" else ()
+    run_dir = trained(folder / "run", "env=catch", *options, *lengths)
+    before = parameters_of(run_dir)
+    train(parse_arguments([f"resume={run_dir}", "total_steps=160"]), quiet())
+    assert any(not torch.equal(before[key], each) for key, each in parameters_of(run_dir).items())
+    assert evaluate_run(run_dir, EvaluateOptions(num_steps=50), quiet()).num_games > 0
+    assert play(run_dir, PlayOptions(max_steps=5), quiet()).num_frames > 0
+    policy = load_policy(run_dir, greedy=True)
+    assert policy(np.zeros((1, 10, 5), np.float32)).shape == (1,)
+
+
+def test_saved_run_whose_module_is_not_here_is_one_message(folder: Path, monkeypatch) -> None:
+    run_dir = trained(folder / "run", "env=catch", "model=my_nets:Policy")
+    (folder / "my_nets.py").unlink()
+    monkeypatch.delitem(sys.modules, "my_nets")
+    message = r"model=my_nets:Policy: the module my_nets cannot be imported .* on PYTHONPATH"
+    with pytest.raises(ValueError, match=message):
+        load_policy(run_dir)
+
+
+def test_network_that_has_changed_since_is_refused_with_the_names(folder: Path) -> None:
+    run_dir = trained(folder / "run", "env=catch", "model=my_nets:Policy")
+    (folder / "my_nets.py").write_text(NETS.replace("self.value", "self.critic"))
+    del sys.modules["my_nets"]
+    with pytest.raises(ValueError, match=r"differ in critic.bias, critic.weight, value.bias"):
+        load_policy(run_dir)
+
+
+# ---- from the command line -----------------------------------------------------------------------
+
+
+def accel_rl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(REPOSITORY / "launch" / "train.py"), *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
+
+
+def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Path) -> None:
+    done = accel_rl(
+        folder,
+        *("algo=a2c", "env=catch", "model=my_nets:differing", "learners=2", "serial=true"),
+        *("num_envs=4", "decorrelation_steps=0", "log_interval=40", "total_steps=200"),
+        f"run_dir={folder / 'run'}",
+    )
+    assert done.returncode == 0, done.stderr  # their fingerprints are compared at each row
+    (row, *_) = (folder / "run" / "metrics.csv").read_text().splitlines()[1:]
+    assert row
+
+
+@pytest.mark.parametrize("more", [(), ("learners=2",), ("--plan",)], ids=["run", "two", "plan"])
+def test_refusal_is_one_message_before_anything_is_made(more, folder: Path) -> None:
+    done = accel_rl(folder, "algo=a2c", "env=catch", "model=my_nets:Q", "serial=true", *more)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "error: model=my_nets:Q cannot be called with (observation_shape=(10, 5), num_actions=3): "
+        "missing a required argument: 'num_atoms'"
+    )
+    assert not (folder / "runs").exists()
+
+
+def test_plan_takes_an_own_network(folder: Path) -> None:
+    done = accel_rl(folder, "env=catch", "model=my_nets:Policy", "num_envs=4", "--plan")
+    assert done.returncode == 0, done.stderr
+    assert "inference" in done.stdout

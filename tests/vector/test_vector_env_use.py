@@ -1,0 +1,399 @@
+"""`VectorEnv` in use: groups, seeds, copies, spaces, Gymnasium's wrappers, and wrong arguments."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from echo_env import EchoEnv
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector as wrappers
+from toy_envs import ScriptedEnv, ToyEnv
+
+from accel_rl.envs import AtariConfig
+from accel_rl.samplers import SamplerError
+from accel_rl.vector import VectorEnv
+
+B = 6
+
+
+def make(**options: Any) -> VectorEnv:
+    return VectorEnv(ToyEnv, B, **{"num_workers": 1, "seed": 0, **options})
+
+
+@pytest.fixture
+def env() -> Iterator[VectorEnv]:
+    """Reset, with two groups."""
+    env = make(num_groups=2)
+    env.reset()
+    yield env
+    env.close()
+
+
+def play(env: VectorEnv, num_steps: int, **reset: Any) -> list[Any]:
+    """All that a number of steps return, each array stacked over time."""
+    actions = np.random.default_rng(1).integers(4, size=(num_steps, B))
+    env.reset(**reset)
+    results = [env.step(row) for row in actions]
+    arrays = [np.stack(values) for values in zip(*(r[:4] for r in results), strict=True)]
+    return [*arrays, np.stack([r[4]["raw_reward"] for r in results])]
+
+
+def play_by_groups(env: VectorEnv, num_steps: int) -> list[Any]:
+    """The same by `send` and `recv`, put together by ``env_id``."""
+    actions = np.random.default_rng(1).integers(4, size=(num_steps, B))
+    env.reset()
+    got: list[list[Any]] = [[] for _ in range(B)]  # of each environment, step by step
+    for group in env.groups:
+        env.send(actions[0, group])
+    for _ in range(num_steps * len(env.groups)):
+        *arrays, infos = env.recv()
+        ids = infos["env_id"]
+        for number, index in enumerate(ids):
+            got[index].append([array[number] for array in (*arrays, infos["raw_reward"])])
+        t = len(got[ids[0]])
+        if t < num_steps:
+            env.send(actions[t, ids])
+    return [
+        np.stack(each, axis=1) for each in zip(*(zip(*g, strict=True) for g in got), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("play_it", [play, play_by_groups])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_same_seed_gives_the_same_for_all_numbers_of_workers_and_groups(
+    mode: AutoresetMode, play_it: Any
+) -> None:
+    env = make(autoreset_mode=mode)
+    expected = play(env, 30)
+    env.close()
+    assert expected[2].any() and expected[3].any()  # some episodes end, in either way
+    for workers, groups in [(0, 1), (0, 3), (1, 2), (2, 1), (2, 3), (3, 2), (6, 1)]:
+        env = make(autoreset_mode=mode, num_workers=workers, num_groups=groups)
+        for a, b in zip(expected, play_it(env, 30), strict=True):
+            assert np.array_equal(a, b)
+        env.close()
+
+
+def test_reset_with_a_seed_repeats_the_episodes() -> None:
+    env = VectorEnv("counting", B, num_workers=1)
+    first, second, other = play(env, 10, seed=3), play(env, 10, seed=3), play(env, 10, seed=4)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    env.close()
+
+
+def test_runs_without_a_seed_differ() -> None:
+    envs = [make(seed=None) for _ in range(2)]
+    first, second = [env.reset()[0] for env in envs]
+    assert not np.array_equal(first, second)
+    for env in envs:
+        env.close()
+
+
+def test_groups_come_back_in_the_order_they_were_sent(env: VectorEnv) -> None:
+    assert env.groups == [slice(0, 3), slice(3, 6)]
+    for _ in range(2):
+        env.send([0, 0, 0])
+    for expected in ([0, 1, 2], [3, 4, 5], [0, 1, 2]):
+        observation, reward, terminated, truncated, infos = env.recv()
+        assert infos["env_id"].tolist() == expected
+        assert infos["_env_id"].all()
+        arrays = (observation, reward, terminated, truncated, infos["raw_reward"])
+        assert [len(array) for array in arrays] == [3] * 5
+        env.send([0, 0, 0])
+
+
+class SleepsOnOne(ToyEnv):
+    def step(self, action: int, out: Any) -> Any:
+        time.sleep(0.4 * (action == 1))
+        return super().step(action, out)
+
+
+@pytest.mark.parametrize("first_ready", [True, False])
+def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
+    first_ready: bool,
+) -> None:
+    env = VectorEnv(SleepsOnOne, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
+    env.reset()
+    env.send([1, 1])
+    env.send([0, 0])
+    received = []
+    for _ in range(3):
+        received.append(int(env.recv(first_ready=first_ready)[4]["env_id"][0]))
+        env.send([0, 0])
+    assert received == ([2, 2, 2] if first_ready else [0, 2, 0])
+    env.close()
+
+
+def test_reset_drops_what_was_sent_and_not_received(env: VectorEnv) -> None:
+    env.send([0, 0, 0])
+    with pytest.raises(SamplerError, match=r"some have been sent; call recv\(\) for these first"):
+        env.reset(options={"reset_mask": np.array([False] * 5 + [True])})
+    observation, _ = env.reset()
+    assert (observation[:, 2] == 0).all()
+    with pytest.raises(SamplerError, match=r"nothing has been sent; call send\(\) first"):
+        env.recv()
+    assert env.step([0] * B)[0].shape == (B, 3)
+
+
+def test_returned_arrays_are_the_callers_own() -> None:
+    env = make(autoreset_mode="SameStep")
+    kept, copies = [env.reset()[0]], []
+    copies.append(kept[0].copy())
+    for _ in range(9):
+        *arrays, infos = env.step([1] * B)
+        given = [*arrays, *(infos[key] for key in ("raw_reward", "episode_ended"))]
+        given += [each for each in infos.get("final_obs", []) if each is not None]
+        kept += given
+        copies += [array.copy() for array in given]
+    assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
+    kept[-1][...] = 0  # may be written to
+    env.close()
+
+
+def test_without_copies_observations_are_read_only_views_that_a_step_overwrites() -> None:
+    env = make(copy=False)
+    first, _ = env.reset()
+    before = first.copy()
+    second, *_ = env.step([0] * B)
+    assert np.shares_memory(first, second) and not np.array_equal(before, second)
+    with pytest.raises(ValueError, match="read-only"):
+        second[0] = 0
+    env.close()
+
+
+def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> None:
+    games = partial(ScriptedEnv, ".....")
+    env = VectorEnv(games, 2, num_workers=1)
+    env.reset()
+    _, reward, *_, infos = env.step([3, 2])
+    assert reward.tolist() == [3, 2] and infos["raw_reward"].tolist() == [103, 102]
+    assert reward.dtype == infos["raw_reward"].dtype == np.float64
+    env.close()
+
+
+def test_atari_game_plays_as_configured() -> None:
+    env = VectorEnv(
+        "breakout", 2, num_workers=2, atari=AtariConfig(observation_size="84x84", frame_stack=2)
+    )
+    assert env.single_observation_space == gymnasium.spaces.Box(0, 255, (2, 84, 84), np.uint8)
+    assert env.single_action_space == gymnasium.spaces.Discrete(4)
+    observation, _ = env.reset(seed=1)
+    assert env.observation_space.contains(observation) and observation.any()
+    assert env.observation_space.contains(env.step([0, 1])[0])
+    env.close()
+
+
+def test_module_and_gymnasium_id_are_found_and_described() -> None:
+    env = VectorEnv("CartPole-v1", 2)
+    assert env.spec is not None and env.spec.id == "CartPole-v1"
+    assert repr(env) == "VectorEnv(CartPole-v1, num_envs=2)"
+    env.close()
+    env = VectorEnv("accel_rl.envs.catch:Catch", 2)
+    assert env.observation_space.shape == (2, 10, 5) and env.spec is None
+    env.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
+    env: Any = VectorEnv("CartPole-v1", 4, num_workers=1, autoreset_mode=mode)
+    env = wrappers.RecordEpisodeStatistics(env)
+    env = wrappers.NormalizeReward(wrappers.ClipReward(env, -1, 1))
+    if mode is not AutoresetMode.SAME_STEP:  # which they do not take
+        env = wrappers.DtypeObservation(env, np.float64)
+    if mode is AutoresetMode.NEXT_STEP:  # the only one that it takes
+        env = wrappers.NormalizeObservation(env)
+    env = wrappers.DictInfoToList(env)
+    env.reset(seed=0)
+    lengths = []
+    for _ in range(60):
+        *_, terminated, truncated, infos = env.step(np.ones(4, np.int64))
+        assert isinstance(infos, list) and len(infos) == 4
+        lengths += [info["episode"]["l"] for info in infos if "episode" in info]
+        done = np.asarray(terminated | truncated)
+        if mode is AutoresetMode.DISABLED and done.any():
+            env.reset(options={"reset_mask": done})
+    assert len(lengths) > 10 and all(8 <= length <= 11 for length in lengths)
+    env.close()
+
+
+def test_dropped_environment_ends_its_workers() -> None:
+    env = make()
+    env.reset()
+    children = psutil.Process().children()
+    del env
+    assert children and not psutil.wait_procs(children, timeout=2)[1]
+
+
+def test_import_and_use_load_no_torch_and_no_guard_is_needed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import sys
+from accel_rl.vector import VectorEnv
+env = VectorEnv("catch", 4, num_workers=2)
+env.reset()
+print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "(4, 10, 5) False"), done.stderr
+    assert not done.stderr
+
+
+ELSEWHERE = """
+import os, select, signal, sys, sysconfig
+import gymnasium, numpy as np, psutil, subprocess  # which have a form for each system
+sysconfig.get_paths()
+for module in ("fcntl", "resource"):
+    sys.modules[module] = None
+for name in ("eventfd", "eventfd_read", "eventfd_write", "memfd_create", "pidfd_open",
+             "register_at_fork", "sched_getaffinity", "sched_setaffinity", "EFD_CLOEXEC"):
+    delattr(os, name)
+del select.epoll
+sys.platform = "darwin"
+from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
+from accel_rl.vector import VectorEnv
+from toy_envs import ToyEnv
+env = VectorEnv(ToyEnv, 4, num_workers=0, num_groups=2, seed=3)
+env.reset()
+for t in range(20):
+    observation = env.step(np.arange(4) % 3)[0]
+print(observation.tolist())
+env.close()
+with SerialSampler(ToyEnv, config=SamplerConfig(num_envs=2)) as sampler:
+    print(sampler.collect(lambda step: [0, 0]).valid.all())
+try:
+    VectorEnv(ToyEnv, 4)
+except SamplerError as error:
+    print(error)
+"""
+
+
+def test_environments_in_this_process_need_nothing_that_only_linux_has() -> None:
+    """Simulated: what Python lacks on macOS is taken away."""
+    path = str(Path(__file__).parents[1] / "helpers")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r})\n{ELSEWHERE}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    with closing(VectorEnv(ToyEnv, 4, num_workers=1, seed=3)) as env:
+        env.reset()
+        for _ in range(20):
+            observation = env.step(np.arange(4) % 3)[0]
+    printed = done.stdout.splitlines()
+    assert printed[:2] == [str(observation.tolist()), "True"]
+    assert "need Linux, and this is darwin" in printed[2] and "num_workers=0" in printed[2]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"autoreset_mode": "Sometimes"}, "autoreset_mode is 'Sometimes'; .* 'NextStep', 'SameSte"),
+        ({"num_envs": 9, "num_groups": 2}, "num_envs=9 does not divide into num_groups=2"),
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"affinity": "rotate"}, "affinity is 'rotate'; it must be auto or off"),
+        ({"num_workers": 9}, "num_workers is 9; with num_envs=6.* at most 6"),
+        ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
+        ({"cpus": [4095]}, r"cpus=\[4095\] names CPUs 4095, which cannot be had"),
+        ({"env": "breakoot"}, "env=breakoot is neither .* did you mean breakout"),
+        ({"env": 5}, "env is 5; it must be a name or a function that makes it"),
+        ({"env": lambda: 5}, "is a int; the function must return a gymnasium.Env"),
+        ({"env": "catch", "atari": AtariConfig()}, "atari is given, and 'catch' is not an Atari g"),
+    ],
+)
+def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VectorEnv(**{"env": ToyEnv, "num_envs": B, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0] * 5, r"actions of shape \(5,\) for 6 observations"),
+        (np.zeros((6, 1), int), r"actions of shape \(6, 1\)"),
+        ([0.0] * 6, "dtype float64; they must be integers"),
+        ([0, 1, 2, 3, 4, 0], "the action 4; actions must be in 0 .. 3"),
+        ([0, 1, 2, 3, -1, 0], "the action -1; actions must be in 0 .. 3"),
+    ],
+)
+def test_wrong_actions_are_refused_and_the_next_step_works(
+    env: VectorEnv, actions: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        env.step(actions)
+    assert (env.step([0] * B)[0][:, 2] <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": [1, 2]}, "seed has 2 numbers for num_envs=6"),
+        ({"seed": -1}, "seed has -1; seeds must be in 0"),
+        ({"seed": 2**63 - 3}, "seed has 9223372036854775808; seeds must be in 0"),
+        ({"options": {"level": 3}}, r"options has \['level'\], and environment toy is none of"),
+        ({"options": {"reset_mask": np.ones(5, bool)}}, r"of shape \(5,\) and True 5 times"),
+        ({"options": {"reset_mask": np.ones(6)}}, "reset_mask is float64"),
+        ({"options": {"reset_mask": np.zeros(6, bool)}}, "True 0 times; .* True somewhere"),
+    ],
+)
+def test_wrong_resets_are_refused(env: VectorEnv, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        env.reset(**arguments)
+
+
+def test_first_reset_must_take_all_environments() -> None:
+    env = make()
+    with pytest.raises(ValueError, match="the first reset must take all"):
+        env.reset(options={"reset_mask": np.array([True, False] * 3)})
+    env.close()
+
+
+def test_use_out_of_turn_is_an_error() -> None:
+    env = make(num_groups=2)
+    for act in (lambda: env.step([0] * B), lambda: env.send([0] * 3)):
+        with pytest.raises(SamplerError, match=r"has not been reset; call reset\(\) first"):
+            act()
+    env.reset()
+    env.send([0] * 3)
+    with pytest.raises(
+        SamplerError, match=r"step\(\) concerns all groups.* call recv\(\) for these"
+    ):
+        env.step([0] * B)
+    env.send([0] * 3)
+    with pytest.raises(SamplerError, match=r"all groups have been sent; call recv\(\) first"):
+        env.send([0] * 3)
+    env.close()
+    env.close()
+    for act in (env.reset, env.recv, lambda: env.step([0] * B), lambda: env.send([0] * 3)):
+        with pytest.raises(SamplerError, match="this vector environment is closed"):
+            act()
+
+
+def test_actions_are_those_of_the_space_also_where_it_does_not_start_at_0() -> None:
+    theirs = gymnasium.vector.SyncVectorEnv([EchoEnv] * 2)
+    with closing(VectorEnv(EchoEnv, 2, num_groups=2)) as env:
+        assert env.single_action_space == theirs.single_action_space
+        assert env.action_space == theirs.action_space
+        env.reset(), theirs.reset()
+        for ours, others in zip(env.step([2, 4])[:2], theirs.step([2, 4])[:2], strict=True):
+            np.testing.assert_array_equal(ours, others)
+        env.send(np.array([3], np.uint8))
+        assert env.recv()[1] == [3.0]
+        with pytest.raises(ValueError, match=r"got the action 1; actions must be in 2 \.\. 4"):
+            env.step([1, 2])

@@ -1,0 +1,338 @@
+"""Algorithms of the user's own, by ``algo=module:function``: all that a run can be does with them.
+
+`RatioConfig` is a small algorithm with probability ratios, all in this file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from rich.console import Console
+from saved_runs import trained
+
+from accel_rl.__main__ import main
+from accel_rl.agents import AnyAgent, CategoricalAgent, RolloutTensors
+from accel_rl.algos import ActorCriticConfig, Task, Update
+from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
+from accel_rl.algos.behaviour import Behaviour
+from accel_rl.algos.update import masked_shares
+from accel_rl.cli.parse import help_text, parse_arguments
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import Adam, Exchange
+from accel_rl.presets import find_preset, ppo
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.runs.saved import read_config
+from accel_rl.samplers import SamplerConfig
+from accel_rl.signing import UntrustedError
+from accel_rl.sweep.plan import check_runs, plan_runs
+from accel_rl.tools.policy import load_policy
+from accel_rl.training.train import train
+
+HERE = Path(__file__).parent
+ALGO = "algo=test_own_algorithm:ratio"
+EXAMPLE = "algo=examples.own_algorithm:make"
+SMALL = ["env=catch", "num_envs=4", "log_interval=40"]
+SERIAL = [*SMALL, "serial=true"]
+WHOLE, HALF = "total_steps=160", "total_steps=80"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioConfig(ActorCriticConfig):
+    """Importance-weighted policy gradients."""
+
+    uses_ratios: ClassVar[bool] = True
+    rule: ClassVar = Adam(eps=1e-5)
+
+    lr: float = 1e-3
+    """learning rate"""
+    most: int = 2
+    """limit of the ratio"""
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+        assert isinstance(agent, CategoricalAgent)
+        return Ratio(agent, self, exchange)
+
+
+class Ratio:
+    """One update of each rollout; ``ratio_error``: how far the first ratios are from 1."""
+
+    def __init__(self, agent: CategoricalAgent, config: RatioConfig, exchange: Exchange) -> None:
+        self._agent, self._config, self._num_rollouts = agent, config, 0
+        self.behaviour = Behaviour(exchange.parameters)
+        self._update = Update(config, exchange)
+        self.metric_names = ("mean_ratio", "spread", *self._update.names)
+
+    def get_state(self) -> dict[str, object]:
+        return {"num_rollouts": self._num_rollouts}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self._num_rollouts = state["num_rollouts"]
+
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        T, config = len(batch.action), self._config
+        self._num_rollouts += 1
+        action, outputs = batch.action.unsqueeze(2), []
+        with torch.no_grad():
+            for rows in self.behaviour.segments(T):
+                outputs.append(self._evaluate(batch.observation[rows]))
+        mu = torch.cat([output.log_softmax(2) for output, _ in outputs]).gather(2, action)
+        logits, value = self._evaluate(batch.observation[:T])
+        pi = logits.log_softmax(2).gather(2, action)
+        ratio = (pi - mu).exp().squeeze(2).clamp(max=config.most)
+        bounds = bootstrap_values(self._agent, batch, config)
+        return_, advantage = returns_and_advantages(batch, value.detach(), *bounds, config)
+        loss = masked_shares((return_ - value).square() - ratio * advantage, batch.valid)
+        metrics = {"mean_ratio": ratio.detach().mean(), "spread": ratio.detach().std()}
+        self._update.step(loss, metrics, config.lr, batch.valid.sum())
+        return self._update.take()
+
+    def _evaluate(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        T, B = observation.shape[:2]
+        output = evaluate(self._agent, observation.flatten(0, 1), "float32")
+        return output.logits.view(T, B, -1), output.value.view(T, B)
+
+
+def ratio(num_envs: int = 8) -> TrainConfig:
+    """Ratios of one's own
+
+    Its learning rate goes with the number of environments.
+    """
+    learner = RatioConfig(lr=1e-3 * num_envs / 8)
+    return TrainConfig(sampler=SamplerConfig(num_envs=num_envs, horizon=5), learner=learner)
+
+
+def fails() -> TrainConfig:
+    raise KeyError("no such thing")
+
+
+def gives_another_thing() -> int:
+    return 3
+
+
+def takes_more(name: str) -> TrainConfig:
+    raise AssertionError
+
+
+def heir() -> TrainConfig:
+    class Heir(RatioConfig):
+        pass
+
+    return TrainConfig(learner=Heir())
+
+
+@pytest.fixture(autouse=True)
+def paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where processes that a test starts find this module, and the examples."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), str(HERE.parents[1]))))
+    monkeypatch.syspath_prepend(HERE.parents[1])
+
+
+def rows_of(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def values_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    state = load_checkpoint(list_checkpoints(run_dir)[-1])
+    rest = {"algorithm": torch.tensor(list(state["algorithm"].values()), dtype=torch.float64)}
+    return {name: value.clone() for name, value in state["learner"]["parameters"].items()} | rest
+
+
+def launch(run_dir: Path, *arguments: str, key: str = "run_dir") -> None:
+    command = [sys.executable, "-m", "accel_rl", f"{key}={run_dir}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys() and len(first) > 4
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], rtol=0, atol=0)
+
+
+# ---- what a run can be ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
+def test_resumed_run_goes_on_to_the_bit(algo: str, tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", algo, *SERIAL, WHOLE)
+    half = trained(tmp_path / "half", algo, *SERIAL, HALF)
+    train(parse_arguments([f"resume={half}", WHOLE]), Console(file=io.StringIO()))
+    assert_same(values_of(whole), values_of(half))
+
+
+@pytest.mark.parametrize("options", [[], ["overlap=true"]], ids=["in turns", "overlap"])
+def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: Path) -> None:
+    run_dir = trained(tmp_path / "run", ALGO, *SERIAL, WHOLE, "lr=0.05", *options)
+    spreads = [float(row["spread"]) for row in rows_of(run_dir)[1:]]
+    assert all((spread > 1e-4) == bool(options) for spread in spreads)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
+def test_two_learners_in_step_go_on_to_the_bit(algo: str, tmp_path: Path) -> None:
+    options = [algo, *SMALL, "learners=2", "num_workers=1"]
+    launch(tmp_path / "whole", *options, WHOLE)
+    launch(tmp_path / "half", *options, HALF)
+    launch(tmp_path / "half", WHOLE, key="resume")
+    assert_same(values_of(tmp_path / "whole"), values_of(tmp_path / "half"))
+
+
+@pytest.mark.timeout(300)
+def test_learners_over_a_store_take_over_its_parameters_within_rollouts(tmp_path: Path) -> None:
+    options = [ALGO, *SMALL, "learners=2", "num_workers=1", "sync=store", "pull_steps=2"]
+    launch(tmp_path / "run", *options, "lr=0.05", "total_steps=400")
+    assert any(float(row["spread"]) > 1e-4 for row in rows_of(tmp_path / "run"))
+
+
+def test_plan_policy_evaluation_and_plot_know_the_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--plan", ALGO, *SERIAL]) == 0
+    runs = [str(trained(Path(f"run{x}"), ALGO, *SERIAL, f"most={x}")) for x in (2, 3)]
+    assert main(["plot", *runs]) == 0
+    assert "most=3" in capsys.readouterr().out
+    assert main(["evaluate", runs[0], "num_steps=20", "num_envs=2", "serial=true"]) == 0
+    assert load_policy(runs[0]).env_spec.num_actions == 3
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
+def test_sweep_over_an_option_of_its_own(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    axis = "most=2..3" if algo == ALGO else "smoothness_coefficient=0.1,0.2"
+    options = [algo, axis, "seed=0", *SERIAL, WHOLE, "slots=2", "sweep_dir=swept"]
+    assert main(["sweep", *options]) == 0, capsys.readouterr().err
+    names = sorted(path.name for path in Path("swept/runs").iterdir())
+    assert len(names) == 2 and not any(c in name for name in names for c in ":/")
+    capsys.readouterr()
+    assert main(["sweep", "resume=swept", "total_steps=240"]) == 0, capsys.readouterr().err
+    assert len(list_checkpoints(Path("swept/runs", names[0]))) == 2
+
+
+def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
+    runs = plan_runs({"algo": ALGO[5:], "env": "catch", "seed": "0..1"})
+    check_runs(runs)
+    assert runs[0].name == "catch-test_own_algorithm-ratio-0"
+
+
+# ---- the preset ----------------------------------------------------------------------------------
+
+
+def test_preset_of_ones_own_has_its_name_its_options_and_its_rule() -> None:
+    config = parse_arguments([ALGO, "num_envs=16", "most=5"])
+    assert config.algo == ALGO[5:] and config.sampler.num_envs == 16
+    assert config.learner == RatioConfig(lr=2e-3, most=5)
+    assert find_preset("ppo") is ppo
+
+
+def test_help_shows_the_options_of_a_preset_of_ones_own() -> None:
+    text = help_text([ALGO, "--help"], 80)
+    assert "learner.most=2  (integer)\n      limit of the ratio" in text
+    assert "  Its learning rate goes with the number of environments." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algo=pp"], "algo=pp is unknown; did you mean ppo"),
+        (["algo=no_such_module:make"], "algo=no_such_module:make: the module .* PYTHONPATH"),
+        (["algo=test_own_algorithm:nothing"], "algo=test_own_algorithm:nothing: .* no function"),
+        (["algo=test_own_algorithm:"], "algo=test_own_algorithm: names no function; use module:f"),
+        (["algo=test_own_algorithm:fails"], r"algo=.*:fails: .* KeyError: 'no such.*\(.*line"),
+        (["algo=test_own_algorithm:gives_another_thing"], "returned an object of class int; it mu"),
+        (["algo=test_own_algorithm:takes_more"], "algo=.*TypeError.*without arguments"),
+        (["algo=test_own_algorithm:heir"], "algo=.*Heir, which must define make_learner"),
+        ([ALGO, "mosst=3"], "unknown option mosst; did you mean most"),
+        ([ALGO, "lstm=true"], "lstm=true cannot be learned with algo=test_own_algorithm:ratio"),
+        ([ALGO, "num_envs=many"], "num_envs=many is not valid; it must be: integer"),
+    ],
+)
+def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
+    arguments: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(arguments)
+
+
+def test_file_of_options_may_name_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "o.yaml").write_text("algo: test_own_algorithm:ratio\nlearner: {most: 4}\n")
+    with pytest.raises(UntrustedError, match="algo=test_own_algorithm:ratio"):
+        parse_arguments([f"config={tmp_path}/o.yaml"])
+    for vouched in ("trust=true", ALGO):
+        config = parse_arguments([f"config={tmp_path}/o.yaml", vouched])
+        assert config.learner == RatioConfig(most=4) and config.algo == ALGO[5:]
+
+
+# ---- trust ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody else's run, whose preset leaves a trace when it is imported."""
+    text = "open('imported', 'w').close()\nfrom test_own_algorithm import ratio as make\n"
+    (tmp_path / "theirs.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    trained(tmp_path / "run", "algo=theirs:make", *SERIAL)
+    monkeypatch.delitem(sys.modules, "theirs")
+    (tmp_path / "imported").unlink()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    return tmp_path / "run"
+
+
+COMMANDS = {
+    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
+    "plot": ["plot", "run"],
+    "resume": ["resume=run", WHOLE],
+    "config": ["config=run/config.yaml", "run_dir=new"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_preset_of_somebody_else_is_imported_with_trust_alone(
+    command: str, foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(COMMANDS[command]) == 1
+    assert "names code to run, algo=theirs:make" in capsys.readouterr().err
+    assert not Path("imported").exists()
+    assert main([*COMMANDS[command], "trust=true"]) == 0
+    assert Path("imported").exists()
+
+
+def test_config_of_somebody_else_is_read_with_trust_alone(foreign: Path) -> None:
+    with pytest.raises(UntrustedError, match="algo=theirs:make"):
+        read_config(foreign)
+    with pytest.raises(UntrustedError, match="algo=theirs:make"):
+        train(replace(parse_arguments(SERIAL), resume=str(foreign)))
+    assert not Path("imported").exists()
+    assert read_config(foreign, trust=True).algo == "theirs:make"
+
+
+def test_sweep_of_somebody_else_imports_its_presets_with_trust_alone(
+    foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = ["algo=theirs:make", "seed=0", *SERIAL, WHOLE, "sweep_dir=swept"]
+    assert main(["sweep", *lists]) == 0, capsys.readouterr().err
+    sys.modules.pop("theirs")
+    Path("imported").unlink()
+    os.environ["XDG_STATE_HOME"] += " yet"  # the fixture's monkeypatch puts it back
+    assert main(["sweep", "resume=swept"]) == 1
+    assert "swept/sweep.yaml names code to run, algo=theirs:make" in capsys.readouterr().err
+    assert not Path("imported").exists()
+    assert main(["sweep", "resume=swept", "algo=theirs:make", "total_steps=240"]) == 0

@@ -1,0 +1,534 @@
+"""Several learners in one run: how they start, go on, fail, and are ended."""
+
+import contextlib
+import csv
+import dataclasses
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from store_client import set_records
+from torch.distributed import HashStore
+
+from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.cli.plain_config import to_plain
+from accel_rl.cli.run import _given_timeout
+from accel_rl.parallel import Ranks, RecordError, Team, TeamError
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
+from accel_rl.training.division import check_learners
+from accel_rl.training.reports import Others, Report
+from accel_rl.training.resume import check_is_shared
+
+REPOSITORY = Path(__file__).parents[2]
+CATCH = ("env=catch", "num_envs=4", "learners=2")
+SMALL = ("algo=a2c", *CATCH, "serial=true", "log_interval=400", "checkpoint_interval=800")
+ENDLESS = "total_steps=10000000"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+
+
+class Launched:
+    """A run in processes of its own, and all that it leaves behind."""
+
+    def __init__(self, run_dir: Path, arguments: tuple[str, ...], program: tuple[str, ...]) -> None:
+        self.run_dir = run_dir
+        if not any(each.startswith("resume=") for each in arguments):
+            arguments = (*arguments, f"run_dir={run_dir}")
+        self.process = subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def wait_for_rows(self, number: int = 1) -> None:
+        path = self.run_dir / "metrics.csv"
+        deadline = time.monotonic() + 100
+        while not path.exists() or path.read_text().count("\n") < number + 1:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, "no metrics after 100 s"
+            time.sleep(0.02)
+
+    def learner(self, rank: int) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        return next(each for each in children if each.environ().get("RANK") == str(rank))
+
+    def ends(self, code: int, seconds: float = 200) -> str:
+        """What it said on standard error, after its end with ``code``, nothing left of it."""
+        processes = psutil.Process(self.process.pid).children(recursive=True)
+        _, errors = self.process.communicate(timeout=seconds)
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert not alive
+        assert self.process.returncode == code, errors
+        return errors
+
+
+@contextmanager
+def launched(
+    run_dir: Path, *arguments: str, program: tuple[str, ...] = ("-m", "accel_rl")
+) -> Iterator[Launched]:
+    run = Launched(run_dir, arguments, program)
+    try:
+        yield run
+    finally:
+        for stream in (run.process.stdout, run.process.stderr):
+            assert stream is not None
+            stream.close()
+        if run.process.poll() is None:  # the test has failed
+            for each in psutil.Process(run.process.pid).children(recursive=True):
+                each.kill()
+            run.process.kill()
+            run.process.wait()
+
+
+def train(run_dir: Path, *arguments: str) -> str:
+    with launched(run_dir, *arguments) as run:
+        return run.ends(0)
+
+
+def table(run_dir: Path) -> list[dict[str, str]]:
+    """The metrics without the columns that depend on time."""
+    timed = ("seconds", "share", "per_second")
+    with (run_dir / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{name: row[name] for name in row if not name.endswith(timed)} for row in rows]
+
+
+def last_checkpoint(run_dir: Path) -> dict:
+    return load_checkpoint(list_checkpoints(run_dir)[-1])
+
+
+def same_tensors(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def goes_on_to_the_bit(folder: Path, *options: str) -> None:
+    """Half of a run and then the rest give what a whole run gives, in all its learners."""
+    options = (*options, *CATCH, "log_interval=300", "checkpoint_interval=1200")
+    whole, halves = folder / "whole", folder / "halves"
+    with (  # two runs at once, which shall not meet
+        launched(whole, *options, "total_steps=2400") as first,
+        launched(halves, *options, "total_steps=1200") as second,
+    ):
+        assert first.ends(0) == second.ends(0) == ""
+    assert train(halves, f"resume={halves}", "total_steps=2400") == ""
+    saved, expected = last_checkpoint(halves), last_checkpoint(whole)
+    assert saved["parts"] == {1: 2400}
+    assert same_tensors(saved["learner"]["parameters"], expected["learner"]["parameters"])
+    assert table(halves) == table(whole)
+
+
+@pytest.mark.learning
+def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
+    goes_on_to_the_bit(tmp_path, "algo=a2c", "num_workers=1", "decorrelation_steps=10")
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("algo=ppo", "horizon=20", "minibatch_size=20", "schedule_steps=2400", "log_norms=true"),
+        (
+            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
+            *("save_replay=true", "prioritized=true", "overlap=true"),
+        ),
+        (
+            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
+            *("save_replay=true", "gradient_cosine_interval=7"),
+            *("evaluation_interval=600", "evaluation_steps=20", "evaluation_envs=2"),
+        ),
+    ],
+    ids=["ppo", "prioritized-overlapped", "two-each"],
+)
+def test_learners_of_others_in_step_go_on_to_the_bit(options, tmp_path) -> None:
+    goes_on_to_the_bit(tmp_path, *options, "serial=true")
+
+
+def test_killed_learner_ends_the_run_which_one_learner_can_go_on_with(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        run.wait_for_rows(3)
+        learner = run.learner(1)
+        cores = {tuple(run.learner(rank).cpu_affinity()) for rank in (0, 1)}
+        assert len(cores) == min(2, len(os.sched_getaffinity(0)))  # serial ones divide them, too
+        learner.kill()
+        errors = run.ends(1, seconds=20)
+    assert errors == (
+        f"error: learner 1 (pid {learner.pid}) was killed by SIGKILL; the others are stopped\n"
+    )
+    saved = last_checkpoint(tmp_path)
+    steps = saved["counts"]["steps"]
+    with launched(tmp_path, f"resume={tmp_path}", "learners=1", f"total_steps={steps + 40}") as run:
+        run.ends(0)
+    assert "with 1 learner in place of 2; all" in (tmp_path / "train.log").read_text()
+    assert last_checkpoint(tmp_path)["counts"]["steps"] == steps + 40
+
+
+def test_killed_launcher_takes_learners_and_workers_along_saved(tmp_path) -> None:
+    options = [each for each in SMALL if each != "serial=true"]
+    with launched(tmp_path, *options, "num_workers=1", ENDLESS) as run:
+        run.wait_for_rows()
+        run.process.kill()
+        assert "lost touch with the launcher" in run.ends(-signal.SIGKILL)
+    assert list_checkpoints(tmp_path)
+
+
+@pytest.mark.learning
+def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, ENDLESS, "learner_timeout_seconds=3") as run:
+        run.wait_for_rows()
+        run.learner(1).suspend()
+        assert run.process.stderr is not None
+        assert run.process.stderr.readline().endswith("learner 1 does not answer\n")
+        run.learner(0).wait(20)
+        assert "; learner 1 does not answer\n" in (tmp_path / "train.log").read_text()
+        run.process.send_signal(signal.SIGTERM)
+        assert "learner 1 (pid " in run.ends(1, seconds=10)
+
+
+@pytest.mark.learning
+def test_learner_that_cannot_save_is_named_and_the_run_can_go_on(tmp_path) -> None:
+    folder = tmp_path / "checkpoints"
+    with launched(tmp_path, *SMALL, ENDLESS) as run:
+        run.wait_for_rows(3)
+        for steps in range(1600, 80000, 800):  # in the way of each part
+            with suppress(FileExistsError):
+                part_path(tmp_path, steps, 1).mkdir()
+        errors = run.ends(1)
+    assert errors.startswith(f"error: learner 1: cannot write {folder}/part_")
+    assert errors.count("error:") == 1
+    for path in folder.glob("part_*"):
+        path.rmdir() if path.is_dir() else path.unlink()
+    steps = last_checkpoint(tmp_path)["counts"]["steps"]
+    train(tmp_path, f"resume={tmp_path}", f"total_steps={steps + 40}")
+    log = (tmp_path / "train.log").read_text()
+    assert "nothing was saved of learner 1, so all environments start new episodes" in log
+
+
+def test_peers_of_a_lost_learner_finish_with_the_store(tmp_path) -> None:
+    options = ("sync=store", "on_learner_failure=continue", "pull_steps=2", "log_norms=true")
+    with launched(tmp_path, *SMALL, *options, "total_steps=6000") as run:
+        run.wait_for_rows()
+        run.learner(1).kill()
+        errors = run.ends(0)
+    assert errors.endswith("was killed by SIGKILL; the others go on without it\n")
+    assert 6000 <= last_checkpoint(tmp_path)["counts"]["steps"] <= 6020
+
+
+@pytest.mark.learning
+def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
+    with launched(tmp_path, *SMALL, "sync=store", ENDLESS) as run:
+        run.wait_for_rows()
+        for _ in range(2):  # by the shell and by the kernel, when the terminal is closed
+            run.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        assert run.ends(128 + signal.SIGHUP, seconds=20) == ""
+    before = last_checkpoint(tmp_path)
+    assert before["parts"].keys() == {1}
+    steps = before["counts"]["steps"] + 400
+    train(tmp_path, f"resume={tmp_path}", f"total_steps={steps}")
+    after = last_checkpoint(tmp_path)
+    assert steps <= after["counts"]["steps"] <= steps + 40
+    assert after["counts"]["updates"] == after["counts"]["steps"] / 20
+
+
+@pytest.mark.learning
+def test_learner_that_is_slow_to_begin_has_the_initial_parameters_of_the_store(tmp_path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            from accel_rl.__main__ import main
+            from accel_rl.training import train as loop
+            build = loop.build
+            def build_slowly(config, saved, team):
+                time.sleep(0 if team.ranks.is_first else 4)
+                return build(config, saved, team)
+            loop.build = build_slowly
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    options = (*SMALL, "sync=store", "log_norms=true", "total_steps=4000")
+    with launched(run_dir, *options, program=(*TORCHRUN, str(script))) as run:
+        run.ends(0)
+    saved = last_checkpoint(run_dir)
+    part = load_checkpoint(part_path(run_dir, saved["parts"][1], 1))
+    first, second = (each["algorithm"]["initial_parameters"] for each in (saved, part))
+    assert same_tensors(first, second)
+
+
+@pytest.mark.learning
+def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
+    script = tmp_path / "drift.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from accel_rl.training.records import Records
+            from accel_rl.__main__ import main
+            write_row = Records.write_row
+            def change(self, **options):
+                if not self._team.ranks.is_first:
+                    self._exchange.parameters.parameter[0] += self.steps == 800
+                write_row(self, **options)
+            Records.write_row = change
+            sys.exit(main())
+            """
+        )
+    )
+    run_dir = tmp_path / "run"
+    with launched(run_dir, *SMALL, ENDLESS, program=(*TORCHRUN, str(script))) as run:
+        errors = run.ends(1)
+    assert "the parameters of learner 1 are no longer those of learner 0, after 800" in errors
+
+
+class RunsCode:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self._path), "w")
+
+
+def attack(process: psutil.Process, forged: bytes) -> None:
+    """Writes ``forged`` as what learner 1 posts, once, into every store of that launcher."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for each in process.net_connections("tcp"):
+            if each.status == psutil.CONN_LISTEN:
+                names = (f"post/1/{number}" for number in range(2000))
+                set_records(each.laddr.port, dict.fromkeys(names, forged))
+
+
+BY_LAUNCHER, BY_TORCHRUN = ("-m", "accel_rl"), (*TORCHRUN, "launch/train.py")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        pytest.param(BY_LAUNCHER, "pickle", id="launcher-pickle"),
+        pytest.param(BY_TORCHRUN, "json", id="torchrun-json", marks=pytest.mark.learning),
+        pytest.param(BY_LAUNCHER, "json", id="launcher-json", marks=pytest.mark.learning),
+        pytest.param(BY_TORCHRUN, "pickle", id="torchrun-pickle", marks=pytest.mark.learning),
+    ],
+)
+def test_forged_record_runs_no_code_and_ends_the_run(
+    program: tuple[str, ...], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    forged = pickle.dumps(RunsCode(tmp_path / "was-here"))
+    if kind == "json":
+        forged = b"unsigned 0 [[],0,{},{},1,null]"
+    run_dir = tmp_path / "run"
+    with launched(run_dir, *SMALL, ENDLESS, program=program) as run:
+        run.wait_for_rows()
+        process = psutil.Process(run.process.pid)
+        deadline = time.monotonic() + 60
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            attack(process, forged)  # learner 1 writes its own over some of them
+        errors = run.ends(1, seconds=20)
+    assert re.search(
+        r"error: the record post/1/\d+ in the run's store is not from learner 1", errors
+    )
+    assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.learning
+def test_learners_without_any_secret_say_so_and_their_store_is_on_loopback(tmp_path) -> None:
+    """Started by hand, as other launchers do it, where the state folder cannot be made."""
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    told |= {"MASTER_PORT": str(port), "XDG_STATE_HOME": str(tmp_path / "file")}
+    command = [sys.executable, "-m", "accel_rl", *SMALL, "total_steps=800"]
+    learners = [
+        subprocess.Popen(
+            [*command, f"run_dir={tmp_path / 'run'}"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | told | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    said, _ = (learner.communicate(timeout=200)[0] for learner in learners)
+    assert [learner.returncode for learner in learners] == [0, 0]
+    assert "ACCEL_RL_SECRET_FILE" in said
+    assert "ACCEL_RL_SECRET_FILE" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.fixture
+def follower(monkeypatch: pytest.MonkeyPatch) -> Team:
+    """The second of two learners, which `main` then is; the first one expects no answer."""
+    store = HashStore()
+    first, second = (Team(Ranks(rank, 2, rank, 2), store, 5.0) for rank in range(2))
+    config = parse_arguments(["env=catch", "num_envs=4", "learners=2"])
+    first.share("config", to_plain(dataclasses.replace(config, model="mine:make")))
+    first.reach("failure", 1)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "1" if "RANK" in name else "2")
+    monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
+    monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda *_: second)
+    return second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "model=mine:make .*repeat it on the command line.* or .*ACCEL_RL_SECRET_FILE"),
+        (["model=mine:make"], "learner 1: went on"),
+    ],
+    ids=["not-repeated", "repeated"],
+)
+@pytest.mark.usefixtures("follower")
+def test_code_that_a_config_without_signature_names_is_refused_until_repeated(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def go_on(*_: object) -> NoReturn:
+        raise ValueError("went on")
+
+    monkeypatch.setattr("accel_rl.cli.run.check_same_processors", go_on)
+    assert main(["env=catch", *arguments]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("follower")
+def test_learner_that_finds_a_forged_record_says_so_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RecordError("the record saved/0 is forged")
+
+    monkeypatch.setattr("accel_rl.cli.run.check_same_processors", fail)
+    assert main(["env=catch", "model=mine:make"]) == 1
+    assert "learner 1: the record saved/0 is forged" in capsys.readouterr().err
+
+
+class Told:
+    """A team of which the other learner has left one report."""
+
+    ranks = Ranks(0, 2, 0, 2)
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def read(self, *, waits: bool) -> dict[int, list[Report]]:
+        return {1: [self._report]}
+
+
+def test_other_parameters_of_one_learner_are_an_error() -> None:
+    class InStep:
+        num_sharing = 2
+
+    others = Others(Told(Report([], 0, {}, {}, 1, 5)), InStep())  # type: ignore[arg-type]
+    others.merge(Report([], 0, {}, {}, 1, 5), 400)
+    with pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps"):
+        others.merge(Report([], 0, {}, {}, 1, 6), 400)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "message"),
+    [
+        (["learners=3"], Ranks(0, 2, 0, 2), "learners=3, but the launcher has started 2; leave"),
+        (["sync=store"], Ranks(0, 2, 0, 1), "sync=store is for learners of one machine"),
+        (
+            ["sync=store", "on_learner_failure=continue"],
+            Ranks(0, 2, 0, 2),
+            "torchrun ends all learners when one fails",
+        ),
+    ],
+    ids=["number", "machines", "going-on"],
+)
+def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: str) -> None:
+    config = parse_arguments(["env=catch", "num_envs=12", *options])
+    with pytest.raises(ValueError, match=message):
+        check_learners(config, ranks)
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "ppo_baselines", "dqn"])
+@pytest.mark.parametrize("learners", [2, 3, 5, 8])
+def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> None:
+    """Each message's own, one after another, until the run can be had."""
+    given = {"algo": algo, "env": "catch", "learners": str(learners), "num_envs": "4"}
+    for _ in range(3):
+        config = parse_arguments([f"{key}={value}" for key, value in given.items()])
+        try:
+            return check_learners(config, Ranks())
+        except ValueError as error:
+            advice = str(error).partition("; use ")[2].partition(", or another")[0]
+            assert advice, error
+            given |= dict(each.split("=") for each in advice.split())
+    raise AssertionError(given)
+
+
+def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> None:
+    second = Team(Ranks(1, 2, 0, 1))
+    check_is_shared(tmp_path, second)
+    check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
+    with pytest.raises(ValueError, match=r"there is no .*/absent on .* that all machines see"):
+        check_is_shared(tmp_path / "absent", second)
+
+
+def test_first_meeting_waits_as_long_as_the_command_line_says() -> None:
+    assert _given_timeout(["env=catch", "parallel.learner_timeout_seconds=7"]) == 7
+    assert _given_timeout(["learner_timeout_seconds=7.5"]) == 7.5
+    for arguments in ([], ["learner_timeout_seconds=-1"], ["learner_timeout_seconds=x"]):
+        assert _given_timeout(arguments) == 1800
+
+
+LEARNING = {
+    "a3c": ("num_envs=8", "horizon=10", "lr=2e-3", "total_steps=60000"),
+    "a2c": ("num_envs=16", "horizon=10", "lr=2e-3", "total_steps=100000"),
+    "ppo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=100000"),
+    "appo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=120000"),
+    "async_dqn": (
+        *("num_envs=8", "horizon=4", "batch_size=32", "lr=1e-3", "optimizer=adam"),
+        *("min_steps=1000", "replay_size=20000", "training_intensity=4"),
+        *(
+            "target_update_steps=1000",
+            "epsilon_steps=10000",
+            "epsilon_final=0.01",
+            "total_steps=60000",
+        ),
+    ),
+}
+
+
+def learned(run_dir: Path, algo: str, learners: int) -> tuple[float, float]:
+    """Mean returns at the start and the end of a run; 0.9 is 95 % of the balls caught."""
+    common = ("env=catch", "serial=true", "log_interval=2000", f"learners={learners}")
+    told = train(run_dir, f"algo={algo}", *common, *LEARNING[algo]).splitlines()
+    assert ["ranks share" in x for x in told] == [True] * (learners > len(os.sched_getaffinity(0)))
+    returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir)]
+    return returns[0], float(np.mean(returns[-5:]))
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    ("algo", "learners"),
+    [("a2c", 2), ("ppo", 2), ("a3c", 3), ("appo", 2), ("async_dqn", 2)],
+)
+def test_learners_together_learn_catch(algo: str, learners: int, tmp_path) -> None:
+    first, last = learned(tmp_path, algo, learners)
+    assert first < 0
+    assert last >= 0.9

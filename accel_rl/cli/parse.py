@@ -245,8 +245,7 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
 def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
     """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
     if name not in PRESETS and ":" not in name:
-        hint = suggest(name, list(PRESETS))
-        raise ValueError(f"algo={name} is unknown; {hint} (or module:function, one of your own)")
+        raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
     preset = find_preset(name)
     scales = {}
     for scale in _scales_of(preset):

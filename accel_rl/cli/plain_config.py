@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from accel_rl.config import TrainConfig
-from accel_rl.presets import find_preset
+from accel_rl.presets import PRESETS, find_preset
 
 
 def to_plain(config: TrainConfig) -> dict[str, Any]:
@@ -21,7 +21,9 @@ def from_plain(plain: Any) -> TrainConfig:
         ValueError: The options are not those of this version of accel_rl, or one is out of range.
     """
     try:
-        config = _rebuild(find_preset(plain["algo"])(), plain)
+        algo = plain["algo"]
+        preset = find_preset(algo) if ":" in algo else PRESETS[algo]
+        config = _rebuild(preset(), plain)
     except (KeyError, TypeError):
         raise ValueError(
             "the first learner has other options than this version of accel_rl; install the same "

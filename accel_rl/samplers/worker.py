@@ -117,12 +117,9 @@ def read_factory(descriptor: int) -> EnvFactory:
 
 def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     """Make and reset the environments, ``blocks``, then carry out orders until told to close."""
-    if setup.cpus:
-        os.sched_setaffinity(0, setup.cpus)
-    os.nice(setup.niceness)
-    memory, wake = descriptors.memory, descriptors.wake
-    arrays = map_memory(setup.spec, memory)
-    worker = setup.worker
+    _take_place(setup)
+    worker, wake = setup.worker, descriptors.wake
+    arrays = map_memory(setup.spec, descriptors.memory)
     _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks)
     arrays.is_awake[worker] = setup.awake_seconds is not None
     arrays.has_started[worker] = True
@@ -178,6 +175,13 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             done_at[worker] = ended
             done[group] = order
             count_down(setup.countdown[group], setup.ready[group])
+
+
+def _take_place(setup: Setup) -> None:
+    """Move to this worker's CPUs, and yield to other processes as much as it is told."""
+    if setup.cpus:
+        os.sched_setaffinity(0, setup.cpus)
+    os.nice(setup.niceness)
 
 
 def _leave(block: Block | BatchBlock, command: int, descriptor: int) -> None:

@@ -81,6 +81,9 @@ def num_learning_threads(*, overlaps: bool = False, is_small: bool = False) -> i
 @contextmanager
 def learning_threads(num_threads: int) -> Iterator[None]:
     """Compute with ``num_threads`` within, since simulators wait, and with one afterwards."""
+    if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
+        yield
+        return
     torch.set_num_threads(num_threads)
     try:
         yield

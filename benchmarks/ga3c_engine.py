@@ -50,7 +50,7 @@ class Engine:
         config = parse_arguments(options)
         assert isinstance(config.learner, GA3CConfig)
         self._parts = build(config)
-        sampler, threads = self._parts.sampler, self._parts.server
+        sampler, threads = self._parts.sampler, self._parts.threads
         assert isinstance(sampler, QueuedSampler) and isinstance(threads, QueueThreads)
         self.config, self.sampler, self.threads = config, sampler, threads
         self.gpu = GpuUse(self._parts.device.type)

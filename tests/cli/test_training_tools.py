@@ -105,7 +105,10 @@ def test_plot_of_measurements_says_where_the_picture_is(tmp_path, capsys, monkey
         (["play", "RUN", "--seed", "3"], "options are written without dashes: seed=VALUE"),
         (["evaluate", "RUN", "seed=1", "seed=2"], "seed is given twice"),
         (["evaluate", "RUN", "num_steps=few"], "num_steps=few is not valid; it must be: integer"),
-        (["plot", "RUN", "y=reward"], "unknown option y; there are what, x, out, overwrite\n"),
+        (
+            ["plot", "RUN", "y=reward"],
+            "unknown option y; there are what, x, out, overwrite, trust\n",
+        ),
         (["plot", "RUN", "x=hours"], "x=hours is not valid; it must be: steps|frames|minutes"),
         (["play", "RUN", "out=/proc"], "out=/proc must end in .mp4 or .gif"),
         (["play", "RUN", "out=/dev/null/a.gif"], "there is no directory /dev/null; make it first"),

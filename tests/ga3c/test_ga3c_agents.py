@@ -326,7 +326,7 @@ def test_agents_beyond_the_open_files_are_refused_before_lists_of_their_square(m
 def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
     with make_sampler(LONG, 1, most_agents=2) as sampler:
         pool = sampler._pool
-        pool._starting[0] = _Start(pool._now() + 20, [0], False)
+        pool._starting[0] = _Start(pool._now() + 20, False)
         pool._shared.has_started[0] = False
         pool._looked_at -= 100  # by Ctrl-Z, say
         pool._look()

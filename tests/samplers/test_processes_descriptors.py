@@ -27,7 +27,7 @@ def chatty() -> Chatty:
 
 def start_without(closed: str, folder: Path, *command: str) -> "subprocess.CompletedProcess[bytes]":
     """``closed``: as a shell writes it."""
-    paths = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"
+    paths = f"{REPOSITORY}{os.pathsep}{os.environ['PYTHONPATH']}"
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *command],
         cwd=folder,

@@ -49,7 +49,7 @@ def test_failed_run_is_named_the_others_go_on_and_resuming_runs_it_alone(
     installed = tmp_path / "installed"
     monkeypatch.setenv("FRAGILE", str(installed))
     monkeypatch.setattr(sys.modules[__name__], "is_run", False)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=":")
     options = ["env=catch,test_sweep_runs:fragile", "seed=0,1", *SHORT, "slots=2"]
     assert main(["sweep", *options, f"sweep_dir={folder}"]) == 1
     out, err = capsys.readouterr()

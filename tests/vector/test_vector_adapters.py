@@ -1,6 +1,8 @@
 """Batches of other libraries: what they return through ours is what they return by themselves."""
 
 import sys
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 import gymnasium
@@ -92,11 +94,16 @@ def test_ale_is_itself(autoreset):
     assert all((np.clip(each[2], -1, 1) == each[1]).all() for each in steps[1:])
 
 
-# Asynchronous ones leave Python's resource tracker behind, which must not be in this process.
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [(SerialSampler, "sync"), (ParallelSampler, "sync"), (ParallelSampler, "async")],
-)
+@pytest.fixture
+def no_tracker() -> Iterator[None]:
+    """Ends Python's resource tracker, which asynchronous environments may leave behind."""
+    yield
+    resource_tracker._resource_tracker._stop()
+
+
+@pytest.mark.usefixtures("no_tracker")
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(kind, mode):
     options = {"num_envs": 4, "horizon": 30, "num_groups": 2, "seed": 3}
     if kind is ParallelSampler:

@@ -134,7 +134,7 @@ def heir() -> TrainConfig:
 @pytest.fixture(autouse=True)
 def paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where processes that a test starts find this module, and the examples."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), str(HERE.parents[1]))))
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parents[1]), prepend=os.pathsep)
     monkeypatch.syspath_prepend(HERE.parents[1])
 
 

@@ -316,7 +316,7 @@ def make_broken_env() -> BrokenEnv:
 def test_environment_that_raises_ends_the_run_with_one_message(
     serial: str, tmp_path, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{REPOSITORY}")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=":")
     run_dir = tmp_path / "run"
     arguments = ["env=test_training_runs:make_broken_env", f"serial={serial}", f"run_dir={run_dir}"]
     assert main([*arguments, "num_envs=2", "decorrelation_steps=0"]) == 1

@@ -6,7 +6,6 @@ A step includes what the training loop does but writing metrics.
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from children import read_spec, serve, versions
 
@@ -17,38 +16,22 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.cli.parse import parse_arguments
     from accel_rl.training.build import build
-    from accel_rl.training.torch_setup import (
-        learning_threads,
-        num_learning_threads,
-        sampling_threads,
-    )
+    from accel_rl.training.torch_setup import learning_threads, sampling_threads
 
     with sampling_threads():
         config = parse_arguments(spec["options"])
         parts = build(config)
         parts.sampler.start()
-        num_threads = num_learning_threads(is_small=parts.is_small)
+        experience = parts.experience
+        experience.goes_on = config.overlap
 
         def advance() -> int:
-            parts.sampler.collect(parts.server)
-            with learning_threads(num_threads):
-                parts.learner.update(parts.server.finish(), 0.0)
+            experience.collect()
+            with learning_threads(experience.num_threads):
+                experience.update(experience.finish(), 0.0, 0)
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 
-        def advance_overlapped() -> int:
-            update = partial(parts.learner.update, parts.server.finish(), 0.0)
-            result = parts.overlap.begin(update)
-            parts.sampler.collect(parts.server)
-            result()
-            parts.overlap.take_over(config.sampler.horizon)
-            parts.sampler.take_episodes()
-            return config.steps_per_iteration
-
-        if parts.overlap is not None:
-            parts.overlap.take_over()
-            parts.sampler.collect(parts.server)
-            advance = advance_overlapped
         while not parts.exchange.num_updates:  # what is measured is to learn
             advance()
         said = {"options": spec["options"], "plan": parts.describe()}

@@ -58,7 +58,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
     from accel_rl.parallel.meeting import STORE_VARIABLE
     from accel_rl.training.build import build
-    from accel_rl.training.torch_setup import learning_threads, num_learning_threads
+    from accel_rl.training.torch_setup import learning_threads
 
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
     rank, size = spec["rank"], config.num_learners
@@ -71,7 +71,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
     all_steps, last_taken, last_cpu = 0, perf_counter(), cpu_seconds()
     gpu = GpuUse(parts.device.type)
-    num_threads = num_learning_threads(is_small=parts.is_small)
+    num_threads = parts.experience.num_threads
 
     def advance() -> int:
         nonlocal all_steps

@@ -24,11 +24,14 @@ def main() -> None:
         parts.sampler.start()
         experience = parts.experience
         experience.goes_on = config.overlap
+        steps = 0
 
         def advance() -> int:
+            nonlocal steps
             experience.collect()
+            steps += config.steps_per_iteration
             with learning_threads(experience.num_threads):
-                experience.update(experience.finish(), 0.0, 0)
+                experience.update(experience.finish(), 0.0, steps)
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 

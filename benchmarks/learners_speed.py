@@ -63,7 +63,7 @@ class Options:
 def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
-    cores = physical_cores(available_cpus())
+    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
     cpus = [core[0] for core in cores]
     rows: list[dict[str, Any]] = []
     machine = describe_machine(cores)

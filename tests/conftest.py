@@ -1,13 +1,11 @@
 """Fixtures for all tests."""
 
 import gc
-import importlib
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Read when torch is loaded: threads of one test must not spin on cores that another needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -63,13 +61,6 @@ def no_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(torch.cuda, "is_available", lambda: False)
             patch.setattr(torch.cuda, "device_count", lambda: 0)
         yield
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a module of ``benchmarks``, as the scripts there do."""
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "benchmarks"))
-    return importlib.import_module
 
 
 def _resources() -> set[str]:

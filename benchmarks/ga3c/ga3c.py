@@ -1,6 +1,6 @@
 """What the papers of GA3C and PAAC compare, on this machine.
 
-    python benchmarks/ga3c.py [parts=[pps]] [key=value ...]
+    python benchmarks/ga3c/ga3c.py [parts=[pps]] [key=value ...]
 
 GA3C: Babaeizadeh et al. 2017 (arXiv:1611.06256). PAAC: Clemente et al. 2017 (arXiv:1705.04862).
 
@@ -27,13 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from machine import describe_machine
-from options import parse
-from report import Row, write_json
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.envs import make_env_factory
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import Row, write_json
 
 PARTS = ("pps", "tps", "tuner", "split", "batch")
 
@@ -112,9 +114,8 @@ def main() -> None:
         print(problem, file=sys.stderr)
         raise SystemExit(1)
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
-    from ga3c_report import DRAW, TABULATE
-
     from accel_rl.training.torch_setup import tune_malloc
+    from benchmarks.ga3c.ga3c_report import DRAW, TABULATE
 
     tune_malloc()
     progress = Console(stderr=True)
@@ -136,7 +137,7 @@ def main() -> None:
             print(f"{part}: nothing was measured: {rows[0]['error']}", file=sys.stderr)
             continue
         if part == "tps":
-            from ga3c_counts import find_best
+            from benchmarks.ga3c.ga3c_counts import find_best
 
             best = best or find_best(rows)
         report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
@@ -187,9 +188,9 @@ def _measures(
     options: Options, cores: list[list[int]], console: Console
 ) -> dict[str, Callable[[dict[str, Any], Any], list[Row]]]:
     """By part: what gives its rows, from the machine and the counts that tuner compares with."""
-    from ga3c_counts import run_grid, run_tuner
-    from ga3c_runs import RunFailedError, run_batches, run_split
-    from ga3c_speeds import run_speeds
+    from benchmarks.ga3c.ga3c_counts import run_grid, run_tuner
+    from benchmarks.ga3c.ga3c_runs import RunFailedError, run_batches, run_split
+    from benchmarks.ga3c.ga3c_speeds import run_speeds
 
     cpus = sorted(cpu for core in cores for cpu in core)
 

@@ -10,7 +10,7 @@ import os
 from functools import partial
 from typing import Any
 
-from children import read_spec, serve
+from benchmarks.harness.children import read_spec, serve
 
 PART_SECONDS = 0.2  # for each size of batch, in each round
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 def _serve_training(options: list[str]) -> None:
     """A step is a prediction; the numbers are sums of the measurement."""
-    from ga3c_engine import Engine, Reading
+    from benchmarks.ga3c.ga3c_engine import Engine, Reading
 
     with Engine(options) as engine:
         seen, done = 0.0, Reading()
@@ -58,12 +58,12 @@ def _serve_training(options: list[str]) -> None:
 
 def _serve_parts(spec: dict[str, Any]) -> None:
     import torch
-    from speed_parts import median_seconds
 
     from accel_rl.agents import CategoricalAgent, sample_categorical
     from accel_rl.algos import GA3C, Samples
     from accel_rl.cli.parse import parse_arguments
     from accel_rl.training.build import build
+    from benchmarks.scaling.speed_parts import median_seconds
 
     parts = build(parse_arguments(spec["options"]))
     agent, learner, env, device = parts.agent, parts.learner, parts.sampler.env_spec, parts.device

@@ -11,15 +11,15 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ga3c_engine import Counts, Engine
-from ga3c_runs import read_table, run
-from report import Row, ratio, spread
 from rich.console import Console
 
 from accel_rl.training.torch_setup import sampling_threads
+from benchmarks.ga3c.ga3c_engine import Counts, Engine
+from benchmarks.ga3c.ga3c_runs import read_table, run
+from benchmarks.harness.report import Row, ratio, spread
 
 if TYPE_CHECKING:
-    from ga3c import Options
+    from benchmarks.ga3c.ga3c import Options
 
 WARM_UP_SECONDS = 1.0
 START_SECONDS = 300.0

@@ -9,13 +9,12 @@ import contextlib
 import time
 from typing import NamedTuple, Self
 
-from usage import GpuUse, cpu_seconds
-
 from accel_rl.algos import GA3CConfig
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.training.build import build
+from benchmarks.harness.usage import GpuUse, cpu_seconds
 
 LOOK_SECONDS = 0.01
 START_TIMEOUT_SECONDS = 300.0

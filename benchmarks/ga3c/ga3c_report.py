@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ga3c_speeds import PAPER_FACTORS
-from learning_speed import SHARES
-from report import Row, find, ratio_cell
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.ga3c.ga3c_speeds import PAPER_FACTORS
+from benchmarks.harness.report import Row, find, ratio_cell
+from benchmarks.training.learning_speed import SHARES
 
 Report = dict[str, Any]
 PAPER_SPLIT = "the paper, 32 environments on a GPU: half in the simulators, 37 % in the network"

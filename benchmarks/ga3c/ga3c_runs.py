@@ -12,14 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import learning_speed
 import numpy as np
-from learning_speed import RunFailedError
-from report import Row
 from rich.console import Console
 
+from benchmarks.harness.report import Row
+from benchmarks.training import learning_speed
+from benchmarks.training.learning_speed import RunFailedError
+
 if TYPE_CHECKING:
-    from ga3c import Options
+    from benchmarks.ga3c.ga3c import Options
 
 POLL_SECONDS = 0.2
 RUN_TIMEOUT_SECONDS = 3600.0

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from interleave import Case, Result, measure
-from report import Row, find, make_rows, ratio, spread
 from rich.console import Console
-from scaling_report import predict_row
 from torch.distributed import TCPStore
 
 from accel_rl.envs import is_atari_game
+from benchmarks.harness.interleave import Case, Result, measure
+from benchmarks.harness.report import Row, find, make_rows, ratio, spread
+from benchmarks.scaling.scaling_report import predict_row
 
 if TYPE_CHECKING:
-    from ga3c import Options
+    from benchmarks.ga3c.ga3c import Options
 
 TIMEOUT_SECONDS = 120.0
 HORIZON = 5
@@ -110,7 +110,7 @@ def make_cases(
                 of_rank = [each | {"cpus": [cpus[each["rank"] % len(cpus)]]} for each in of_rank]
             specs = tuple(of_rank if what == "train" else of_rank[:1])
             name = f"{what}, {engine}, {network}"
-            yield Case(name, "scaling_learner.py", specs, {"part": what} | row)
+            yield Case(name, "scaling/scaling_learner.py", specs, {"part": what} | row)
 
 
 def _ga3c_case(
@@ -123,7 +123,7 @@ def _ga3c_case(
     spec["prediction_batches"] = [*batches, options.num_envs]
     spec["training_batches"] = sorted({max(least, HORIZON), least + HORIZON})
     row = {"part": what} | row
-    return Case(f"{what}, ga3c, {row['network']}", "ga3c_child.py", (spec,), row)
+    return Case(f"{what}, ga3c, {row['network']}", "ga3c/ga3c_child.py", (spec,), row)
 
 
 def summarise(results: list[Result], cores: int) -> list[Row]:

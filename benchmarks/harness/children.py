@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parents[1]
 START_TIMEOUT_SECONDS = 300.0
 WARM_UP_SECONDS = 0.3
 SETTLE_SECONDS = 0.05  # steps still under way when a measurement ended are done by then

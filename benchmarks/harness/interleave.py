@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from children import SETTLE_SECONDS, Child, ChildError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.harness.children import SETTLE_SECONDS, Child, ChildError
 
 
 @dataclass(frozen=True)

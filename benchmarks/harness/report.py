@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from interleave import Result
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.harness.interleave import Result
 
 Row = dict[str, Any]
 CPP_PEERS = ("envpool", "ale")

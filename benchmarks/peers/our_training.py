@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from children import read_spec, serve, versions
+from benchmarks.harness.children import read_spec, serve, versions
 
 
 def main() -> None:

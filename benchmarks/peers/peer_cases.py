@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from interleave import Case
-from learner_cases import learner_case
-
 from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET
+from benchmarks.harness.interleave import Case
+from benchmarks.scaling.learner_cases import learner_case
 
 Algo = Literal["a2c", "ppo", "dqn"]
 
@@ -62,37 +61,43 @@ class Peer(NamedTuple):
 
 PEERS = {
     "sb3": Peer(
-        "sb3_training.py", "stable_baselines3, ale_py", ("a2c", "ppo", "dqn"), (PRESET, NATURE)
+        "peers/sb3_training.py",
+        "stable_baselines3, ale_py",
+        ("a2c", "ppo", "dqn"),
+        (PRESET, NATURE),
     ),
     "torchrl": Peer(
-        "torchrl_training.py", "torchrl, gymnasium, ale_py, cv2", ("a2c", "ppo", "dqn"), (PRESET,)
+        "peers/torchrl_training.py",
+        "torchrl, gymnasium, ale_py, cv2",
+        ("a2c", "ppo", "dqn"),
+        (PRESET,),
     ),
-    "rlpyt": Peer("rlpyt_training.py", "rlpyt, atari_py", ("a2c", "ppo", "dqn"), (PRESET,)),
+    "rlpyt": Peer("peers/rlpyt_training.py", "rlpyt, atari_py", ("a2c", "ppo", "dqn"), (PRESET,)),
     "sample_factory": Peer(
-        "sample_factory_training.py",
+        "peers/sample_factory_training.py",
         "sample_factory, sf_examples, ale_py",
         ("ppo",),
         (NATURE,),
         threads=False,
     ),
     "cleanrl": Peer(
-        "script_training.py",
+        "peers/script_training.py",
         "torch, tyro, gymnasium, stable_baselines3",
         ("ppo", "dqn"),
         (NATURE,),
         "cleanrl",
     ),
     "cleanrl_envpool": Peer(
-        "script_training.py", "torch, tyro, gym, envpool", ("ppo",), (NATURE,), "cleanrl"
+        "peers/script_training.py", "torch, tyro, gym, envpool", ("ppo",), (NATURE,), "cleanrl"
     ),
     "leanrl": Peer(
-        "script_training.py",
+        "peers/script_training.py",
         "torch, tyro, gym, envpool, tensordict, torchrl",
         ("ppo",),
         (NATURE,),
         "leanrl",
     ),
-    "plain": Peer("plain_ppo.py", "envpool, torch", ("ppo",), (NATURE,)),
+    "plain": Peer("peers/plain_ppo.py", "envpool, torch", ("ppo",), (NATURE,)),
 }
 
 SCRIPTS = {
@@ -194,7 +199,7 @@ def make_cases(
                 spec |= {"what": "train"}
                 cases.append(learner_case(_name(row), spec, int(num_learners[1]), row))
             else:
-                cases.append(Case(_name(row), "our_training.py", (spec,), row))
+                cases.append(Case(_name(row), "peers/our_training.py", (spec,), row))
         for peer, python in interpreters.items():
             if algo in PEERS[peer].algos and network in PEERS[peer].networks:
                 specs = _peer_specs(options, peer, algo, network, len(cores))

@@ -1,6 +1,6 @@
 """How fast A2C, PPO and DQN train, beside other libraries.
 
-    python benchmarks/peers.py [peer_python=PYTHON[:PYTHON ...]] [cleanrl=DIR] [key=value ...]
+    python benchmarks/peers/peers.py [peer_python=PYTHON[:PYTHON ...]] [cleanrl=DIR] [key=value ...]
 
 All in agent steps a second, inference and updates included, on the same cores, the same game and
 the same batches: those of our presets, PPO's 8 x 256 steps for 4 epochs in 4 minibatches, A2C's
@@ -30,17 +30,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from children import FOLDER
-from interleave import Result, measure
-from machine import describe_machine
-from options import parse
-from peer_cases import PEERS, Options, make_cases
-from peer_python import find_peers, interpreters
-from report import Row, fastest, find, make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.children import FOLDER
+from benchmarks.harness.interleave import Result, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.peer_python import find_peers, interpreters
+from benchmarks.harness.report import Row, fastest, find, make_rows, ratio, ratio_cell, write_json
+from benchmarks.peers.peer_cases import PEERS, Options, make_cases
 
 STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
 RATIO_BARS = {("a2c", "sb3", "preset"): 3.4, ("ppo", "sb3", "preset"): 2.5}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from children import Advance, read_spec, serve, versions
+from benchmarks.harness.children import Advance, read_spec, serve, versions
 
 GAMMA, GAE_LAMBDA, CLIP_RANGE = 0.99, 0.95, 0.1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from children import read_spec, serve_within, versions
+from benchmarks.harness.children import read_spec, serve_within, versions
 
 FOREVER = 10**12  # steps; nothing is logged before
 

@@ -14,7 +14,8 @@ import tempfile
 from typing import Any
 
 import ale_py  # noqa: F401  # registers the games, also in the processes that it spawns
-from children import read_spec, serve_within, versions
+
+from benchmarks.harness.children import read_spec, serve_within, versions
 
 FRAME_SKIP = 4
 PACKAGES = ("sample-factory", "torch", "gymnasium", "ale-py")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from children import Advance, read_spec, serve, versions
+from benchmarks.harness.children import Advance, read_spec, serve, versions
 
 
 def main() -> None:
@@ -89,8 +89,9 @@ def _settings(algo: str, work: dict[str, Any]) -> dict[str, Any]:
 
 def _make_extractor() -> Any:
     import torch
-    from peer_network import make_trunk
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    from benchmarks.peers.peer_network import make_trunk
 
     class Trunk(BaseFeaturesExtractor):  # type: ignore[misc]
         """The network up to the layers of policy and value, or of the Q-values."""

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from children import read_spec, serve_within, versions
+from benchmarks.harness.children import read_spec, serve_within, versions
 
 UNMEASURED_ITERATIONS = 3  # LeanRL's: what is compiled and captured is so by then
 PACKAGES = ("torch", "gymnasium", "gym", "envpool", "ale-py", "stable_baselines3", "tensordict")

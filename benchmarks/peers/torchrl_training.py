@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from children import Advance, read_spec, serve, versions
+from benchmarks.harness.children import Advance, read_spec, serve, versions
 
 PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "ale-py")
 
@@ -127,8 +127,9 @@ def _update(optimizer: Any, loss: Any, network: Any) -> None:
 
 def _make_trunk(spec: dict[str, Any]) -> Any:
     import torch
-    from peer_network import make_trunk
     from torch import nn
+
+    from benchmarks.peers.peer_network import make_trunk
 
     class Scaled(nn.Module):
         """The trunk for images as they are stored, with any leading dimensions."""
@@ -153,8 +154,9 @@ def make_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:
 
 
 def _make_one(game: str, image: tuple[int, int]) -> Any:
-    from peers_sampling import make_wrapped
     from torchrl.envs import GymWrapper
+
+    from benchmarks.sampling.peers_sampling import make_wrapped
 
     env = make_wrapped(game, (4, *image))
     return GymWrapper(env, categorical_action_encoding=True)

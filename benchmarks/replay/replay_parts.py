@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from children import Advance, read_spec, serve
+
+from benchmarks.harness.children import Advance, read_spec, serve
 
 MODULES = {
     "accel_rl": "accel_rl.algos.replay",

@@ -1,6 +1,6 @@
 """How fast is the replay memory?
 
-    python benchmarks/replay_speed.py [key=value ...]
+    python benchmarks/replay/replay_speed.py [key=value ...]
 
 Measures ours beside the memories of Stable-Baselines3 (which has no priorities), TorchRL and cpprb,
 where these are installed: minibatches of Atari stacks with their priorities and the write-back of
@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interleave import Case, measure
-from machine import describe_machine
-from options import parse
-from peer_python import find_peers
-from report import Row, find, make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.peer_python import find_peers
+from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, write_json
 
 PACKAGES = {
     "sb3": "stable_baselines3",
@@ -116,7 +118,7 @@ def make_cases(
             size = options.size if is_large else options.peer_size
             spec = common | {"part": part, "operation": operation, "size": size}
             name = f"{operation} {part} {image} {n_step}-step"
-            cases.append(Case(name, "replay_parts.py", (spec,), row, python))
+            cases.append(Case(name, "replay/replay_parts.py", (spec,), row, python))
     return cases
 
 

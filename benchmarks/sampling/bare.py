@@ -11,7 +11,8 @@ import itertools
 from typing import Any
 
 import numpy as np
-from children import Advance, read_spec, serve
+
+from benchmarks.harness.children import Advance, read_spec, serve
 
 STEPS_AT_ONCE = 64  # about 15 ms
 
@@ -85,7 +86,7 @@ def make_env_loop(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
 
 def make_inference(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """Actions for batch after batch of noise. ``spec``: batch, and what `network` asks for."""
-    from network import make_act
+    from benchmarks.harness.network import make_act
 
     rng = np.random.default_rng(spec["seed"])
     shape = (6, spec["batch"], *spec["observation_shape"])  # rows of a rollout, not one in cache

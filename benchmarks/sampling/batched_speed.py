@@ -1,6 +1,6 @@
 """What do batches of simulators cost in our workers?
 
-    python benchmarks/batched_speed.py [key=value ...]
+    python benchmarks/sampling/batched_speed.py [key=value ...]
 
 Measures by turns, all with random actions, and compares round by round:
 
@@ -21,14 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interleave import Case, measure
-from machine import describe_machine
-from options import parse
-from report import interval, make_rows, ratio, write_json
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import interval, make_rows, ratio, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,7 @@ def _case(
     common = {"seed": options.seed, "malloc": "tuned"}
     name = f"{row['env']} {row['num_envs']} {row['part']}"
     whole = tuple({**spec, **common, "cpus": cpus} for spec, cpus in specs)
-    return Case(name, "batched_stepping.py", whole, row, python)
+    return Case(name, "sampling/batched_stepping.py", whole, row, python)
 
 
 def _all(cores: list[list[int]]) -> list[int]:

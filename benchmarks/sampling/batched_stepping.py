@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from children import Advance, read_spec, serve, versions
+
+from benchmarks.harness.children import Advance, read_spec, serve, versions
 
 
 def main() -> None:

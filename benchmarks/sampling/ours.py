@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from children import read_spec, serve
 from numpy.typing import NDArray
 
 from accel_rl.envs import AtariConfig, make_env_factory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 from accel_rl.samplers.base import PolicyInput
+from benchmarks.harness.children import read_spec, serve
 
 
 def main() -> None:
@@ -34,9 +34,9 @@ def main() -> None:
             return
 
         import torch
-        from network import make_agent
 
         from accel_rl.samplers import ActionServer
+        from benchmarks.harness.network import make_agent
 
         agent, more = make_agent(spec | {"num_actions": sampler.env_spec.num_actions})
         with ActionServer(agent, sampler, torch.device(spec["device"])) as server:

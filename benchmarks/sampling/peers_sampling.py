@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from children import Advance, read_spec, serve
 from numpy.typing import NDArray
+
+from benchmarks.harness.children import Advance, read_spec, serve
 
 PACKAGES = {
     "envpool": "envpool",
@@ -52,7 +53,7 @@ def main() -> None:
     peer = make[spec["peer"]](spec)  # before torch is there, since Gymnasium's workers are forks
     settings = dict(peer.settings)
     if spec["network"]:
-        from network import make_act
+        from benchmarks.harness.network import make_act
 
         act, more = make_act(spec | {"num_actions": peer.num_actions})
         settings |= more
@@ -156,8 +157,9 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
 
 def make_sb3(spec: dict[str, Any]) -> Peer:
     """Stable-Baselines3's vector environment over processes, images turned as for its networks."""
-    from sb3_training import make_vec_env
     from stable_baselines3.common.vec_env import VecTransposeImage
+
+    from benchmarks.peers.sb3_training import make_vec_env
 
     env = VecTransposeImage(
         make_vec_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
@@ -172,7 +174,8 @@ def make_sb3(spec: dict[str, Any]) -> Peer:
 def make_torchrl(spec: dict[str, Any]) -> Peer:
     """TorchRL's vector environment over processes."""
     import torch
-    from torchrl_training import make_env, num_actions
+
+    from benchmarks.peers.torchrl_training import make_env, num_actions
 
     env = make_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
     state = env.reset()

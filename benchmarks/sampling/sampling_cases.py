@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from interleave import Case
+from benchmarks.harness.interleave import Case
 
 FRAME_SKIP = 4
 SYNCHRONOUS = ("gymnasium", "sb3", "torchrl")  # a process for each environment
@@ -110,7 +110,7 @@ class _Maker:
                 for cpu in self._cpus
             ]
             row = {"part": part, "envs_per_core": envs * self.hyperthreads, **more}
-            yield self._case("bare.py", specs, row)
+            yield self._case("sampling/bare.py", specs, row)
 
     def samplers(self) -> Iterator[Case]:
         """(c) and (d), for all numbers of environments, groups and workers that fit together."""
@@ -134,7 +134,7 @@ class _Maker:
                     "network": network,
                 }
                 spec = self._spec(sampler=sampler, network=network)
-                yield from self._with_threads("ours.py", spec, row)
+                yield from self._with_threads("sampling/ours.py", spec, row)
 
     def inference(self) -> Iterator[Case]:
         """The network alone, on each batch size that (d) has."""
@@ -147,7 +147,7 @@ class _Maker:
             }
             row = {"part": "inference", "batch": case.row["batch"], "network": True}
             row["torch_threads"] = case.row["torch_threads"]
-            yield self._case("bare.py", [spec], row)
+            yield self._case("sampling/bare.py", [spec], row)
 
     def peers(self) -> Iterator[Case]:
         """Each peer in each mode that it has, its threads pinned and not."""
@@ -171,7 +171,7 @@ class _Maker:
             )
             row = {"part": peer, "envs_per_core": envs, "asynchronous": asynchronous}
             row |= {"pinned": pinned, "network": network}
-            yield from self._with_threads("peers_sampling.py", spec, row, python)
+            yield from self._with_threads("sampling/peers_sampling.py", spec, row, python)
 
     @property
     def _cpus(self) -> list[int]:

@@ -25,16 +25,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from interleave import measure
-from machine import describe_machine
-from options import parse
-from peer_python import find_peers
-from peers_sampling import PACKAGES
-from report import draw, summarise, tabulate, write_json
 from rich.console import Console
-from sampling_cases import Options, make_cases
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.peer_python import find_peers
+from benchmarks.harness.report import draw, summarise, tabulate, write_json
+from benchmarks.sampling.peers_sampling import PACKAGES
+from benchmarks.sampling.sampling_cases import Options, make_cases
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ awake and answer at once.
 
 No worker runs: this process answers in their place, between the two calls, in the shared memory.
 
-    python benchmarks/server_part.py out=benchmarks/results/server_part
+    python benchmarks/sampling/server_part.py out=benchmarks/results/server_part
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from machine import describe_machine
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.envs.catch import Catch
 from accel_rl.samplers import SamplerConfig, WorkerPool
 from accel_rl.samplers.layout import assign_columns
+from benchmarks.harness.machine import describe_machine
 
 WORKERS = (2, 16, 64, 128)
 STEPS, ROUNDS = 2_000, 9

@@ -1,6 +1,6 @@
 """Where a step's time goes within a worker, from start to start, beside a plain loop.
 
-    python benchmarks/worker_parts.py [key=value ...]
+    python benchmarks/sampling/worker_parts.py [key=value ...]
 
 Each start begins two processes at the same time. On the first core one worker of a parallel sampler
 steps 32 environments; on the second core a plain loop steps as many of the same environments, with
@@ -26,16 +26,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from children import Child, read_spec, serve
-from machine import describe_machine
-from options import parse
-from report import spread, write_json
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.envs import AtariConfig
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.base import Array, EnvSpec, StepResult
+from benchmarks.harness.children import Child, read_spec, serve
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import spread, write_json
 
 PARTS = ("emulator", "screen", "frame", "rest")
 ENVS = 32
@@ -173,7 +175,9 @@ def measure_start(
         os.environ.pop("GLIBC_TUNABLES", None)
     base = {"game": options.game, "affinity": affinity, "seed": start, "child": True}
     children = {
-        name: Child("worker_parts.py", base | {"cpus": [cpu], "is_worker": name == "worker"})
+        name: Child(
+            "sampling/worker_parts.py", base | {"cpus": [cpu], "is_worker": name == "worker"}
+        )
         for name, cpu in zip(("worker", "loop"), cpus, strict=True)
     }
     try:

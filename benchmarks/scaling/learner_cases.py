@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from interleave import Case
 from torch.distributed import TCPStore
+
+from benchmarks.harness.interleave import Case
 
 TIMEOUT_SECONDS = 120.0
 """that learners wait for each other"""
@@ -18,4 +19,4 @@ def learner_case(name: str, spec: dict[str, Any], num_learners: int, row: dict[s
     _STORES.append(store)
     spec = spec | {"store": f"127.0.0.1:{store.port}", "timeout": TIMEOUT_SECONDS}
     specs = tuple(spec | {"rank": rank} for rank in range(num_learners))
-    return Case(name, "scaling_learner.py", specs, row)
+    return Case(name, "scaling/scaling_learner.py", specs, row)

@@ -1,6 +1,6 @@
 """How training and sampling grow with the number of learners: Tables 2 and 3 of arXiv:1803.02811.
 
-    python benchmarks/scaling.py [key=value ...]
+    python benchmarks/scaling/scaling.py [key=value ...]
 
 All in one interleaved run, on CPU ranks of this machine, in agent steps a second of all learners
 together; the environments are as many whatever the number of learners:
@@ -24,17 +24,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from interleave import Case, measure
-from learner_cases import learner_case
-from machine import describe_machine
-from options import parse
-from report import write_json
 from rich.console import Console
-from scaling_report import draw, summarise, tabulate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.algos import DQNConfig
 from accel_rl.presets import PRESETS
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import write_json
+from benchmarks.scaling.learner_cases import learner_case
+from benchmarks.scaling.scaling_report import draw, summarise, tabulate
 
 SMALL_REPLAY = {"min_steps": 2_000, "replay_size": 50_000}
 """so that learning begins soon, and all cases have room in memory at once"""

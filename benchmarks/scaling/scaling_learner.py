@@ -13,8 +13,8 @@ import os
 from time import perf_counter
 from typing import Any
 
-from children import read_spec, serve, versions
-from usage import GpuUse, cpu_seconds
+from benchmarks.harness.children import read_spec, serve, versions
+from benchmarks.harness.usage import GpuUse, cpu_seconds
 
 
 def main() -> None:
@@ -36,9 +36,8 @@ def main() -> None:
 
 def _serve_parts(config: Any) -> None:
     """Every answer has the parts' costs, of the last measurement, as its numbers."""
-    from speed_parts import PartsOfOne
-
     from accel_rl.topology import available_cpus
+    from benchmarks.scaling.speed_parts import PartsOfOne
 
     num_cpus = max(1, len(available_cpus()) // config.num_learners)
     os.sched_setaffinity(0, available_cpus()[:num_cpus])

@@ -6,12 +6,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from interleave import Result
-from report import Row, find, make_rows, ratio, ratio_cell, spread
 from rich.console import Console
 from rich.table import Table
-from speed_model import Costs, Shape, predict
-from speed_parts import Measured
+
+from benchmarks.harness.interleave import Result
+from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, spread
+from benchmarks.scaling.speed_model import Costs, Shape, predict
+from benchmarks.scaling.speed_parts import Measured
 
 LOCK_WAIT_BAR = 0.05
 SHARES = ("learning", "all_reduce", "push", "lock_wait", "agreement")

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from speed_model import Costs, all_reduce_seconds
 
 from accel_rl.config import TrainConfig
 from accel_rl.envs import probe_spec
@@ -29,6 +28,7 @@ from accel_rl.training.build import build_rollouts
 from accel_rl.training.division import sampler_share
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.torch_setup import has_small_updates, learning_threads, num_learning_threads
+from benchmarks.scaling.speed_model import Costs, all_reduce_seconds
 
 _NUM_SIMULATORS = 4
 _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache

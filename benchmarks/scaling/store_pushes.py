@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from children import read_spec, serve
 
 from accel_rl.models import make_model
 from accel_rl.parallel import (
@@ -24,6 +23,7 @@ from accel_rl.parallel import (
     StoreExchange,
 )
 from accel_rl.parallel.rules import Rule
+from benchmarks.harness.children import read_spec, serve
 
 LR = 1e-4
 RULES: dict[str, Rule] = {

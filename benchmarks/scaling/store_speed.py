@@ -23,16 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interleave import Case, Result, measure
-from machine import describe_machine
-from options import parse
-from report import Row, find, ratio, ratio_cell, spread, write_json
 from rich.console import Console
 from rich.table import Table
-from store_pushes import RULES, make_parameters
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.parallel import ParameterStore
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, Result, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import Row, find, ratio, ratio_cell, spread, write_json
+from benchmarks.scaling.store_pushes import RULES, make_parameters
 
 PUSH_BAR = 1.5
 
@@ -88,7 +90,7 @@ def make_cases(options: Options, cpus: list[int], stores: contextlib.ExitStack) 
         if row["part"] == "push":
             store = ParameterStore.create(make_parameters(), RULES[row["rule"]], row["num_chunks"])
             spec["address"] = stores.enter_context(contextlib.closing(store)).address
-        return Case(name, "store_pushes.py", (spec,) * learners, row)
+        return Case(name, "scaling/store_pushes.py", (spec,) * learners, row)
 
     for rule in options.rules:
         for part in ("local", "parts"):

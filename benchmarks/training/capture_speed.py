@@ -6,7 +6,7 @@ applies its update rule once more. Torch's threads are those of training: for an
 this process may use CPUs (``taskset -c 0`` for one), for acting one. ``start``: seconds of all that
 comes before the first round, compiling included.
 
-    python benchmarks/capture_speed.py rounds=9
+    python benchmarks/training/capture_speed.py rounds=9
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import describe_machine
-from options import parse
-from report import ratio, spread, write_json
-from speed_parts import PartsOfOne
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.training.torch_setup import learning_threads, num_learning_threads, tune_malloc
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import ratio, spread, write_json
+from benchmarks.scaling.speed_parts import PartsOfOne
 
 # Optimizer steps of an update: 1, 4 and 4.
 CASES = {

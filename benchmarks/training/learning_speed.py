@@ -1,6 +1,6 @@
 """How fast does every preset learn here, and where does its time go?
 
-    python benchmarks/learning_speed.py [key=value ...]
+    python benchmarks/training/learning_speed.py [key=value ...]
 
 Runs each preset by `python -m accel_rl`, and stops it after some seconds of learning. The figures
 are the run's own, from its metrics.csv: the first row in which it learned is left out, and the rest
@@ -24,13 +24,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
-from options import parse
-from report import Row, write_json
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import Row, write_json
 
 STEPS = 50_000_000
 PAPER_HOURS = {

@@ -4,7 +4,7 @@ For networks of dense layers, from the smallest updates on, and one for images; 
 ``busy`` processes beside it that only compute. As training has it: ``GOMP_SPINCOUNT=3000`` in the
 environment.
 
-    GOMP_SPINCOUNT=3000 python benchmarks/update_threads.py
+    GOMP_SPINCOUNT=3000 python benchmarks/training/update_threads.py
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from machine import describe_machine
-from options import parse
-from report import ratio, spread, write_json
-from speed_parts import PartsOfOne
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.topology import available_cpus
 from accel_rl.training.torch_setup import tune_malloc
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import ratio, spread, write_json
+from benchmarks.scaling.speed_parts import PartsOfOne
 
 # By growing updates: parameters times samples.
 CASES = {

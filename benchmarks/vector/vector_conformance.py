@@ -1,6 +1,6 @@
 """Which of Gymnasium's rules does each vector environment keep?
 
-    python benchmarks/vector_conformance.py [out=benchmarks/results/vector_conformance]
+    python benchmarks/vector/vector_conformance.py [out=benchmarks/results/vector_conformance]
 
 Runs `accel_rl.vector.check_vectoriser` on what makes a vector environment of any environments, and
 `accel_rl.vector.check` on ready-made ones: ours, Gymnasium's, and ale-py's and EnvPool's where
@@ -22,9 +22,11 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
-from options import parse
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.vector import Report, VectorEnv, check, check_vectoriser
+from benchmarks.harness.options import parse
 
 PACKAGES = ("gymnasium", "ale-py", "envpool", "numpy")
 ABORTS = ("wrong number of actions is refused",)  # EnvPool ends the whole process
@@ -135,9 +137,9 @@ def main() -> None:
         [
             "# Which rules of Gymnasium's vector environments hold",
             "",
-            f"`python benchmarks/vector_conformance.py` with {', '.join(versions)}. An empty cell "
-            "was not tested: the rule does not apply, no episode ended, or the test (a wrong "
-            "number of actions, for EnvPool) aborts the process.",
+            f"`python benchmarks/vector/vector_conformance.py` with {', '.join(versions)}. An "
+            "empty cell was not tested: the rule does not apply, no episode ended, or the test (a "
+            "wrong number of actions, for EnvPool) aborts the process.",
             "",
             "## Environments that count, compared array by array with a plain loop",
             "",

@@ -1,6 +1,6 @@
 """How fast is `VectorEnv`?
 
-    python benchmarks/vector_env_speed.py [key=value ...]
+    python benchmarks/vector/vector_env_speed.py [key=value ...]
 
 Measures in one interleaved run, all with random actions:
 
@@ -22,14 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interleave import Case, Result, measure
-from machine import describe_machine
-from options import parse
-from report import make_rows, ratio, ratio_cell, write_json
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, Result, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import make_rows, ratio, ratio_cell, write_json
 
 REFERENCES = ("loop", "sampler")
 
@@ -105,7 +107,7 @@ def _case(options: Options, env: str, part: str, cpus: list[int], **more: Any) -
     spec = {"part": part, "env": env, "cpus": cpus, "seed": options.seed, "malloc": "tuned", **more}
     settings = " ".join(f"{key}={value}" for m in more.values() for key, value in m.items())
     name = f"{env} {part} {settings}".strip()
-    return Case(name, "vector_env_stepping.py", (spec,), {"env": env, "part": part, **more})
+    return Case(name, "vector/vector_env_stepping.py", (spec,), {"env": env, "part": part, **more})
 
 
 def _all(cores: list[list[int]]) -> list[int]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from children import Advance, read_spec, serve
 from gymnasium.vector import AutoresetMode
+
+from benchmarks.harness.children import Advance, read_spec, serve
 
 STEPS_AT_ONCE = 1024
 

@@ -12,23 +12,29 @@ import pytest
 from benchmark_scripts import ONCE, run
 from rich.console import Console
 
+from benchmarks.harness import interleave, report
+from benchmarks.replay import replay_speed
+from benchmarks.sampling import sampling_cases
+from benchmarks.scaling import scaling, scaling_report
+from benchmarks.training import learning_speed
+
 TINY = ("rounds=2", "seconds=0.05", "envs_per_core=[2]", "bar_envs_per_core=2", "num_cores=1")
 
 
-def test_parts_allow_two_cores_adds_core_seconds(load: Any) -> None:
+def test_parts_allow_two_cores_adds_core_seconds() -> None:
     # 2 cores: 2/1000 + 1/500 core-seconds a step, so 2 / 0.004 steps a second.
-    allowed = load("report").parts_allow(2, [1000.0], [500.0], threads=1)
+    allowed = report.parts_allow(2, [1000.0], [500.0], threads=1)
     assert allowed == pytest.approx([500.0])
 
 
-def test_ratio_is_taken_round_by_round(load: Any) -> None:
+def test_ratio_is_taken_round_by_round() -> None:
     # 1/2, 8/4, 6/8: their median is 3/4, while the ratio of the medians is 6/4.
-    spread = load("report").ratio([1.0, 8.0, 6.0], [2.0, 4.0, 8.0])
+    spread = report.ratio([1.0, 8.0, 6.0], [2.0, 4.0, 8.0])
     assert spread == {"median": 0.75, "low": 0.5, "high": 2.0}
 
 
-def test_interval_draws_whole_starts(load: Any) -> None:
-    interval = load("report").interval
+def test_interval_draws_whole_starts() -> None:
+    interval = report.interval
     # Within a start the rounds are equal, so there are two values to draw and no others.
     ours, peer = [1.0] * 50 + [2.0] * 50, [1.0] * 100
     assert interval(ours, peer, rounds_per_start=50) == [1.0, 2.0]
@@ -37,17 +43,17 @@ def test_interval_draws_whole_starts(load: Any) -> None:
     assert 1.3 < low < 1.495 < high < 1.7
 
 
-def test_measure_with_several_starts_keeps_all_rates(load: Any) -> None:
-    interleave = load("interleave")
+def test_measure_with_several_starts_keeps_all_rates() -> None:
     spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "catch"}
-    case = interleave.Case("catch", "bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {})
+    case = interleave.Case(
+        "catch", "sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
+    )
     console = Console(quiet=True)
     results = interleave.measure([case], rounds=2, seconds=0.01, console=console, starts=2)
     assert len(results["catch"].rates) == 4 and results["catch"].rounds_per_start == 2
 
 
-def test_summarise_known_rates_gives_ratios_and_bars(load: Any) -> None:
-    interleave, report = load("interleave"), load("report")
+def test_summarise_known_rates_gives_ratios_and_bars() -> None:
 
     def result(rates: list[float], **row: Any) -> Any:
         name = " ".join(map(str, row.values()))
@@ -68,10 +74,9 @@ def test_summarise_known_rates_gives_ratios_and_bars(load: Any) -> None:
     assert medians == pytest.approx([0.75, (0.81 + 0.54) / 2, (1.35 + 0.9) / 2])
 
 
-def test_make_cases_of_a_sweep_fit_and_are_distinct(load: Any) -> None:
-    module = load("sampling_cases")
-    options = module.Options(peers=("ale",))
-    cases = module.make_cases(options, [[0, 2], [1, 3]], {"ale": sys.executable})
+def test_make_cases_of_a_sweep_fit_and_are_distinct() -> None:
+    options = sampling_cases.Options(peers=("ale",))
+    cases = sampling_cases.make_cases(options, [[0, 2], [1, 3]], {"ale": sys.executable})
     assert len({case.name for case in cases}) == len(cases)
     samplers = [case for case in cases if case.row["part"] == "sampler"]
     assert {case.row["hyperthreads"] for case in samplers} == {1, 2}
@@ -80,10 +85,11 @@ def test_make_cases_of_a_sweep_fit_and_are_distinct(load: Any) -> None:
         assert sampler["num_envs"] % sampler["num_groups"] == 0
 
 
-def test_measure_child_that_fails_tells_why(load: Any) -> None:
-    interleave = load("interleave")
+def test_measure_child_that_fails_tells_why() -> None:
     spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "no_game"}
-    case = interleave.Case("broken", "bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {})
+    case = interleave.Case(
+        "broken", "sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
+    )
     console = Console(quiet=True)
     results = interleave.measure([case], rounds=1, seconds=0.01, console=console)
     assert "no_game" in results["broken"].error
@@ -93,7 +99,9 @@ def test_measure_child_that_fails_tells_why(load: Any) -> None:
 @pytest.mark.learning
 def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "speed"
-    done = run("sampling_speed.py", *TINY, f"out={out}", "groups=[2]", "workers_per_core=[1]")
+    done = run(
+        "sampling/sampling_speed.py", *TINY, f"out={out}", "groups=[2]", "workers_per_core=[1]"
+    )
     assert done.returncode == 0, done.stderr
     assert "A3C-Net x1" in done.stdout and "bar 0.85" in done.stdout
     report = json.loads(Path(f"{out}.json").read_text())
@@ -115,7 +123,7 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
     more = ("rounds=1", "starts=2", "busy=0.5", "cases=[part=sampler, asynchronous=True]")
-    done = run("sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}")
+    done = run("sampling/sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}")
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(f"{out}.json").read_text())
     assert {row["part"] for row in report["rows"]} == {"sampler", "ale"}
@@ -128,7 +136,7 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
     out = tmp_path / "vector_env"
-    done = run("vector_env_speed.py", "rounds=1", "seconds=0.05", "num_envs=4", f"out={out}")
+    done = run("vector/vector_env_speed.py", "rounds=1", "seconds=0.05", "num_envs=4", f"out={out}")
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
     parts = [row["part"] for row in rows]
@@ -139,7 +147,9 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
 @pytest.mark.learning
 def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> None:
     out = tmp_path / "threads"
-    done = run("update_threads.py", "cases=[a2c 80]", "busy=[0,1]", "seconds=0.01", f"out={out}")
+    done = run(
+        "training/update_threads.py", "cases=[a2c 80]", "busy=[0,1]", "seconds=0.01", f"out={out}"
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
     assert [(row["case"], row["busy"]) for row in rows] == [("a2c 80", 0), ("a2c 80", 1)]
@@ -150,7 +160,7 @@ def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> Non
 def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "store"
     sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
-    done = run("store_speed.py", *sizes, "seconds=0.05", f"out={out}")
+    done = run("scaling/store_speed.py", *sizes, "seconds=0.05", f"out={out}")
     assert done.returncode == 0, done.stderr
     assert "adam: push, chunks: 3 / its parts" in done.stdout
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
@@ -164,7 +174,7 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
 def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path) -> None:
     out = tmp_path / "scaling"
     sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")
-    done = run("scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
+    done = run("scaling/scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(f"{out}.json").read_text())
     parts = [(row["part"], row["sync"]) for row in report["rows"]]
@@ -178,8 +188,7 @@ def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise(load: Any) -> None:
-    scaling = load("scaling")
+def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise() -> None:
     options = scaling.Options(algos=("dqn min_steps=900", "a2c"), learners=(1,), what=("train",))
     cases = [*scaling.make_cases(options, [0])]
     given = [" ".join(case.specs[0]["options"]) for case in cases]
@@ -187,10 +196,10 @@ def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise(load: Any) -> 
     assert [each.count("min_steps=") for each in given] == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_scaling_model_of_the_papers_machine(load: Any) -> None:
+def test_scaling_model_of_the_papers_machine() -> None:
     options = {"simulator_ms": 1.0, "gpu_inference_ms": 0.5}
     options |= {"gpu_update_ms": 8.0, "gpu_all_reduce_ms": 2.0}
-    rows = load("scaling_report").predict_paper(options)
+    rows = scaling_report.predict_paper(options)
     # 64 / 8 in 2 groups on 4 cores: 2 ms a step, 10 + 8 + 2 ms an iteration of 8 * 8 * 5 steps.
     assert rows[0]["sampling"] == pytest.approx(64 / 0.002)
     assert rows[0]["training"] == pytest.approx(320 / 0.020)
@@ -199,14 +208,14 @@ def test_scaling_model_of_the_papers_machine(load: Any) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "sampling_speed.py",
-        "peers.py",
-        "vector_env_speed.py",
-        "replay_speed.py",
-        "learning_speed.py",
-        "store_speed.py",
-        "scaling.py",
-        "ga3c.py",
+        "sampling/sampling_speed.py",
+        "peers/peers.py",
+        "vector/vector_env_speed.py",
+        "replay/replay_speed.py",
+        "training/learning_speed.py",
+        "scaling/store_speed.py",
+        "scaling/scaling.py",
+        "ga3c/ga3c.py",
     ],
 )
 def test_benchmark_unknown_option_names_it(script: str) -> None:
@@ -218,7 +227,7 @@ def test_benchmark_unknown_option_names_it(script: str) -> None:
 def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "replay"
     sizes = ("size=600", "peer_size=600", "batch_size=32", "num_envs=8", "images=[36x36]")
-    done = run("replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}")
+    done = run("replay/replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}")
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
     assert [(row["part"], row["operation"]) for row in rows] == [
@@ -229,22 +238,22 @@ def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_replay_speed_compares_with_the_same_operation(load: Any) -> None:
-    interleave, module = load("interleave"), load("replay_speed")
-    peers = dict.fromkeys(module.PACKAGES, "")
-    cases = module.make_cases(module.Options(), [[0], [1]], peers, "104x80", 1)
+def test_replay_speed_compares_with_the_same_operation() -> None:
+    peers = dict.fromkeys(replay_speed.PACKAGES, "")
+    cases = replay_speed.make_cases(replay_speed.Options(), [[0], [1]], peers, "104x80", 1)
     assert len({case.name for case in cases}) == len(cases) == 4 * 2
     rates = [12.0, 90.0, *[3.0, 9.0] * 3]
     pairs = zip(cases, rates, strict=True)
-    rows = module.summarise(interleave.Result(case, rates=[rate]) for case, rate in pairs)
+    rows = replay_speed.summarise(interleave.Result(case, rates=[rate]) for case, rate in pairs)
     assert [row["ours"]["median"] for row in rows] == [1.0, 1.0, *[4.0, 10.0] * 3]
     # 512 transitions at 12 a second.
-    assert module.milliseconds(rows[0], 512)["median"] == pytest.approx(512e3 / 12)
+    assert replay_speed.milliseconds(rows[0], 512)["median"] == pytest.approx(512e3 / 12)
 
 
-def test_learning_speed_takes_the_rows_in_which_it_learned(load: Any, tmp_path: Path) -> None:
-    module = load("learning_speed")
-    shares = dict.fromkeys((*module.SHARES.values(), *module.BESIDE.values()), "0.25")
+def test_learning_speed_takes_the_rows_in_which_it_learned(tmp_path: Path) -> None:
+    shares = dict.fromkeys(
+        (*learning_speed.SHARES.values(), *learning_speed.BESIDE.values()), "0.25"
+    )
     table = [
         # steps, updates, training_seconds, steps_per_second, updates_per_second
         ("100", "0", "1", "100", "0"),  # it does not learn yet
@@ -256,7 +265,7 @@ def test_learning_speed_takes_the_rows_in_which_it_learned(load: Any, tmp_path: 
     lines = [",".join((*names, *shares)), *(",".join((*row, *shares.values())) for row in table)]
     path = tmp_path / "metrics.csv"
     path.write_text("\n".join(lines) + "\n600,8")  # the last one is being written
-    row = module.summarise(module.learning_rows(path))
+    row = learning_speed.summarise(learning_speed.learning_rows(path))
     # 300 steps and 60 updates in 3 s.
     assert row["steps_per_second"] == {"mean": 100.0, "low": 50.0, "high": 200.0}
     assert row["updates_per_second"] == 20.0
@@ -269,7 +278,9 @@ def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
     out = tmp_path / "learning"
     tiny = "dqn batch_size=4 sampler.num_envs=4 model=mlp training_intensity=1"
     sizes = ("min_steps=64", "replay_size=200", "log_interval=16", "seconds=0.05")
-    done = run("learning_speed.py", f"presets=['{tiny}']", *sizes, "game=catch", f"out={out}")
+    done = run(
+        "training/learning_speed.py", f"presets=['{tiny}']", *sizes, "game=catch", f"out={out}"
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     (row,) = json.loads(Path(f"{out}.json").read_text())["rows"]
     assert row["updates_per_second"] > 0 and 0 < row["shares"]["learning"] < 1
@@ -278,7 +289,7 @@ def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
 
 @pytest.mark.learning
 def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
-    done = run("vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}")
+    done = run("vector/vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "rules.md").read_text()
     assert "accel_rl VectorEnv, SAME_STEP" in text and "| final observations |" in text
@@ -288,7 +299,7 @@ def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_worker_parts_tiny_adds_up(tmp_path: Path) -> None:
     sizes = ("starts=1", "seconds=0.1", "pages=[normal]", "affinity=[auto]")
-    done = run("worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
+    done = run("sampling/worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "parts.json").read_text())["rows"]
     assert [row["process"] for row in rows] == ["worker", "loop"]

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 from benchmark_scripts import ONCE, run
 
+from benchmarks.ga3c import ga3c, ga3c_counts, ga3c_runs, ga3c_speeds
+from benchmarks.harness import interleave, usage
+from benchmarks.harness.options import parse
+
 GA3C = ("game=catch", "networks=[mlp]", "num_envs=2", "learners=1")
 
 
 def test_ga3c_grid_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "ga3c"
     grid = ("grid_agents=[1,2]", "grid_predictors=[1]", "grid_trainers=[2]")
-    done = run("ga3c.py", "parts=[tps]", *ONCE, *GA3C, *grid, f"out={out}")
+    done = run("ga3c/ga3c.py", "parts=[tps]", *ONCE, *GA3C, *grid, f"out={out}")
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}_tps.json").read_text())["rows"]
     assert [(row["predictors"], row["trainers"], row["agents"]) for row in rows] == [
@@ -31,7 +35,7 @@ def test_ga3c_grid_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_ga3c_speeds_tiny_compares_engines_with_their_parts(tmp_path: Path) -> None:
     out = tmp_path / "ga3c"
-    done = run("ga3c.py", "parts=[pps]", "rounds=1", "seconds=0.5", *GA3C, f"out={out}")
+    done = run("ga3c/ga3c.py", "parts=[pps]", "rounds=1", "seconds=0.5", *GA3C, f"out={out}")
     assert done.returncode == 0, done.stderr
     assert "GA3C makes" in done.stdout and "parts allow" in done.stdout
     rows = json.loads(Path(f"{out}_pps.json").read_text())["rows"]
@@ -49,7 +53,7 @@ def test_ga3c_runs_tiny_write_json_and_figures(tmp_path: Path) -> None:
     split = ("split_envs=[4]", "split_networks=[mlp]", "split_seconds=0.1", "split_log_interval=64")
     batch = ("batches=[5]", "seeds=[0,1]", "batch_steps=1000", "batch_envs=2")
     parts = "parts=[tuner,split,batch]"
-    done = run("ga3c.py", parts, *ONCE, *GA3C, *tuner, *split, *batch, f"out={out}")
+    done = run("ga3c/ga3c.py", parts, *ONCE, *GA3C, *tuner, *split, *batch, f"out={out}")
     assert done.returncode == 0, done.stderr
     row = json.loads(Path(f"{out}_tuner.json").read_text())["rows"][0]
     assert len(row["windows"]) >= 2 and row["of_best"]["median"] > 0
@@ -69,9 +73,9 @@ def test_ga3c_runs_tiny_write_json_and_figures(tmp_path: Path) -> None:
         ("best=[1,2]", "three numbers"),
     ],
 )
-def test_ga3c_options_that_do_not_fit_are_refused(load: Any, options: str, words: str) -> None:
-    given = load("options").parse(load("ga3c").Options, [options], "")
-    assert words in load("ga3c").check(given)
+def test_ga3c_options_that_do_not_fit_are_refused(options: str, words: str) -> None:
+    given = parse(ga3c.Options, [options], "")
+    assert words in ga3c.check(given)
 
 
 # Milliseconds of a step: 1 in the simulator, 2 of inference, 3 of update.
@@ -88,16 +92,14 @@ def test_ga3c_options_that_do_not_fit_are_refused(load: Any, options: str, words
     ids=["cores", "predictors", "trainers", "agents", "device", "one_core"],
 )
 def test_ga3c_bound_is_that_of_the_scarcest(
-    load: Any, cores: int, threads: tuple[int, int, int], has_device: bool, expected: float
+    cores: int, threads: tuple[int, int, int], has_device: bool, expected: float
 ) -> None:
-    module = load("ga3c_speeds")
-    costs = module.QueuedCosts(simulator=0.001, inference=0.002, update=0.003)
-    bound = module.queued_bound(costs, threads, cores, has_device=has_device)
+    costs = ga3c_speeds.QueuedCosts(simulator=0.001, inference=0.002, update=0.003)
+    bound = ga3c_speeds.queued_bound(costs, threads, cores, has_device=has_device)
     assert bound == pytest.approx(expected)
 
 
-def test_ga3c_speeds_are_held_against_a3c_and_the_parts(load: Any) -> None:
-    interleave, module = load("interleave"), load("ga3c_speeds")
+def test_ga3c_speeds_are_held_against_a3c_and_the_parts() -> None:
 
     def result(part: str, engine: str, rates: list[float], numbers: dict[str, float]) -> Any:
         row = {"part": part, "engine": engine, "network": "nips", "learners": 2, "device": "cpu"}
@@ -116,7 +118,7 @@ def test_ga3c_speeds_are_held_against_a3c_and_the_parts(load: Any) -> None:
         "samples": 88,
     }
     batches = {"inference_2": 0.004, "inference_4": 0.008, "update_20": 0.040, "update_25": 0.050}
-    rows = module.summarise(
+    rows = ga3c_speeds.summarise(
         [
             result("train", "a3c", [200.0], {"seconds": 2.0, "cpu_seconds": 1.5}),
             result("parts", "a3c", [1.0], {**costs, "num_updates": 1.0, "gradient_bytes": 0}),
@@ -146,31 +148,31 @@ def test_ga3c_speeds_are_held_against_a3c_and_the_parts(load: Any) -> None:
     )
 
 
-def test_ga3c_cpu_use_counts_children(load: Any) -> None:
+def test_ga3c_cpu_use_counts_children() -> None:
     command = [sys.executable, "-c", "input(); sum(range(3 * 10**7)); print(); input()"]
-    before = load("usage").cpu_seconds()
+    before = usage.cpu_seconds()
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdin and child.stdout
         child.stdin.write("\n")
         child.stdin.flush()
         child.stdout.readline()
-        used = load("usage").cpu_seconds(child.pid)
-        assert load("usage").cpu_seconds() - before > used - 0.01 > 0.05
+        used = usage.cpu_seconds(child.pid)
+        assert usage.cpu_seconds() - before > used - 0.01 > 0.05
         child.stdin.write("\n")
 
 
-def test_ga3c_curves_give_final_score_and_area(load: Any) -> None:
+def test_ga3c_curves_give_final_score_and_area() -> None:
     # From -1 to 1 in 10 steps, then 30 steps at 1: (10 * 0 + 30 * 1) / 40.
     curve = {"steps": [0, 10, 40], "score": [-1.0, 1.0, 1.0], "training_batch": [20] * 3}
     worse = curve | {"score": [-1.0, -1.0, -1.0]}
-    row = load("ga3c_runs").summarise_curves([each | {"lag": [1] * 3} for each in (curve, worse)])
+    row = ga3c_runs.summarise_curves([each | {"lag": [1] * 3} for each in (curve, worse)])
     assert row["final"] == [1.0, -1.0] and row["area"] == pytest.approx([0.75, -1.0])
     assert row["area_spread"] == pytest.approx(1.75)
 
 
-def test_ga3c_tuner_found_the_last_counts_that_were_kept(load: Any) -> None:
+def test_ga3c_tuner_found_the_last_counts_that_were_kept() -> None:
     names = ("num_predictors", "num_trainers", "num_agents", "is_kept")
     counts = ((1, 1, 1, 1), (1, 1, 2, 1), (2, 1, 2, 0))
     windows = [dict(zip(names, map(float, each), strict=True)) for each in counts]
-    assert load("ga3c_counts").last_kept(windows) == (1, 1, 2)
+    assert ga3c_counts.last_kept(windows) == (1, 1, 2)

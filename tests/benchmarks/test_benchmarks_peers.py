@@ -1,4 +1,4 @@
-"""Training speed beside other libraries: `benchmarks/peers.py` with fake peers."""
+"""Training speed beside other libraries: `benchmarks/peers/peers.py` with fake peers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from benchmark_scripts import ONCE, run
 from rich.console import Console
+
+from benchmarks.harness import children, interleave, peer_python
+from benchmarks.peers import peer_cases, peers
 
 CLEANRL = """
 import argparse, time
@@ -72,12 +75,11 @@ class MinibatchRl:
 
 
 @pytest.fixture
-def spec(load: Any) -> dict[str, Any]:
+def spec() -> dict[str, Any]:
     """Of a peer that trains A2C."""
-    cases = load("peer_cases")
     cpus = sorted(os.sched_getaffinity(0))
-    (_, spec), *_ = cases._peer_specs(
-        cases.Options(peer_threads=(1,)), "rlpyt", "a2c", "preset", len(cpus)
+    (_, spec), *_ = peer_cases._peer_specs(
+        peer_cases.Options(peer_threads=(1,)), "rlpyt", "a2c", "preset", len(cpus)
     )
     return spec | {"cpus": cpus, "seed": 0, "device": "cpu"}
 
@@ -90,9 +92,8 @@ def write(folder: Path, name: str, text: str) -> str:
 
 
 def test_peers_that_own_their_loop_are_measured_and_failing_ones_named(
-    load: Any, spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interleave, peers = load("interleave"), load("peers")
     for name, text in RLPYT.items():
         write(tmp_path, f"rlpyt/{name}", text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -104,7 +105,7 @@ def test_peers_that_own_their_loop_are_measured_and_failing_ones_named(
     }
     cases = []
     for part, more in given.items():
-        script = "script_training.py" if more else "rlpyt_training.py"
+        script = "peers/script_training.py" if more else "peers/rlpyt_training.py"
         arguments = ["--num-envs=8", "--no-cuda"] if part == "cleanrl" else []
         defaults = {"arguments": arguments, "steps_per_iteration": None}
         row = {"part": part, "algo": "a2c", "network": "preset", "variant": ""}
@@ -122,7 +123,7 @@ def test_peers_that_own_their_loop_are_measured_and_failing_ones_named(
 
 
 def test_child_that_leaves_processes_behind_is_ended_with_them(
-    load: Any, spec: dict[str, Any], tmp_path: Path
+    spec: dict[str, Any], tmp_path: Path
 ) -> None:
     text = """
 import os, subprocess, sys, time
@@ -131,9 +132,9 @@ raise ValueError(f"worker {worker.pid}")
 """
     script = {"script": write(tmp_path, "script.py", text), "arguments": []}
     script |= {"steps_per_iteration": None}
-    child = load("children").Child("script_training.py", spec | script)
+    child = children.Child("peers/script_training.py", spec | script)
     try:
-        with pytest.raises(load("children").ChildError, match="worker") as failed:
+        with pytest.raises(children.ChildError, match="worker") as failed:
             child.wait_until_ready()
     finally:
         child.close()
@@ -150,7 +151,12 @@ def test_peers_tiny_writes_tables_without_paths_json_and_figure(tmp_path: Path) 
     out = tmp_path / "peers"
     sizes = ("algos=[a2c]", "networks=[preset]", "variants=['num_envs=4']")
     done = run(
-        "peers.py", *ONCE, *sizes, "peers=[rlpyt]", f"peer_python={sys.executable}", f"out={out}"
+        "peers/peers.py",
+        *ONCE,
+        *sizes,
+        "peers=[rlpyt]",
+        f"peer_python={sys.executable}",
+        f"out={out}",
     )
     assert done.returncode == 0, done.stderr
     assert "rlpyt is left out" in done.stderr and "not installed: rlpyt" in done.stdout
@@ -162,16 +168,13 @@ def test_peers_tiny_writes_tables_without_paths_json_and_figure(tmp_path: Path) 
     assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_peers_cases_are_distinct_and_compared_on_the_same_network(
-    load: Any, tmp_path: Path
-) -> None:
-    interleave, module, peers = load("interleave"), load("peer_cases"), load("peers")
+def test_peers_cases_are_distinct_and_compared_on_the_same_network(tmp_path: Path) -> None:
     for name in ("cleanrl", "leanrl"):
         (tmp_path / name / name).mkdir(parents=True)
     folders = {name: str(tmp_path / name) for name in ("cleanrl", "leanrl")}
-    options = module.Options(peer_threads=(1,), peer_malloc=("default",), **folders)
-    interpreters = dict.fromkeys(module.PEERS, "")
-    cases = module.make_cases(options, "ppo", [[0], [1]], interpreters)
+    options = peer_cases.Options(peer_threads=(1,), peer_malloc=("default",), **folders)
+    interpreters = dict.fromkeys(peer_cases.PEERS, "")
+    cases = peer_cases.make_cases(options, "ppo", [[0], [1]], interpreters)
     assert len({case.name for case in cases}) == len(cases)
     parts = [(case.row["part"], case.row["network"]) for case in cases]
     ours = "accel_rl"
@@ -187,8 +190,8 @@ def test_peers_cases_are_distinct_and_compared_on_the_same_network(
     assert "--num-steps=256" in by_part["cleanrl"]["arguments"]
     assert by_part["leanrl"]["steps_per_iteration"] == 2048
     two = dataclasses.replace(options, variants=("learners=2 serial=true",))
-    case = module.make_cases(two, "a2c", [[0], [1]], {})[0]
-    assert case.script == "scaling_learner.py" and "learners=2" in case.specs[1]["options"]
+    case = peer_cases.make_cases(two, "a2c", [[0], [1]], {})[0]
+    assert case.script == "scaling/scaling_learner.py" and "learners=2" in case.specs[1]["options"]
     assert [(spec["rank"], spec["what"]) for spec in case.specs] == [(0, "train"), (1, "train")]
 
     results = [interleave.Result(case, rates=[1.0 + i]) for i, case in enumerate(cases)]
@@ -214,9 +217,8 @@ def test_peers_cases_are_distinct_and_compared_on_the_same_network(
     ],
 )
 def test_peers_bad_option_gives_one_clear_message(
-    option: str, says: str, load: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    option: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    peers = load("peers")
     monkeypatch.setattr(sys, "argv", ["peers.py", option])
     with pytest.raises(SystemExit) as ended:
         peers.main()
@@ -224,9 +226,9 @@ def test_peers_bad_option_gives_one_clear_message(
     assert says in message and "Traceback" not in message
 
 
-def test_peer_that_is_missing_is_noted(load: Any) -> None:
+def test_peer_that_is_missing_is_noted() -> None:
     console = Console(record=True, width=200)
     packages = {"one": "no_such_package", "two": "json"}
-    found = load("peer_python").find_peers(packages, ("one", "two"), None, console)
+    found = peer_python.find_peers(packages, ("one", "two"), None, console)
     assert found == {"two": sys.executable}
     assert "one is left out" in console.export_text()

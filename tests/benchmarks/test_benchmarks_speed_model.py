@@ -7,19 +7,19 @@ import time
 
 import pytest
 import torch
-from speed_model import (
+
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.parallel import Ranks
+from accel_rl.presets import PRESETS
+from accel_rl.training.devices import learner_device
+from benchmarks.scaling.speed_model import (
     Costs,
     Shape,
     all_reduce_seconds,
     find_limits,
     predict,
 )
-from speed_parts import Measured, PartsOfOne, alone
-
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.parallel import Ranks
-from accel_rl.presets import PRESETS
-from accel_rl.training.devices import learner_device
+from benchmarks.scaling.speed_parts import Measured, PartsOfOne, alone
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SHORTER = {
     "accel_rl": RUN,  # python -m accel_rl
     "launch/evaluate.py": ["num_steps=320"],
     "launch/sweep.py": [*RUN, "algo=a2c"],
-    "benchmarks/sampling_speed.py": [
+    "benchmarks/sampling/sampling_speed.py": [
         "rounds=1",
         "seconds=0.2",
         "envs_per_core=[2]",

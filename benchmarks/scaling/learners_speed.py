@@ -1,6 +1,6 @@
 """One learner with simulators in workers, or a learner on each core with simulators of its own.
 
-    python benchmarks/learners_speed.py [key=value ...]
+    python benchmarks/scaling/learners_speed.py [key=value ...]
 
 Both train the same run: ``learners=1``, and ``learners=N serial=true`` in step, for ``N`` cores. In
 agent steps a second of all learners together, in one interleaved run; the ratio has a 95 %
@@ -17,19 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from interleave import Case, measure
-from learner_cases import learner_case
-from machine import describe_machine
-from options import parse
-from report import interval, make_rows, ratio, write_json
 from rich.console import Console
 from rich.table import Table
-from sampling_speed import neighbour
-from scaling import SMALL_REPLAY
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.algos import DQNConfig
 from accel_rl.presets import PRESETS
 from accel_rl.topology import available_cpus, physical_cores
+from benchmarks.harness.interleave import Case, measure
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import interval, make_rows, ratio, write_json
+from benchmarks.sampling.sampling_speed import neighbour
+from benchmarks.scaling.learner_cases import learner_case
+from benchmarks.scaling.scaling import SMALL_REPLAY
 
 
 @dataclass(frozen=True, kw_only=True)

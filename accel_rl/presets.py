@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, exp, log
 
-from accel_rl.algos import A2CConfig, DQNConfig, GA3CConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.functions import FAILURES, find_function, place_of
+from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
 

@@ -3,7 +3,6 @@
 from accel_rl.algos.a2c import A2C, A2CConfig
 from accel_rl.algos.actor_critic import ActorCriticConfig, make_policy_agent
 from accel_rl.algos.dqn import DQN, DQNConfig
-from accel_rl.algos.ga3c import GA3C, GA3CConfig, Samples
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.ppo import PPO, PPOConfig
@@ -14,19 +13,16 @@ from accel_rl.algos.update import Update
 __all__ = [
     "A2C",
     "DQN",
-    "GA3C",
     "PPO",
     "A2CConfig",
     "ActorCriticConfig",
     "Batch",
     "DQNConfig",
-    "GA3CConfig",
     "Learner",
     "LearnerConfig",
     "Network",
     "PPOConfig",
     "RunOptions",
-    "Samples",
     "Task",
     "Update",
     "discounted_returns",

@@ -1,8 +1,8 @@
 """GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): actor-critic on segments from a queue.
 
-Predictors and trainers are threads that work on one model (`accel_rl.ga3c.versions`); here is
-what one trainer does with a batch. Returns come with the segments, advantages are measured from the
-values of the trainer's own parameters.
+Predictors and trainers are threads that work on one model (`accel_rl.ga3c.versions`). Here are the
+settings, and what one trainer does with a batch. Returns come with the segments. Advantages are
+measured from the values of the trainer's own parameters.
 
 docs/algorithms/ga3c.md lists deviations from the paper and its code.
 """

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.algos import GA3C, GA3CConfig
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads

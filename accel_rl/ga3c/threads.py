@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, sample_categorical
-from accel_rl.algos import GA3C, Samples
+from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment

@@ -60,8 +60,8 @@ def _serve_parts(spec: dict[str, Any]) -> None:
     import torch
 
     from accel_rl.agents import CategoricalAgent, sample_categorical
-    from accel_rl.algos import GA3C, Samples
     from accel_rl.cli.parse import parse_arguments
+    from accel_rl.ga3c.learner import GA3C, Samples
     from accel_rl.training.build import build
     from benchmarks.scaling.speed_parts import median_seconds
 

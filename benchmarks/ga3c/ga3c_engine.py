@@ -9,8 +9,8 @@ import contextlib
 import time
 from typing import NamedTuple, Self
 
-from accel_rl.algos import GA3CConfig
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.training.build import build

@@ -11,19 +11,17 @@ from torch import nn
 
 from accel_rl.agents import CategoricalAgent, RolloutTensors
 from accel_rl.algos import (
-    GA3C,
     A2CConfig,
     DQNConfig,
-    GA3CConfig,
     LearnerConfig,
     Network,
     PPOConfig,
-    Samples,
     Task,
 )
 from accel_rl.algos import A2CConfig as Base
 from accel_rl.algos.update import Update
 from accel_rl.envs import EnvSpec
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 from accel_rl.spaces import Leaf, discrete

@@ -11,12 +11,12 @@ from accel_rl.algos import (
     A2CConfig,
     ActorCriticConfig,
     DQNConfig,
-    GA3CConfig,
     LearnerConfig,
     PPOConfig,
 )
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
+from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.presets import PRESETS
 from accel_rl.samplers import SamplerConfig

@@ -75,8 +75,13 @@ def module_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str | None:
-    """accel_rl.envs.atari -> envs; None for the package itself."""
+    """accel_rl.envs.atari -> envs; None for the package itself.
+
+    GA3C's learner stands beside its threads, and imports what other algorithms do.
+    """
     names = module.split(".")
+    if names[1:3] == ["ga3c", "learner"]:
+        return "algos"
     return names[0] if names[0] != "accel_rl" else names[1] if len(names) > 1 else None
 
 
@@ -133,6 +138,7 @@ def run_python(code: str) -> str:
         ("algos", "samplers", False),
         ("samplers", "algos", False),
         ("config", "benchmarks", False),
+        ("presets", "ga3c", False),
         ("rollout", "envs", False),
     ],
 )

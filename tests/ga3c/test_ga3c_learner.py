@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.algos import GA3C, GA3CConfig, Samples
-from accel_rl.algos.ga3c import ga3c_loss, importance_ratios
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples, ga3c_loss, importance_ratios
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
 

@@ -16,10 +16,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from accel_rl.algos import GA3C, GA3CConfig
-from accel_rl.algos.ga3c import importance_ratios
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, importance_ratios
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.presets import PRESETS
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
@@ -145,7 +144,7 @@ def test_samples_keep_the_probability_with_which_they_were_chosen(
         found.append(torch.stack([arguments[2], importance_ratios(*arguments)]))
         return found[-1][1]
 
-    monkeypatch.setattr("accel_rl.algos.ga3c.importance_ratios", note)
+    monkeypatch.setattr("accel_rl.ga3c.learner.importance_ratios", note)
     learner = dataclasses.replace(LEARNER, lr=1e-9, max_importance_ratio=2.0)
     run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
     probability, ratio = torch.cat(found, dim=1)

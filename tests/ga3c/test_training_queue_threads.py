@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.algos import GA3C, GA3CConfig
+from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
 from accel_rl.ga3c.queue import ClosableQueue
 from accel_rl.ga3c.sampler import QueueTimes

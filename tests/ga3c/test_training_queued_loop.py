@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from accel_rl.algos import GA3CConfig
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.ga3c.run import Shares, Tuning
 from accel_rl.ga3c.sampler import QueueTimes
 from accel_rl.ga3c.threads import Trainings

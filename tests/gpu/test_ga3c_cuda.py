@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 
 from accel_rl.agents import CategoricalAgent
-from accel_rl.algos import GA3C, GA3CConfig, Samples
 from accel_rl.config import TrainConfig
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.threads import predict
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.models import make_model

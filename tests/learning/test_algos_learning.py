@@ -13,19 +13,17 @@ import pytest
 import torch
 
 from accel_rl.algos import (
-    GA3C,
     A2CConfig,
     DQNConfig,
-    GA3CConfig,
     LearnerConfig,
     Network,
     PPOConfig,
-    Samples,
     Task,
 )
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 

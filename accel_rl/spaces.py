@@ -14,7 +14,7 @@ that are a mapping have a mapping of masks, in which leaves without a mask are l
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -218,6 +218,22 @@ def leaves_of(space: Space, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
         return
     for name, each in space.items():
         yield from leaves_of(each, (*path, name))
+
+
+def map_leaves(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Return what ``change`` returns for a leaf, or a dict of these for a mapping of leaves.
+
+    Args:
+        change: called with a leaf of ``tree``, and the leaves at the same place in ``others``.
+        tree: a leaf, such as an array, a tensor or a `Leaf`; or a mapping of names to trees.
+        others: trees with the same names.
+    """
+    if isinstance(tree, Mapping):
+        return {
+            name: map_leaves(change, each, *(other[name] for other in others))
+            for name, each in tree.items()
+        }
+    return change(tree, *others)
 
 
 def follow(value: Any, path: tuple[str, ...]) -> Any:

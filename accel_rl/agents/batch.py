@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from accel_rl.models import Sequences
+from accel_rl.spaces import map_leaves
 
 
 class RolloutTensors(NamedTuple):
@@ -33,15 +34,16 @@ class RolloutTensors(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
         """``change`` of each tensor but the activations, which are left out."""
-        tensors: list[Any] = [_map(change, each) for each in self[:9]]
+        tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
         if self.recurrent_state is not None:
             tensors.append(change(self.recurrent_state))
         return RolloutTensors(*tensors)
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""
-        finals = self.final_observation[:0], self.final_step[:0], self.final_env[:0]
-        return RolloutTensors(*self[:6], *finals, *self[9:])
+        finals = map_leaves(lambda rows: rows[:0], self.final_observation)
+        none = self.final_step[:0], self.final_env[:0]
+        return RolloutTensors(*self[:6], finals, *none, *self[9:])
 
     def sequences(self, rows: slice) -> Sequences | None:
         """What a recurrent network must know of ``rows``; None for one that is not."""
@@ -52,9 +54,3 @@ class RolloutTensors(NamedTuple):
         # Of row 0 the state says it.
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         return Sequences(self.recurrent_state[rows.start], begins[rows])
-
-
-def _map(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _map(change, each) for name, each in value.items()}
-    return change(value)

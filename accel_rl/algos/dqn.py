@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.q_learning import (
@@ -42,6 +43,7 @@ from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
+from accel_rl.spaces import map_leaves
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -156,7 +158,7 @@ class DQNConfig(LearnerConfig):
 
     def make_agent(self, network: Network) -> EpsilonGreedyAgent:
         """Return an agent that takes the best action or, now and then, any."""
-        env, device = network.env, network.device
+        env, device = network.env.without_mask, network.device
         env.check_plain(name_of(self))
         shapes = env.observation_shape, env.observation_dtype, env.num_actions
         more = self.num_atoms, self.dueling
@@ -184,8 +186,8 @@ class DQNConfig(LearnerConfig):
             size=self.replay_size,
             num_envs=task.num_envs * num_learners,
             horizon=task.horizon,
-            observation_shape=env.observation_shape,
-            observation_dtype=getattr(torch, env.observation_dtype.name),
+            observation=env.observation,
+            action=env.action,
             frame_stack=env.frame_stack,
             n_step=self.n_step,
             gamma=self.gamma,
@@ -379,7 +381,7 @@ class DQN:
         self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
         if self._priorities is not None:
             self._priorities.follow()
-        return self.learn(batch.action.numel(), progress, steps)
+        return self.learn(batch.reward.numel(), progress, steps)
 
     def learn(self, num_steps: int, progress: float, steps: int | None) -> dict[str, Tensor]:
         """What `update` does and returns, with ``num_steps`` steps that are in the replay now."""
@@ -418,9 +420,9 @@ class DQN:
             step, env, probability = self._priorities.draw(num, self._generator)
             least = -self._exchange.maximum(-probability.min())
             beta = self.config.beta(self._steps)
-            weight = _sent(importance_weights(probability, least, beta), self._device)
+            weight = self._send(importance_weights(probability, least, beta))
         batch = Transitions(
-            *(_sent(field, self._device) for field in self.replay.gather(step, env))
+            *(map_leaves(self._send, field) for field in self.replay.gather(step, env))
         )
         loss, priority, metrics = self._losses(batch, weight)
         self._update.step(loss, metrics, lr, batch.valid.sum())
@@ -432,25 +434,29 @@ class DQN:
         self, batch: Transitions, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the loss, priorities, ``[N]`` both, and metrics."""
-        output = self._evaluate(self._agent.model, batch.observation)
+        observation, mask = split_mask(batch.observation)
+        output = self._evaluate(self._agent.model, observation)
         each = self._loss(output, batch)
         loss = masked_shares(each.loss if weight is None else weight * each.loss, batch.valid)
+        q_value = self._agent.q_values(output.detach())
         metrics = {
             "loss": loss.detach().sum(),
-            "q_value": masked_mean(self._agent.q_values(output.detach()).amax(1), batch.valid),
+            "q_value": masked_mean(masked(q_value, mask).amax(1), batch.valid),
             "priority": masked_mean(each.priority, batch.valid),
         }
         return loss, each.priority, metrics
 
     def _loss(self, output: Tensor, batch: Transitions) -> QLoss:
-        agent = self._agent
+        agent, reward, discount = self._agent, batch.reward, batch.discount
+        next_observation, mask = split_mask(batch.next_observation)
         with torch.no_grad():
-            target_output = self._evaluate(self._target_model, batch.next_observation)
+            target_output = self._evaluate(self._target_model, next_observation)
             choosing = target_output
             if self.config.double:
-                choosing = self._evaluate(agent.model, batch.next_observation)
-            action_t = best_actions(agent.q_values(choosing))
-        reward, discount = batch.reward, batch.discount
+                choosing = self._evaluate(agent.model, next_observation)
+            action_t = best_actions(masked(agent.q_values(choosing), mask))
+            if mask is not None:  # behind an observation that allows nothing comes nothing
+                discount = discount * mask.ne(0).any(1)
         if agent.support is None:
             target = q_target(reward, discount, agent.q_values(target_output), action_t)
             return huber_loss(agent.q_values(output), batch.action, target, self.config.huber_delta)
@@ -463,18 +469,17 @@ class DQN:
         """``[N, A, K]`` float32."""
         if self.config.precision == "float32":
             return model(observation)
-        with torch.autocast(observation.device.type, torch.bfloat16):
+        with torch.autocast(self._device.type, torch.bfloat16):
             return model(observation).float()
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        """``tensor`` on the learner's device; from the host without waiting, from pinned memory."""
+        if tensor.device.type == "cpu" and self._device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
 
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial
         progress = min(1.0, self._steps / self.config.epsilon_steps)
         # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
         self._agent.epsilon = (1 - progress) * initial + progress * self._final_epsilon
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``; from the host without waiting, by way of pinned memory."""
-    if tensor.device.type == "cpu" and device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)

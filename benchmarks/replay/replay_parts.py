@@ -82,6 +82,7 @@ def make_ours(spec: dict[str, Any]) -> Memory:
     from accel_rl.agents import RolloutTensors
     from accel_rl.algos.q_learning import importance_weights
     from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
+    from accel_rl.spaces import Leaf, discrete
 
     torch.set_num_threads(spec["torch_threads"])
     T, B, batch = spec["horizon"], spec["num_envs"], spec["batch_size"]
@@ -90,8 +91,8 @@ def make_ours(spec: dict[str, Any]) -> Memory:
         size=spec["size"],
         num_envs=B,
         horizon=T,
-        observation_shape=shape,
-        observation_dtype=torch.uint8,
+        observation=Leaf(shape, np.uint8),
+        action=discrete(4),
         frame_stack=STACK,
         n_step=spec["n_step"],
         gamma=GAMMA,

@@ -25,8 +25,8 @@ def test_replay_on_meta_draws_and_gathers_what_shapes_say() -> None:
         size=60,
         num_envs=B,
         horizon=T,
-        observation_shape=shape,
-        observation_dtype=torch.uint8,
+        observation=IMAGES.observation,
+        action=IMAGES.action,
         frame_stack=2,
         n_step=3,
     )

@@ -3,11 +3,13 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from replay_worlds import CPU, B, T, World, everything, make
 
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
+from accel_rl.spaces import Leaf, discrete
 
 
 def slow_window(
@@ -176,8 +178,8 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         size=10**9,
         num_envs=16,
         horizon=4,
-        observation_shape=(4, 104, 80),
-        observation_dtype=torch.uint8,
+        observation=Leaf((4, 104, 80), np.dtype(np.uint8)),
+        action=discrete(4),
         frame_stack=4,
     )
     with pytest.raises(
@@ -204,8 +206,8 @@ def test_a_million_atari_transitions_take_8_4_gigabytes() -> None:
         size=10**6,
         num_envs=16,
         horizon=4,
-        observation_shape=(4, 104, 80),
-        observation_dtype=torch.uint8,
+        observation=Leaf((4, 104, 80), np.dtype(np.uint8)),
+        action=discrete(4),
         frame_stack=4,
     )
     assert spec.nbytes == pytest.approx(8.41e9, rel=1e-3)
@@ -217,8 +219,8 @@ def test_drawing_and_gathering_give_shapes_without_data() -> None:
         size=400,
         num_envs=B,
         horizon=T,
-        observation_shape=(4, 6, 5),
-        observation_dtype=torch.uint8,
+        observation=Leaf((4, 6, 5), np.dtype(np.uint8)),
+        action=discrete(4),
         frame_stack=4,
         n_step=3,
     )
@@ -262,7 +264,8 @@ def test_environment_that_was_replaced_between_rollouts_makes_no_transition_acro
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
 def test_first_steps_of_a_replacement_are_not_valid_whatever_the_dtype(dtype: torch.dtype) -> None:
-    spec = dataclasses.replace(make(stack=3, slots=20).spec, observation_dtype=dtype)
+    leaf = Leaf((3, 2), np.dtype(str(dtype).removeprefix("torch.")))
+    spec = dataclasses.replace(make(stack=3, slots=20).spec, observation=leaf)
     replay, nothing = Replay(spec, torch.device("cpu")), torch.zeros(T, B, dtype=torch.bool)
     batch = World(stack=3, waits=False).rollout()._replace(terminated=nothing, truncated=nothing)
     batch = batch._replace(observation=torch.ones_like(batch.observation, dtype=dtype))
@@ -281,7 +284,8 @@ def test_first_steps_of_a_replacement_are_not_valid_whatever_the_dtype(dtype: to
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_replacements_are_seen_in_scalar_observations_and_nan_is_none(dtype: torch.dtype) -> None:
     spec = make(stack=1, slots=20).spec
-    spec = dataclasses.replace(spec, observation_shape=(), observation_dtype=dtype)
+    leaf = Leaf((), np.dtype(str(dtype).removeprefix("torch.")))
+    spec = dataclasses.replace(spec, observation=leaf)
     replay, nothing = Replay(spec, torch.device("cpu")), torch.zeros(T, B, dtype=torch.bool)
     observation = torch.ones(T + 1, B, dtype=dtype)
     if dtype.is_floating_point:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ from accel_rl.parallel import (
     meet_by_store,
     read_ranks,
 )
+from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
 MEASURED: Any = {"gradient_cosine_interval": 1}
@@ -128,8 +130,8 @@ def q_learning(
         size=T * B * 4 // size,
         num_envs=B // size,
         horizon=T,
-        observation_shape=(3,),
-        observation_dtype=torch.float64,
+        observation=Leaf((3,), np.dtype(np.float64)),
+        action=discrete(3),
         n_step=config.n_step,
     )
     exchange = exchange_of(model, config)

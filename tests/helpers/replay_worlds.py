@@ -7,6 +7,7 @@ import torch
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.replay import Replay, ReplaySpec
+from accel_rl.spaces import Leaf, discrete
 
 CPU = torch.device("cpu")
 T, B = 3, 4
@@ -107,8 +108,8 @@ def make(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> Replay:
         size=slots * B,
         num_envs=B,
         horizon=T,
-        observation_shape=(stack, 2) if stack > 1 else (2,),
-        observation_dtype=torch.int32,
+        observation=Leaf((stack, 2) if stack > 1 else (2,), np.dtype(np.int32)),
+        action=discrete(5),
         frame_stack=stack,
         n_step=n,
         gamma=0.9,

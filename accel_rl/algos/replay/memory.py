@@ -2,7 +2,8 @@
 
 Organised by simulator: ``[S, B]``, a ring of ``S`` slots for each of the ``B`` environments, all at
 the same place. A slot holds one step: the newest frame of its observation, the action, and what
-came of it. Stacks of frames, n-step returns and the end of episodes are put together when a
+came of it. Observations and actions of a mapping are stored whole, each leaf in a tensor of its
+own. Stacks of frames, n-step returns and the end of episodes are put together when a
 transition is drawn, by a few gathers, so that nothing has to be mended later.
 
 Steps are counted from 0 for each environment; step ``s`` lies in slot ``s % S``. With ``c`` steps
@@ -20,9 +21,11 @@ steps whose return would need it are not valid, and count for nothing like those
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
+from operator import setitem
 from typing import Any, NamedTuple
 
 import torch
@@ -31,15 +34,16 @@ from torch import Tensor
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
 from accel_rl.algos.replay.huge_pages import zeros_in_huge_pages
+from accel_rl.spaces import Leaf, Space, leaves_of, map_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySpec:
     """What a replay memory holds.
 
-    ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation_shape``:
-    where ``frame_stack`` is above 1 its first axis is the stack, newest last. ``horizon``: steps of
-    each environment that come at a time.
+    ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation``: its
+    space; where ``frame_stack`` is above 1 it is one array, whose first axis is the stack, newest
+    last. ``action``: its space. ``horizon``: steps of each environment that come at a time.
 
     Raises:
         ValueError: the ring is too short for that, or the stack too long.
@@ -48,8 +52,8 @@ class ReplaySpec:
     size: int
     num_envs: int
     horizon: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: torch.dtype
+    observation: Space
+    action: Space
     frame_stack: int = 1
     n_step: int = 1
     gamma: float = 0.99
@@ -72,11 +76,15 @@ class ReplaySpec:
         """``S``, for each environment."""
         return -(-self.size // self.num_envs)
 
-    @property
-    def frame_shape(self) -> tuple[int, ...]:
-        return self.observation_shape[1:] if self.frame_stack > 1 else self.observation_shape
+    @cached_property
+    def frame(self) -> Space:
+        """The space of what a slot holds of an observation."""
+        if self.frame_stack == 1:
+            return self.observation
+        assert isinstance(self.observation, Leaf), "EnvSpec refuses stacks in mappings"
+        return Leaf(self.observation.shape[1:], self.observation.dtype)
 
-    @property
+    @cached_property
     def num_finals(self) -> int:
         """Final observations that are kept: in 64 MiB, or all that there can be."""
         num_steps = self.num_slots * self.num_envs
@@ -86,15 +94,15 @@ class ReplaySpec:
     def nbytes(self) -> int:
         """Bytes of the memory, priorities left out."""
         num_steps = self.num_slots * self.num_envs
-        return num_steps * _STEP_BYTES + (num_steps + self.num_finals) * self._frame_bytes
+        step_bytes = _STEP_BYTES + _bytes_of(self.action)
+        return num_steps * step_bytes + (num_steps + self.num_finals) * self._frame_bytes
 
     @property
     def _frame_bytes(self) -> int:
-        return prod(self.frame_shape) * self.observation_dtype.itemsize
+        return _bytes_of(self.frame)
 
 
 _FIELDS = {
-    "action": torch.int64,
     "reward": torch.float32,
     "terminated": torch.bool,
     "truncated": torch.bool,
@@ -114,11 +122,11 @@ class Transitions(NamedTuple):
     ``step``, ``env``: where they lie.
     """
 
-    observation: Tensor  # [N, ...]
-    action: Tensor  # [N] int64
+    observation: Any  # [N, ...], a tensor, or a dict of tensors for a mapping
+    action: Any  # [N, ...], likewise; [N] int64 for one integer
     reward: Tensor  # [N] float32
     discount: Tensor  # [N] float32
-    next_observation: Tensor  # [N, ...]
+    next_observation: Any  # as observation
     valid: Tensor  # [N] bool
     step: Tensor  # [N] int64
     env: Tensor  # [N] int64
@@ -167,23 +175,20 @@ class Replay:
         spec, device = self.spec, self.device
         S, B = spec.num_slots, spec.num_envs
         # One more, which stays blank, for what is older than an episode; then the final ones.
-        shape = (S * B + 1 + spec.num_finals, *spec.frame_shape)
-        if device.type == "cpu":
-            self._all_frames = zeros_in_huge_pages(shape, spec.observation_dtype)
-        else:
-            self._all_frames = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
-        self._frames = self._all_frames[: S * B].view(S, B, *spec.frame_shape)
-        self._finals = self._all_frames[S * B + 1 :]
+        num_rows = S * B + 1 + spec.num_finals
+        huge = zeros_in_huge_pages if device.type == "cpu" else partial(torch.zeros, device=device)
+        self._all_frames = _zeros(spec.frame, (num_rows,), huge)
+        self._frames = map_leaves(lambda rows: rows[: S * B].unflatten(0, (S, B)), self._all_frames)
+        self._finals = map_leaves(lambda rows: rows[S * B + 1 :], self._all_frames)
         self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
         self._has_finals = False  # whether any did, without asking the device
-        self._fields = {
-            name: torch.zeros(S, B, dtype=dtype, device=device) for name, dtype in _FIELDS.items()
-        }
+        zeros = partial(torch.zeros, device=device)
+        self._action = _zeros(spec.action, (S, B), zeros)
+        self._fields = {name: zeros(S, B, dtype=dtype) for name, dtype in _FIELDS.items()}
         self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
         # Coming steps whose stacks may hold frames from before the first that is here.
         self._num_unknown = torch.full((B,), spec.frame_stack - 1, device=device)
-        shape = (B, *spec.observation_shape)
-        self._next_observation = torch.zeros(shape, dtype=spec.observation_dtype, device=device)
+        self._next_observation = _zeros(spec.observation, (B,), zeros)
 
     @property
     def high(self) -> int:
@@ -206,18 +211,17 @@ class Replay:
         has taken steps before, whose frames are not here, its first ``frame_stack - 1`` steps are
         not valid.
         """
-        T = len(batch.action)
+        T = len(batch.reward)
         if self.num_stored:
-            self._cut_replaced(batch.observation[0])
-        self._next_observation.copy_(batch.observation[T])
-        frames = batch.observation[:T]
+            self._cut_replaced(map_leaves(lambda rows: rows[0], batch.observation))
+        map_leaves(lambda own, rows: own.copy_(rows[T]), self._next_observation, batch.observation)
+        frames = batch.observation
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
         is_known = torch.arange(T, device=self.device).unsqueeze(1) >= self._num_unknown
         # In place, like all that is kept: a new tensor would be the memory of the stream that runs.
         self._num_unknown.sub_(T).clamp_(min=0)
         columns = {
-            "action": batch.action,
             "reward": batch.reward,
             "terminated": batch.terminated,
             "truncated": batch.truncated,
@@ -226,7 +230,8 @@ class Replay:
             "final": self._keep_finals(batch),
         }
         for rows, slots in self._slots(self.num_stored, self.num_stored + T):
-            self._frames[slots] = frames[rows]
+            _store(self._frames, slots, frames, rows)
+            _store(self._action, slots, batch.action, rows)
             for name, values in columns.items():
                 self._fields[name][slots] = values[rows]
         self.num_stored += T
@@ -244,13 +249,14 @@ class Replay:
         if self._has_finals:
             final = torch.cat((torch.full_like(window.final, -1), window.final))
         steps = torch.cat((step, step + window.length))
-        observation, next_observation = self._stacks(steps, env.repeat(2), final).chunk(2)
+        both, N = self._stacks(steps, env.repeat(2), final), len(step)
+        slot = step % self.spec.num_slots
         return Transitions(
-            observation=observation,
-            action=self._fields["action"][step % self.spec.num_slots, env],
+            observation=map_leaves(lambda rows: rows[:N], both),
+            action=map_leaves(lambda rows: rows[slot, env], self._action),
             reward=window.reward,
             discount=window.discount,
-            next_observation=next_observation,
+            next_observation=map_leaves(lambda rows: rows[N:], both),
             valid=window.valid,
             step=step,
             env=env,
@@ -284,32 +290,34 @@ class Replay:
 
     def get_state(self) -> dict[str, Any]:
         """All of it, on the CPU."""
+        fields = {"action": self._action, **self._fields}
         return {
-            "frames": self._frames.cpu(),
-            "fields": {name: values.cpu() for name, values in self._fields.items()},
+            "frames": map_leaves(Tensor.cpu, self._frames),
+            "fields": map_leaves(Tensor.cpu, fields),
             "next_age": self._next_age.cpu(),
             "num_unknown": self._num_unknown.cpu(),
-            "next_observation": self._next_observation.cpu(),
+            "next_observation": map_leaves(Tensor.cpu, self._next_observation),
             "num_stored": self.num_stored,
-            "finals": self._finals.cpu(),
+            "finals": map_leaves(Tensor.cpu, self._finals),
             "num_finals": self._num_finals.cpu(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._frames.copy_(state["frames"])
+        map_leaves(Tensor.copy_, self._frames, state["frames"])
         self._fields["final"].fill_(-1)  # not in earlier ones
+        fields = {"action": self._action, **self._fields}
         for name, values in state["fields"].items():
-            self._fields[name].copy_(values)
+            map_leaves(Tensor.copy_, fields[name], values)
         if "finals" in state:
-            self._finals.copy_(state["finals"])
+            map_leaves(Tensor.copy_, self._finals, state["finals"])
             self._num_finals.copy_(state["num_finals"])
             self._has_finals = bool(state["num_finals"])
         self._next_age.copy_(state["next_age"])
         self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
-        self._next_observation.copy_(state["next_observation"])
+        map_leaves(Tensor.copy_, self._next_observation, state["next_observation"])
         self.num_stored = state["num_stored"]
 
-    def _stacks(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Tensor:
+    def _stacks(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Any:
         """Observations ``[N, ...]``, with blanks before the episode's start.
 
         ``final``: ``[N]``, numbers of final observations to be taken instead, -1 for none; their
@@ -330,26 +338,30 @@ class Replay:
         if final is not None:
             place = S * B + 1 + final.unsqueeze(1) % spec.num_finals
             index = index.where(before >= 0, place)
-        rows = self._all_frames.view(len(self._all_frames), -1).index_select(0, index.view(-1))
-        return rows.view(len(index), *spec.observation_shape)
+
+        def take(leaf: Leaf, frames: Tensor) -> Tensor:
+            rows = frames.view(len(frames), -1).index_select(0, index.view(-1))
+            return rows.view(len(index), *leaf.shape)
+
+        return map_leaves(take, spec.observation, self._all_frames)
 
     def _keep_finals(self, batch: RolloutTensors) -> Tensor:
         """``[T, B]`` int64: the number of each step's final observation, which is stored; or -1."""
         spec = self.spec
-        numbers = torch.full(batch.action.shape, -1, device=self.device)
+        numbers = torch.full(batch.reward.shape, -1, device=self.device)
         M = len(batch.final_step)
         if M:
             finals = batch.final_observation
             number = self._num_finals + torch.arange(M, device=self.device)
             newest = finals[:, -1] if spec.frame_stack > 1 else finals
-            self._finals[number % spec.num_finals] = newest
+            _store(self._finals, number % spec.num_finals, newest, slice(M))
             at = batch.final_step, batch.final_env
             numbers[at] = torch.where(batch.valid[at], number, -1)  # no step, nothing behind it
             self._num_finals += M
             self._has_finals = True
         return numbers
 
-    def _cut_replaced(self, observation: Tensor) -> None:
+    def _cut_replaced(self, observation: Any) -> None:
         is_other = _rows_differ(observation, self._next_observation)
         last = (self.num_stored - 1) % self.spec.num_slots
         self._fields["truncated"][last] |= is_other
@@ -378,8 +390,28 @@ class Replay:
             yield slice(fits, stop - start), slice(0, stop - start - fits)
 
 
-def _rows_differ(first: Tensor, second: Tensor) -> Tensor:
+def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -> Any:
+    """``zeros`` of ``shape`` for each leaf of ``space``, in its shape and dtype."""
+    return map_leaves(
+        lambda leaf: zeros((*shape, *leaf.shape), dtype=getattr(torch, leaf.dtype.name)), space
+    )
+
+
+def _bytes_of(space: Space) -> int:
+    return sum(prod(leaf.shape) * leaf.dtype.itemsize for _, leaf in leaves_of(space))
+
+
+def _store(own: Any, at: slice | Tensor, given: Any, rows: slice) -> None:
+    """Write the ``rows`` of every leaf of ``given`` to the places ``at`` of those of ``own``."""
+    map_leaves(lambda kept, new: setitem(kept, at, new[rows]), own, given)
+
+
+def _rows_differ(first: Any, second: Any) -> Tensor:
     """``[B]`` bool, of ``[B, ...]`` each: byte by byte; eight at a time where they come so."""
+    if isinstance(first, Mapping):
+        parts = [_rows_differ(each, second[name]) for name, each in first.items()]
+        return torch.stack(parts).any(0)
     first, second = (each.reshape(len(each), -1).contiguous() for each in (first, second))
     unit = torch.uint8 if first.shape[1] * first.itemsize % 8 else torch.int64
-    return (first.view(unit) != second.view(unit)).any(1)
+    differs: Tensor = (first.view(unit) != second.view(unit)).any(1)
+    return differs

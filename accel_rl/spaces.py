@@ -236,6 +236,13 @@ def map_leaves(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return change(tree, *others)
 
 
+def first_leaf(tree: Any) -> Any:
+    """Return the first leaf of a leaf or a mapping of leaves."""
+    while isinstance(tree, Mapping):
+        tree = next(iter(tree.values()))
+    return tree
+
+
 def follow(value: Any, path: tuple[str, ...]) -> Any:
     """Return what lies at ``path`` in a struct or mapping."""
     for name in path:
@@ -391,6 +398,17 @@ def mask_space(action: Space) -> Space | None:
     masks = {name: mask_space(each) for name, each in action.items()}
     found = {name: mask for name, mask in masks.items() if mask is not None}
     return found or None
+
+
+def seen_space(observation: Space) -> Space:
+    """Return the space of what a network gets of observations: all but the action mask.
+
+    Of a mapping with nothing but ``observation`` beside the mask, that leaf.
+    """
+    if isinstance(observation, Leaf) or ACTION_MASK not in observation:
+        return observation
+    rest = {name: each for name, each in observation.items() if name != ACTION_MASK}
+    return rest[OBSERVATION] if list(rest) == [OBSERVATION] else rest
 
 
 def check_mask(action: Space, mask: Space) -> None:

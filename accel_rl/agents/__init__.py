@@ -3,20 +3,34 @@
 from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent, AnyAgent
 from accel_rl.agents.batch import RolloutTensors
-from accel_rl.agents.categorical import CategoricalAgent, sample_categorical
+from accel_rl.agents.categorical import CategoricalAgent, is_softmax
+from accel_rl.agents.distributions import (
+    CATEGORICAL,
+    Distribution,
+    make_distribution,
+    sample_categorical,
+)
 from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, epsilon_greedy
+from accel_rl.agents.normalizer import Normalizer, normalizer_state, set_normalizer
 from accel_rl.agents.recurrent import RecurrentAgent
 from accel_rl.agents.recurrent_states import RecurrentStates
 
 __all__ = [
+    "CATEGORICAL",
     "Activations",
     "Agent",
     "AnyAgent",
     "CategoricalAgent",
+    "Distribution",
     "EpsilonGreedyAgent",
+    "Normalizer",
     "RecurrentAgent",
     "RecurrentStates",
     "RolloutTensors",
     "epsilon_greedy",
+    "is_softmax",
+    "make_distribution",
+    "normalizer_state",
     "sample_categorical",
+    "set_normalizer",
 ]

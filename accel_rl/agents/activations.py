@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from accel_rl.agents.categorical import sample_categorical
+from accel_rl.agents.distributions import sample_categorical
 from accel_rl.models.image import ImageNetwork
 
 

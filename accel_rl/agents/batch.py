@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from accel_rl.agents.normalizer import Normalizer
 from accel_rl.models import Sequences
 from accel_rl.spaces import map_leaves
 
@@ -20,30 +21,30 @@ class RolloutTensors(NamedTuple):
     actions of a mapping are dicts of tensors.
     """
 
-    observation: Tensor  # [T + 1, B, ...]
-    action: Tensor  # [T, B] int64
+    observation: Any  # [T + 1, B, ...]
+    action: Any  # [T, B, ...]
     reward: Tensor  # [T, B] float32
     terminated: Tensor  # [T, B] bool
     truncated: Tensor  # [T, B] bool
     valid: Tensor  # [T, B] bool, False where no step was taken
-    final_observation: Tensor  # [M, ...]
+    final_observation: Any  # [M, ...]
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
     recurrent_state: Tensor | None = None  # [T + 1, B, S], as `RecurrentStates` gives it
     activations: Sequence[Tensor] | None = None  # [T * B, ...] each, of `Activations`
+    normalizer: Normalizer | None = None  # of observations, as they were acted upon
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
         """``change`` of each tensor but the activations, which are left out."""
         tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
         if self.recurrent_state is not None:
             tensors.append(change(self.recurrent_state))
-        return RolloutTensors(*tensors)
+        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer)
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""
-        finals = map_leaves(lambda rows: rows[:0], self.final_observation)
-        none = self.final_step[:0], self.final_env[:0]
-        return RolloutTensors(*self[:6], finals, *none, *self[9:])
+        observation, step, env = (map_leaves(_none_of, each) for each in self[6:9])
+        return self._replace(final_observation=observation, final_step=step, final_env=env)
 
     def sequences(self, rows: slice) -> Sequences | None:
         """What a recurrent network must know of ``rows``; None for one that is not."""
@@ -54,3 +55,7 @@ class RolloutTensors(NamedTuple):
         # Of row 0 the state says it.
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         return Sequences(self.recurrent_state[rows.start], begins[rows])
+
+
+def _none_of(tensor: Tensor) -> Tensor:
+    return tensor[:0]

@@ -2,63 +2,97 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from accel_rl.agents.categorical import sample_categorical
+from accel_rl.agents.distributions import CATEGORICAL, Distribution
+from accel_rl.agents.masks import split_mask
+from accel_rl.agents.normalizer import Normalizer
 from accel_rl.capture import EAGER, Capture
 from accel_rl.models import PolicyValue, RecurrentModel, Sequences
 
 
 class RecurrentAgent:
-    """Draws actions from the softmax of ``model``'s logits, given a recurrent state.
+    """Draws actions from a distribution that ``model`` gives, given a recurrent state.
 
     It keeps none itself: that belongs to the environments; see `accel_rl.samplers.ActionServer`.
-    ``capture`` and ``is_greedy``: as of `CategoricalAgent`.
+    Everything else is as in `CategoricalAgent`.
     """
 
+    normalizer: Normalizer | None = None
+
     def __init__(
-        self, model: RecurrentModel, capture: Capture = EAGER, *, is_greedy: bool = False
+        self,
+        model: RecurrentModel,
+        capture: Capture = EAGER,
+        *,
+        is_greedy: bool = False,
+        distribution: Distribution = CATEGORICAL,
     ) -> None:
         self.model = model
         self.capture = capture
+        self.distribution = distribution
         self._choose = capture(_most_probable if is_greedy else _choose)
 
     @torch.inference_mode()
-    def act(self, observation: Tensor, uniform: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions ``[N]`` int64, and the state ``[N, S]`` after them.
+    def act(self, observation: Any, uniform: Tensor, state: Tensor) -> tuple[Any, Tensor]:
+        """Actions ``[N, ...]``, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
         where an episode begins.
         """
-        return self._choose(self.model, observation, uniform, state)
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        return self._choose(self.model, self.distribution, observation, uniform, state)
 
     def greedy(self) -> RecurrentAgent:
         """One of the same network that takes the most probable action."""
-        return RecurrentAgent(self.model, self.capture, is_greedy=True)
+        agent = RecurrentAgent(
+            self.model, self.capture, is_greedy=True, distribution=self.distribution
+        )
+        agent.normalizer = self.normalizer
+        return agent
 
     def follow(self, other: object) -> None:
-        """Do nothing: all that acts are the parameters."""
+        """Take over the normalizer of ``other``, an agent of this class."""
+        assert isinstance(other, RecurrentAgent)
+        self.normalizer = other.normalizer
 
-    def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
-        """Logits ``[T * B, A]`` and values of ``observation``, ``[T * B, ...]``, with gradient."""
+    def evaluate(self, observation: Any, sequences: Sequences | None = None) -> PolicyValue:
+        """Outputs ``[T * B, P]`` and values of ``observation``, ``[T * B, ...]``, with gradient.
+
+        ``observation`` is normalized already; the outputs are masked.
+        """
         assert sequences is not None
-        output, _ = self.model(observation, sequences)
-        return output
+        observation, mask = split_mask(observation)
+        (outputs, value), _ = self.model(observation, sequences)
+        return PolicyValue(self.distribution.mask(outputs, mask), value)
 
 
 def _choose(
-    model: RecurrentModel, observation: Tensor, uniform: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+    model: RecurrentModel,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    state: Tensor,
+) -> tuple[Any, Tensor]:
+    observation, mask = split_mask(observation)
     output, after = model(observation, _one_step(state))
-    return sample_categorical(output.logits, uniform), after
+    return distribution.draw(distribution.mask(output.logits, mask), uniform, mask), after
 
 
 def _most_probable(
-    model: RecurrentModel, observation: Tensor, uniform: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+    model: RecurrentModel,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    state: Tensor,
+) -> tuple[Any, Tensor]:
+    observation, mask = split_mask(observation)
     output, after = model(observation, _one_step(state))
-    return output.logits.argmax(1), after
+    return distribution.mode(distribution.mask(output.logits, mask)), after
 
 
 def _one_step(state: Tensor) -> Sequences:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,10 +30,8 @@ class RecurrentStates:
         self._rows = self._state.repeat(horizon + 1, 1, 1)  # as `finish` gives them
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
-    def act(
-        self, observation: Tensor, uniform: Tensor, t: int, columns: slice, begins: Tensor
-    ) -> Tensor:
-        """Actions ``[n]`` int64 of step ``t`` of the environments ``columns``.
+    def act(self, observation: Any, uniform: Tensor, t: int, columns: slice, begins: Tensor) -> Any:
+        """Actions ``[n, ...]`` of step ``t`` of the environments ``columns``.
 
         ``observation``: ``[n, ...]``. ``uniform``: ``[n]`` in [0, 1). ``begins``: ``[n]``, where
         the observation is the first of an episode, and so the state zeros.

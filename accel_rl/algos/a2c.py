@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
@@ -29,6 +29,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
 )
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.task import RunOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.models import PolicyValue
@@ -36,6 +37,7 @@ from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option
+from accel_rl.spaces import map_leaves
 
 LR_BASE_NUM_ENVS = 16
 
@@ -53,6 +55,7 @@ class A2CConfig(ActorCriticConfig):
     """
 
     learns_sequences: ClassVar[bool] = True
+    learns_all_spaces: ClassVar[bool] = True
 
     lr: float | None = option(None, common=True)
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
@@ -83,7 +86,7 @@ class A2CConfig(ActorCriticConfig):
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, ActorCriticAgent)
-        return A2C(agent, self, exchange)
+        return A2C(agent, self, exchange, task)
 
     def never_captured(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``capture=on`` and why; None: nothing."""
@@ -115,12 +118,13 @@ class A2CLoss(NamedTuple):
 
 def a2c_loss(
     output: PolicyValue,
-    action: Tensor,
+    action: Any,
     return_: Tensor,
     advantage: Tensor,
     valid: Tensor,
     value_coefficient: float,
     entropy_coefficient: float,
+    distribution: Distribution = CATEGORICAL,
 ) -> A2CLoss:
     """The loss of advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
@@ -129,19 +133,19 @@ def a2c_loss(
     and ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
     Each is returned as its ``N`` summands.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64.
+    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. With another
+    ``distribution``, its outputs ``[N, P]`` and actions ``[N, ...]``, and its entropy.
     ``return_``, ``advantage``: ``[N]`` float, taken as constants. ``valid``: ``[N]`` bool.
     """
     N = len(output.logits)
-    if any(x.shape != (N,) for x in (output.value, action, return_, advantage, valid)):
+    if any(x.shape != (N,) for x in (output.value, return_, advantage, valid)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     weight = valid.to(output.value.dtype)
     weight = weight / weight.sum().clamp(min=1)
-    log_probs = output.logits.log_softmax(1)
-    log_prob = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
+    log_prob, entropy = distribution.evaluate(output.logits, action)
     policy_loss = -(weight * advantage.detach() * log_prob)
     value_loss = weight * (return_.detach() - output.value).square()
-    entropy = -(weight * (log_probs.exp() * log_probs).sum(1))
+    entropy = weight * entropy
     total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
     return A2CLoss(total, policy_loss, value_loss, entropy)
 
@@ -154,20 +158,30 @@ class A2C:
 
     behaviour = None
 
-    def __init__(self, agent: ActorCriticAgent, config: A2CConfig, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        agent: ActorCriticAgent,
+        config: A2CConfig,
+        exchange: Exchange,
+        task: Task | None = None,
+    ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange)
+        self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return self._update.get_state()
+        moments = self._normalization.get_state() if self._normalization else {}
+        return {**self._update.get_state(), **moments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._update.set_state(state)
+        if self._normalization is not None:
+            self._normalization.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -176,7 +190,9 @@ class A2C:
 
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
         """
-        _, B = batch.action.shape
+        _, B = batch.reward.shape
+        if self._normalization is not None:
+            batch = self._normalization.take(batch)
         values = bootstrap_values(self._agent, batch, self.config)
         loss, metrics = self._losses(batch.without_finals(), *values)
         lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
@@ -187,8 +203,9 @@ class A2C:
         self, batch: RolloutTensors, bootstrap_value: Tensor, final_value: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the loss, ``[T, B]``, and metrics."""
-        T, B = batch.action.shape
-        observation, sequences = batch.observation[:T].flatten(0, 1), batch.sequences(slice(0, T))
+        T, B = batch.reward.shape
+        observation = map_leaves(lambda each: each[:T].flatten(0, 1), batch.observation)
+        sequences = batch.sequences(slice(0, T))
         if batch.activations is None:
             output = evaluate(self._agent, observation, self.config.precision, sequences)
         else:
@@ -204,12 +221,13 @@ class A2C:
             advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
         loss = a2c_loss(
             output,
-            batch.action.flatten(),
+            map_leaves(lambda each: each.flatten(0, 1), batch.action),
             return_.flatten(),
             advantage.flatten(),
             batch.valid.flatten(),
             self.config.value_coefficient,
             self.config.entropy_coefficient,
+            self._agent.distribution,
         )
         mean_return = masked_mean(return_, batch.valid)
         metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}

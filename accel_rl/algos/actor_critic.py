@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors, make_distribution
+from accel_rl.agents.masks import split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.algos.task import Network
-from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
+from accel_rl.models import (
+    PolicyValue,
+    PolicyValueModel,
+    Sequences,
+    make_model,
+    make_recurrent_model,
+)
+from accel_rl.models.joined import JoinedNetwork
+from accel_rl.models.own import make_own_mapping_model
+from accel_rl.models.policy_value import WithFree
+from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
+from accel_rl.spaces import (
+    OBSERVATION,
+    Leaf,
+    Space,
+    describe,
+    first_leaf,
+    map_leaves,
+    seen_space,
+    tensor_views,
+)
 
 ActorCriticAgent = CategoricalAgent | RecurrentAgent
 
@@ -26,6 +48,11 @@ class ActorCriticConfig(LearnerConfig):
     Raises:
         ValueError: a value is out of range.
     """
+
+    clips_actions: ClassVar[bool] = True
+    learns_all_spaces: ClassVar[bool] = False
+    """whether its learner takes every space, by the agent's distribution, and normalizes by
+    `Normalization`; one that does not say so takes plain spaces alone"""
 
     gae_lambda: float = option(1.0, common=True)
     """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
@@ -43,41 +70,81 @@ class ActorCriticConfig(LearnerConfig):
     )
     """added to the standard deviation (of the population) by which normalize_advantage divides"""
 
+    normalize_observation: bool = False
+    """observations are shifted and scaled by running means and deviations, which are saved with the
+    run and used wherever its policy acts"""
+    normalize_reward: bool = False
+    """rewards are divided by the running deviation of each environment's discounted sum of them"""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.normalize_observation or self.normalize_reward) and not self.learns_all_spaces:
+            raise ValueError(
+                f"normalize_observation and normalize_reward must be false, since the learner of "
+                f"{name_of(self)} does not use them"
+            )
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gae_lambda")
         require(self, "above 0", lambda value: value > 0, "advantage_eps")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
     def make_agent(self, network: Network) -> ActorCriticAgent:
-        """Return an agent that draws actions from a softmax, with an LSTM if asked for."""
-        return make_policy_agent(network, name_of(self))
+        """Return an agent that draws actions from a distribution, with an LSTM if asked for."""
+        if not self.learns_all_spaces:
+            network.env.check_plain(name_of(self))
+        return make_policy_agent(network)
 
 
-def make_policy_agent(network: Network, algorithm: str) -> ActorCriticAgent:
+def make_policy_agent(network: Network) -> ActorCriticAgent:
     """Return an agent of a network with a policy and a value, with fresh parameters.
 
     Args:
         network: Which network, and where.
-        algorithm: Name of what learns by it, for messages.
 
     Raises:
-        ValueError: There is no such network, it does not fit the environment, or the environment
-            has spaces of several leaves.
+        ValueError: There is no such network, or it does not fit the environment.
     """
     env, device = network.env, network.device
-    env.check_plain(algorithm)
-    shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    distribution = make_distribution(env.action, device)
+    space = seen_space(env.observation)
+    num_free = distribution.num_free
+    num_heads = distribution.num_outputs - num_free
+    common: dict[str, Any] = {"capture": network.capture, "distribution": distribution}
     if network.lstm:
-        return RecurrentAgent(make_recurrent_model(network.model, *shapes, device), network.capture)
-    model = make_model(network.model, *shapes, device, network.observations)
-    return CategoricalAgent(model, network.capture)
+        if not isinstance(space, Leaf):
+            raise ValueError(
+                f"lstm=true needs observations that are one array, and those of {env.name} are "
+                f"{describe(space)}; leave out lstm, or join them in the environment"
+            )
+        recurrent = make_recurrent_model(network.model, space.shape, space.dtype, num_heads, device)
+        if num_free:
+            recurrent = RecurrentWithFree(recurrent, num_free).to(device)
+        return RecurrentAgent(recurrent, **common)
+    model = _make_network(network, space, num_heads)
+    return CategoricalAgent(WithFree(model, num_free).to(device) if num_free else model, **common)
+
+
+def _make_network(network: Network, space: Space, num_heads: int) -> PolicyValueModel:
+    name, device, given = network.model, network.device, network.observations
+    if isinstance(space, Leaf):
+        examples = given
+        if given is not None and given.dtype.names is not None:  # beside a mask
+            examples = given[OBSERVATION]
+        return make_model(name, space.shape, space.dtype, num_heads, device, examples)
+    if ":" in name:
+        tensors = None if given is None else tensor_views(network.env.observation, given)
+        return make_own_mapping_model(name, space, num_heads, device, split_mask(tensors)[0])
+    if name not in ("auto", "mlp"):
+        raise ValueError(
+            f"model={name} is for one image, and the observations of {network.env.name} are "
+            f"{describe(space)}; use model=auto, which joins them, or module:function"
+        )
+    return JoinedNetwork(space, num_heads).to(device)
 
 
 def evaluate(
     agent: ActorCriticAgent,
-    observation: Tensor,
+    observation: Any,
     precision: str,
     sequences: Sequences | None = None,
 ) -> PolicyValue:
@@ -87,7 +154,7 @@ def evaluate(
     """
     if precision == "float32":
         return agent.evaluate(observation, sequences)
-    with torch.autocast(observation.device.type, torch.bfloat16):
+    with torch.autocast(first_leaf(observation).device.type, torch.bfloat16):
         output = agent.evaluate(observation, sequences)
     return PolicyValue(output.logits.float(), output.value.float())
 
@@ -142,13 +209,14 @@ def bootstrap_values(
     Behind the final observation of a truncated step the value goes on; with ``time_limit_terminal``
     only where no step was taken, because the worker was lost.
     """
-    observation, final_value = batch.observation[-1], torch.zeros_like(batch.reward)
+    observation = map_leaves(lambda each: each[-1], batch.observation)
+    final_value = torch.zeros_like(batch.reward)
     sequences = _beyond(batch)
     # A shape: known without asking the device.
     if len(batch.final_step) == 0:
         return evaluate(agent, observation, config.precision, sequences).value, final_value
-    B, finals = len(observation), (batch.final_step, batch.final_env)
-    both = torch.cat((observation, batch.final_observation))
+    B, finals = batch.reward.shape[1], (batch.final_step, batch.final_env)
+    both = map_leaves(lambda *pair: torch.cat(pair), observation, batch.final_observation)
     value = evaluate(agent, both, config.precision, sequences).value
     behind = value[B:]
     if config.time_limit_terminal:
@@ -159,7 +227,7 @@ def bootstrap_values(
 
 def _beyond(batch: RolloutTensors) -> Sequences | None:
     """Of the last observations and the final ones, to a recurrent network: one row of ``B + M``."""
-    states, sequences = batch.recurrent_state, batch.sequences(slice(0, len(batch.action)))
+    states, sequences = batch.recurrent_state, batch.sequences(slice(0, len(batch.reward)))
     if states is None or sequences is None:
         return None
     steps, envs = batch.final_step, batch.final_env

@@ -32,6 +32,8 @@ class LearnerConfig:
     """whether it learns from whole rollouts, so that total_steps is rounded up to them"""
     learns_sequences: ClassVar[bool] = False
     """whether lstm=true is possible"""
+    clips_actions: ClassVar[bool] = False
+    """whether its agents draw floats without bounds, which the environments then clip"""
     uses_ratios: ClassVar[bool] = False
     """whether it uses probability ratios; its learner's ``behaviour`` is then told which parameters
     acted, and with pull_steps takes over the store's parameters also before it learns"""

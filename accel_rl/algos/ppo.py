@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
@@ -33,6 +33,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.models import PolicyValue, Sequences
@@ -40,6 +41,7 @@ from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall_heads
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.settings import option
+from accel_rl.spaces import map_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class PPOConfig(ActorCriticConfig):
     """
 
     learns_sequences: ClassVar[bool] = True
+    learns_all_spaces: ClassVar[bool] = True
     uses_ratios: ClassVar[bool] = True
 
     lr: float = option(1e-3, common=True)
@@ -88,7 +91,7 @@ class PPOConfig(ActorCriticConfig):
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, ActorCriticAgent)
-        return PPO(agent, self, exchange, task.seed)
+        return PPO(agent, self, exchange, task.seed, task)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that minibatches divide the rollouts, see `check_rollout`."""
@@ -181,7 +184,7 @@ class PPOLoss(NamedTuple):
 class Minibatch(NamedTuple):
     """``N`` steps of a rollout, constants of the loss."""
 
-    action: Tensor  # [N] int64
+    action: Any  # [N, ...], of the agent's distribution
     return_: Tensor  # [N] float
     advantage: Tensor  # [N] float
     behaviour_log_prob: Tensor  # [N] float
@@ -196,6 +199,7 @@ def ppo_loss(
     clip_value: bool,
     value_coefficient: float,
     entropy_coefficient: float,
+    distribution: Distribution = CATEGORICAL,
 ) -> PPOLoss:
     """The clipped objective (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
 
@@ -207,14 +211,14 @@ def ppo_loss(
     With ``clip_value`` the square is the larger of itself and ``(return_ - behaviour_value -
     clip(V - behaviour_value, -clip_range, clip_range)) ** 2``, as in OpenAI's baselines.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float.
+    ``output``: logits ``[N, A]``, or the outputs ``[N, P]`` of another ``distribution``, and value
+    ``[N]``, float.
     """
     N = len(output.logits)
-    if any(x.shape != (N,) for x in (output.value, *batch)):
+    if any(x.shape != (N,) for x in (output.value, *batch[1:])):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     valid = batch.valid
-    log_probs = output.logits.log_softmax(1)
-    log_prob = log_probs.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    log_prob, entropy = distribution.evaluate(output.logits, batch.action)
     log_ratio = log_prob - batch.behaviour_log_prob
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
@@ -225,7 +229,7 @@ def ppo_loss(
         move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
         error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
     value_loss = masked_shares(error, valid)
-    entropy = -masked_shares((log_probs.exp() * log_probs).sum(1), valid)
+    entropy = masked_shares(entropy, valid)
     total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
     with torch.no_grad():
         kl = masked_shares(ratio - 1 - log_ratio, valid)
@@ -242,7 +246,12 @@ class PPO:
     """
 
     def __init__(
-        self, agent: ActorCriticAgent, config: PPOConfig, exchange: Exchange, seed: int
+        self,
+        agent: ActorCriticAgent,
+        config: PPOConfig,
+        exchange: Exchange,
+        seed: int,
+        task: Task | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
@@ -250,17 +259,22 @@ class PPO:
         self.behaviour = Behaviour(exchange.parameters)
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange)
+        self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
         self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        return {"shuffling": self._shuffling.get_state(), **self._update.get_state()}
+        shuffling = {"shuffling": self._shuffling.get_state()}
+        moments = self._normalization.get_state() if self._normalization else {}
+        return {**shuffling, **self._update.get_state(), **moments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if "shuffling" in state:
             restore(self._shuffling, state["shuffling"])
         self._update.set_state(state)
+        if self._normalization is not None:
+            self._normalization.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
@@ -271,7 +285,9 @@ class PPO:
         waiting for it.
         """
         config = self.config
-        T, B = batch.action.shape
+        T, B = batch.reward.shape
+        if self._normalization is not None:
+            batch = self._normalization.take(batch)
         observation, whole = self._prepare(batch)
         sequences = batch.sequences(slice(0, T))
         lr = config.lr * config.remaining(progress)
@@ -281,21 +297,21 @@ class PPO:
         if sequences is not None:
             config.check_rollout(B * num_sharing, T, num_sharing)
         length = 1 if sequences is None else T  # steps that stay together
-        device = observation.device
+        device = batch.reward.device
         first = B * torch.arange(length, device=device).unsqueeze(1)
         for _ in range(config.epochs):
             order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
             for chosen in torch.split(order, minibatch_size // length):
                 index = (first + chosen).flatten()
-                minibatch = Minibatch(*(field[index] for field in whole))
+                minibatch = Minibatch(*(_chosen(field, index) for field in whole))
                 own = None if sequences is None else sequences.of(chosen)
-                self._learn(_rows(observation, index), minibatch, own, lr, clip_range)
+                self._learn(_chosen(observation, index), minibatch, own, lr, clip_range)
         mean_return = masked_mean(whole.return_, whole.valid)
         return self._update.take() | {"mean_value_target": mean_return}
 
     def _learn(
         self,
-        observation: Tensor,
+        observation: Any,
         batch: Minibatch,
         sequences: Sequences | None,
         lr: float,
@@ -311,7 +327,7 @@ class PPO:
 
     def _compute_losses(
         self,
-        observation: Tensor,
+        observation: Any,
         batch: Minibatch,
         sequences: Sequences | None,
         clip_range: float,
@@ -326,36 +342,36 @@ class PPO:
             config.clip_value,
             config.value_coefficient,
             config.entropy_coefficient,
+            self._agent.distribution,
         )
         return loss.total, sums(loss._asdict())
 
     @torch.no_grad()
-    def _prepare(self, batch: RolloutTensors) -> tuple[Tensor, Minibatch]:
+    def _prepare(self, batch: RolloutTensors) -> tuple[Any, Minibatch]:
         """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
-        T, B = batch.action.shape
+        T, B = batch.reward.shape
         config = self.config
-        observation, action = batch.observation[:T].flatten(0, 1), batch.action.flatten()
-        if observation.ndim == 4:
-            # Images: as convolutions want them, once instead of once for every minibatch.
-            observation = observation.contiguous(memory_format=torch.channels_last)
+        observation = map_leaves(lambda each: _steps(each[:T]), batch.observation)
+        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
         acted, beyond = self._behaviour_outputs(batch, observation)
-        value, log_probs = acted.value, acted.logits.log_softmax(1)
+        value = acted.value
+        log_prob, _ = self._agent.distribution.evaluate(acted.logits, action)
         return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
         steps = Minibatch(
             action=action,
             return_=return_.flatten(),
             advantage=advantage.flatten(),
-            behaviour_log_prob=log_probs.gather(1, action.unsqueeze(1)).squeeze(1),
+            behaviour_log_prob=log_prob,
             behaviour_value=value,
             valid=batch.valid.flatten(),
         )
         return observation, steps
 
     def _behaviour_outputs(
-        self, batch: RolloutTensors, observation: Tensor
+        self, batch: RolloutTensors, observation: Any
     ) -> tuple[PolicyValue, tuple[Tensor, Tensor]]:
         """Of the parameters that acted: outputs ``[T * B]``, and `bootstrap_values`."""
-        T, B = batch.action.shape
+        T, B = batch.reward.shape
         config, model = self.config, self._agent.model
         if batch.activations is not None:
             assert isinstance(model, ImageNetwork), "only these give activations"
@@ -367,7 +383,8 @@ class PPO:
         for rows in self.behaviour.segments(T):
             for start in range(rows.start, rows.stop, at_once):
                 part = slice(start, min(start + at_once, rows.stop))
-                seen, sequences = observation[part.start * B : part.stop * B], batch.sequences(part)
+                flat, sequences = slice(part.start * B, part.stop * B), batch.sequences(part)
+                seen = map_leaves(lambda each, flat=flat: each[flat], observation)
                 outputs.append(evaluate(self._agent, seen, config.precision, sequences))
             if rows.stop == T:
                 beyond = bootstrap_values(self._agent, batch, config)
@@ -375,8 +392,22 @@ class PPO:
         return PolicyValue(torch.cat(logits), torch.cat(values)), beyond
 
 
+def _steps(observation: Tensor) -> Tensor:
+    """``[T * B, ...]`` of ``[T, B, ...]``."""
+    flat = observation.flatten(0, 1)
+    if flat.ndim == 4:
+        # Images: as convolutions want them, once instead of once for every minibatch.
+        return flat.contiguous(memory_format=torch.channels_last)
+    return flat
+
+
+def _chosen(tree: Any, index: Tensor) -> Any:
+    """The rows ``index`` of each tensor."""
+    return map_leaves(lambda each: _rows(each, index), tree)
+
+
 def _rows(observation: Tensor, index: Tensor) -> Tensor:
-    """``observation[index]``, likewise channels last; so it takes half the time on the CPU."""
+    """``observation[index]``, images likewise channels last; it takes half the time on the CPU."""
     if observation.ndim != 4:
         return observation[index]
     return observation.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

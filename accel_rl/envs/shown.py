@@ -24,6 +24,7 @@ from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
 from accel_rl.functions import FAILURES
+from accel_rl.spaces import zeros
 
 Picture = NDArray[np.uint8]
 Show = Callable[[Picture], None]
@@ -63,7 +64,7 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
         raise _is_batch(name)
     if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
         return _shown_gymnasium(lambda: env.env, name, show)
-    _picture(np.zeros(env.spec.observation_shape, env.spec.observation_dtype), name)
+    _picture(zeros(env.spec.observation, 1)[0, ...], name)
     return ShownEnv(_ShownObservations(env, show), STEPS_PER_SECOND)
 
 

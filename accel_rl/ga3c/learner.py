@@ -99,7 +99,8 @@ class GA3CConfig(LearnerConfig):
 
     def make_agent(self, network: Network) -> CategoricalAgent:
         """Return an agent that draws actions from a softmax."""
-        agent = make_policy_agent(network, name_of(self))
+        network.env.check_plain(name_of(self))
+        agent = make_policy_agent(network)
         assert isinstance(agent, CategoricalAgent)
         return agent
 

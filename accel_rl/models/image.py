@@ -166,6 +166,14 @@ class ImageNetwork(SharedNetwork):
         return [*maps, F.relu_(self.hidden(maps[-1]))]
 
 
+def image_trunk(observation_shape: tuple[int, ...]) -> ImageNetwork:
+    """The network `A3C_NET` without its heads."""
+    channels, height, width = observation_shape
+    network = ImageNetwork(A3C_NET, (channels, height, width), 1)
+    del network.policy, network.value
+    return network
+
+
 def make_convs(
     spec: ImageSpec, observation_shape: tuple[int, int, int]
 ) -> tuple[nn.Sequential, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod, sqrt
 
 import torch
@@ -61,7 +60,7 @@ class _RecurrentLayers(nn.Module):
         super().__init__()
         self.hidden = nn.Sequential(*_hidden_layers(num_inputs))
         self.lstm = LSTM(HIDDEN)
-        self.output = _linear(HIDDEN, num_outputs, gain=output_gain)
+        self.output = linear(HIDDEN, num_outputs, gain=output_gain)
 
     def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         x, after = self.lstm(self.hidden(x), state, begins)
@@ -70,9 +69,7 @@ class _RecurrentLayers(nn.Module):
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
     """Two tanh layers and a linear one, with orthogonal initial weights."""
-    return nn.Sequential(
-        *_hidden_layers(num_inputs), _linear(HIDDEN, num_outputs, gain=output_gain)
-    )
+    return nn.Sequential(*_hidden_layers(num_inputs), linear(HIDDEN, num_outputs, gain=output_gain))
 
 
 def _flatten(observation: Tensor) -> Tensor:
@@ -80,11 +77,12 @@ def _flatten(observation: Tensor) -> Tensor:
 
 
 def _hidden_layers(num_inputs: int) -> list[nn.Module]:
-    linear = partial(_linear, gain=sqrt(2))
-    return [linear(num_inputs, HIDDEN), nn.Tanh(), linear(HIDDEN, HIDDEN), nn.Tanh()]
+    first, second = (linear(n, HIDDEN, gain=sqrt(2)) for n in (num_inputs, HIDDEN))
+    return [first, nn.Tanh(), second, nn.Tanh()]
 
 
-def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+def linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal weights of ``gain`` and biases 0."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

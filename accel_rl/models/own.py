@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 from accel_rl.functions import FAILURES, find_function, place_of
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import QModel
+from accel_rl.spaces import Space, first_leaf, map_leaves, shape_of
 
 
 class _Form(NamedTuple):
@@ -37,22 +38,23 @@ class _Form(NamedTuple):
 class _Examples(NamedTuple):
     """The observations ``[2, ...]`` that a network is tried on, and what messages call them."""
 
-    observation: Tensor
+    observation: Any  # a tensor, or a mapping of them
     words: str
 
 
 def make_own_model(
     path: str,
-    observation_shape: tuple[int, ...],
-    observation_dtype: np.dtype[Any],
+    observation_shape: Any,
+    observation_dtype: Any,
     num_actions: int,
     device: torch.device,
-    observations: NDArray[Any] | None = None,
+    observations: Any = None,
 ) -> PolicyValueModel:
     """The network that ``function(observation_shape=..., num_actions=...)`` makes, on ``device``.
 
     ``path``: ``module:function``. Its call takes observations ``[N, ...]`` of the environment's
-    dtype and gives logits ``[N, A]`` and values ``[N]``, float32, in a tuple. ``observations``:
+    dtype and gives logits ``[N, A]`` and values ``[N]``, float32, in a tuple. Of observations that
+    are a mapping, it is given a mapping of shapes, and takes one of tensors. ``observations``:
     two, ``[2, ...]``, on which it is tried; none: one of zeros and one of ones.
 
     Raises:
@@ -64,6 +66,23 @@ def make_own_model(
     examples = _examples(observations, observation_shape, observation_dtype, device)
     model = _make_checked(path, arguments, form, examples)
     return cast(PolicyValueModel, model)  # but for the names of what it gives
+
+
+def make_own_mapping_model(
+    path: str, space: Space, num_actions: int, device: torch.device, observations: Any = None
+) -> PolicyValueModel:
+    """Likewise for observations of ``space``, a mapping: its call takes a mapping of tensors.
+
+    ``observation_shape`` is then a mapping of shapes. ``observations``: a mapping of tensors.
+    """
+    shapes = map_leaves(shape_of, space)
+    if observations is None:
+        dtypes = map_leaves(lambda leaf: getattr(torch, leaf.dtype.name), space)
+        observations = map_leaves(
+            lambda shape, dtype: torch.stack([torch.zeros(shape), torch.ones(shape)]).to(dtype),
+            *(shapes, dtypes),
+        )
+    return make_own_model(path, shapes, None, num_actions, device, observations)
 
 
 def make_own_q_model(
@@ -96,12 +115,14 @@ def make_own_q_model(
 
 
 def _examples(
-    given: NDArray[Any] | None,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+    given: Any,
+    shape: Any,
+    dtype: Any,
     device: torch.device,
 ) -> _Examples:
     words = "of the environment"
+    if given is not None and not isinstance(given, np.ndarray):
+        return _Examples(map_leaves(lambda each: each.to(device), given), words)
     if given is None:
         words = "of zeros and ones"  # which most networks take, also those that look up embeddings
         given = np.stack([np.zeros(shape, dtype), np.ones(shape, dtype)])
@@ -112,7 +133,7 @@ def _make_checked(
     path: str, arguments: Mapping[str, Any], form: _Form, examples: _Examples
 ) -> nn.Module:
     """The network, on the device of the examples."""
-    device = examples.observation.device
+    device = first_leaf(examples.observation).device
     model = _make(path, arguments, "its call").to(device)
     with torch.random.fork_rng(devices=[]):
         again = _make(path, arguments, "its second call").to(device)
@@ -184,7 +205,7 @@ def _check(path: str, model: nn.Module, examples: _Examples, form: _Form) -> Non
     before = {name: b.clone() for name, b in model.named_buffers() if not is_lazy(b)}
     outputs = _forward(path, model, examples, form)  # the first: layers may wait for it
     _check_parameters(path, model)
-    if examples.observation._version:
+    if first_leaf(examples.observation)._version:
         raise ValueError(
             f"model={path}: forward changes the observations that it is given, which are those "
             "that are learned from; work on a copy"
@@ -199,7 +220,9 @@ def _check(path: str, model: nn.Module, examples: _Examples, form: _Form) -> Non
     _call(path, "the backward pass", total.backward)
     with torch.inference_mode():
         again = _forward(path, model, examples, form)
-        first = examples._replace(observation=examples.observation[:1])
+        first = examples._replace(
+            observation=map_leaves(lambda each: each[:1], examples.observation)
+        )
         alone = _forward(path, model, first, form)
     _check_outputs(path, outputs, again, alone)
     for name, buffer in model.named_buffers():
@@ -285,7 +308,7 @@ def _forward(path: str, model: nn.Module, examples: _Examples, form: _Form) -> l
     result = _call(path, f"its forward on {given}", lambda: model(observation))
     is_one = len(form.shapes) == 1
     outputs = [result] if is_one else list(result) if isinstance(result, tuple | list) else []
-    shapes = [(len(observation), *shape) for shape in form.shapes]
+    shapes = [(len(first_leaf(observation)), *shape) for shape in form.shapes]
     found = [each.shape for each in outputs if isinstance(each, Tensor)]
     if found != shapes or any(each.dtype != torch.float32 for each in outputs):
         raise ValueError(
@@ -336,6 +359,9 @@ def _call(path: str, what: str, call: Callable[[], Any]) -> Any:
 def _describe(result: object) -> str:
     if isinstance(result, Tensor):
         return f"{_name(result.dtype)} {list(result.shape)}"
+    if isinstance(result, Mapping):
+        pairs = (f"{name}: {_describe(each)}" for name, each in result.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(result, tuple | list):
         return f"({', '.join(map(_describe, result))})"
     return "None" if result is None else type(result).__name__

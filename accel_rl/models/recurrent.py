@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from accel_rl.models.lstm import LSTM
-from accel_rl.models.policy_value import PolicyValue, SharedNetwork
+from accel_rl.models.policy_value import PolicyValue, SharedNetwork, with_free
 
 
 class Sequences(NamedTuple):
@@ -59,3 +60,18 @@ class SharedRecurrentModel(RecurrentModel):
         """As `RecurrentModel.forward`."""
         x, state = self.lstm(self.network.features(observation), *sequences)
         return self.network.heads(x), state
+
+
+class RecurrentWithFree(RecurrentModel):
+    """As `WithFree`, of a network that remembers."""
+
+    def __init__(self, network: RecurrentModel, num_free: int) -> None:
+        super().__init__()
+        self.network = network
+        self.free = nn.Parameter(torch.zeros(num_free))
+        self.state_size = network.state_size
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+        """As `RecurrentModel.forward`."""
+        output, state = self.network(observation, sequences)
+        return with_free(output, self.free), state

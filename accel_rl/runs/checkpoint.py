@@ -86,11 +86,17 @@ def best_path(run_dir: Path) -> Path:
     return run_dir / "checkpoints" / "best.pt"
 
 
-def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParameters) -> None:
+def save_if_best(
+    run_dir: Path,
+    steps: int,
+    score: float,
+    parameters: FlatParameters,
+    others: Mapping[str, Any] = {},  # never changed
+) -> None:
     """Keeps ``parameters`` where ``score`` is above that of what was kept before, if any.
 
     ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept, nor are parameters
-    that are not finite. What cannot be read is replaced.
+    that are not finite. What cannot be read is replaced. ``others``: what else the policy needs.
 
     Raises:
         OSError: it could not be written; what was there before is untouched.
@@ -100,7 +106,7 @@ def save_if_best(run_dir: Path, steps: int, score: float, parameters: FlatParame
         before = float(load_checkpoint(path, ["score"]).get("score", before))
     if score > before and bool(parameters.parameter.isfinite().all()):
         policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
-        _write(path, {"counts": {"steps": steps}, "score": score, **policy})
+        _write(path, {"counts": {"steps": steps}, "score": score, **policy, **others})
 
 
 def part_path(run_dir: Path, steps: int, rank: int) -> Path:

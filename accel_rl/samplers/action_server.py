@@ -20,9 +20,11 @@ from accel_rl.agents import (
     Activations,
     Agent,
     CategoricalAgent,
+    Normalizer,
     RecurrentAgent,
     RecurrentStates,
     RolloutTensors,
+    is_softmax,
 )
 from accel_rl.models.image import ImageNetwork
 from accel_rl.registration import register, unregister
@@ -72,6 +74,8 @@ class ActionServer:
                 f"precision is {precision!r}; it must be float32, or with kept_layers bfloat16"
             )
         self._agent: Agent | RecurrentStates | Activations
+        self._own_agent = agent
+        self._normalizer: Normalizer | None = None  # of the rollout that is collected
         T, B = sampler.rollout.action.shape[:2]
         if kept_layers:
             model = _network_to_keep(agent, device)
@@ -99,6 +103,8 @@ class ActionServer:
     def __call__(self, step: PolicyInput) -> Any:
         """Actions ``[n, ...]`` for the ``n`` environments of ``step``."""
         observation, uniform = self._rows.read(step)
+        if step.t == 0:
+            self._normalizer = getattr(self._own_agent, "normalizer", None)
         if isinstance(self._agent, RecurrentStates):
             begins = self._rows.read_begins(step)
             action = self._agent.act(observation, uniform, step.t, step.columns, begins)
@@ -114,6 +120,8 @@ class ActionServer:
         With ``keeps_rollout``, before the next `finish`.
         """
         batch = self._rows.finish()
+        if self._normalizer is not None:
+            batch = batch._replace(normalizer=self._normalizer)
         if isinstance(self._agent, RecurrentStates):
             return batch._replace(recurrent_state=self._agent.finish())
         if isinstance(self._agent, Activations):
@@ -291,6 +299,8 @@ class _DeviceRows:
 def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> ImageNetwork | None:
     """Not one of a subclass, which may compute something else."""
     if type(agent) is not CategoricalAgent or agent.is_greedy or device.type != "cpu":
+        return None
+    if not is_softmax(agent):
         return None
     model = agent.model
     return model if type(model) is ImageNetwork else None

@@ -6,7 +6,7 @@ import dataclasses
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from accel_rl.envs.shown import make_shown_env
 from accel_rl.runs.saved import find_checkpoint, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_settings
+from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
@@ -101,7 +102,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
-    observation = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
+    observation = zeros(spec.observation, 1)
     begins = np.ones(1, np.bool_)
     with (
         closing(env),
@@ -122,7 +123,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
             if has_ended or num_steps == options.max_steps:
                 break
             step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins)
-            result = env.step(int(policy(step)[0]), observation[0, ...])
+            result = env.step(_one_action(spec.action, policy(step)), observation[0, ...])
             begins[0] = result.terminated or result.truncated
             score += result.raw_reward
             num_steps += 1
@@ -138,6 +139,15 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
         num_frames=num_frames,
         frames_per_second=frames_per_second,
     )
+
+
+def _one_action(space: Space, actions: Any) -> Any:
+    """The first of ``actions``, as `Environment.step` takes it."""
+    if isinstance(space, Leaf):
+        return actions[0] if space.shape else actions[0].item()
+    action = zeros(space, 1)
+    write_values(space, actions, action)
+    return action[0]
 
 
 def _with_caption(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import AnyAgent, RecurrentAgent, RecurrentStates
+from accel_rl.agents import AnyAgent, RecurrentAgent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvSpec, probe_spec
+from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
+from accel_rl.envs.clipped import clip
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import (
@@ -26,7 +27,8 @@ from accel_rl.runs.checkpoint import (
 from accel_rl.runs.saved import find_checkpoint, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
-from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.spaces import Leaf, first_leaf, map_leaves, tensor_views, views, write_values, zeros
+from accel_rl.training.agent import agent_of
 from accel_rl.training.devices import pick_device
 from accel_rl.training.torch_setup import own_torch_state
 
@@ -47,12 +49,11 @@ class SavedPolicy:
         self._device = device
         self._rng = rng
 
-    def __call__(
-        self, step: NDArray[Any] | PolicyInput, begins: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.int64]:
-        """Actions ``[n]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
+    def __call__(self, step: Any, begins: NDArray[np.bool_] | None = None) -> Any:
+        """Actions ``[n, ...]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
 
-        They count from 0, also where the environment's action space starts elsewhere.
+        Observations and actions of a mapping are mappings of arrays. One integer counts from 0,
+        also where the environment's action space starts elsewhere; floats are within its bounds.
         The randomness in them comes from the policy's own generator, or from the sampler's.
         ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with an
         LSTM must be told, unless by a sampler; it remembers by place in the batch. Others need not.
@@ -62,26 +63,26 @@ class SavedPolicy:
                 policy was not told where episodes begin, or at some place never that one does.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
-        # Copied, since torch takes no negative strides, and warns of arrays that are read-only.
-        observation = np.array(given, order="C")
-        self._check(observation)
+        observation = self._checked(given)
         n = len(observation)
         if n == 0:  # networks know no shape of nothing
-            return np.zeros(0, np.int64)
+            return views(self.env_spec.action, zeros(self.env_spec.action, 0))
         if isinstance(step, PolicyInput):
             uniform, columns, is_first = step.uniform, step.columns, step.begins
         else:
             is_first = self._told(begins, n)
             uniform, columns = self._rng.random(n), slice(0, n)
-        observed, drawn = (torch.from_numpy(x).to(self._device) for x in (observation, uniform))
+        tensors = tensor_views(self.env_spec.observation, observation)
+        observed = map_leaves(lambda each: each.to(self._device), tensors)
+        drawn = torch.from_numpy(uniform).to(self._device)
         if isinstance(self._agent, RecurrentAgent):
             states = self._states_of(self._agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             action = states.act(observed, drawn, 0, columns, begun)
         else:
             action = self._agent.act(observed, drawn, slice(0, n))
-        actions: NDArray[np.int64] = action.cpu().numpy()
-        return actions
+        arrays = map_leaves(lambda each: each.cpu().numpy(), action)
+        return map_leaves(clip, self.env_spec.action, arrays)
 
     def _states_of(self, agent: RecurrentAgent, num_envs: int) -> RecurrentStates:
         """The recurrent states of at least so many environments."""
@@ -118,8 +119,17 @@ class SavedPolicy:
         self._num_begun = max(self._num_begun, n)
         return given
 
-    def _check(self, observation: NDArray[Any]) -> None:
-        shape, dtype = self.env_spec.observation_shape, self.env_spec.observation_dtype
+    def _checked(self, given: Any) -> NDArray[Any]:
+        """A copy, since torch takes no negative strides, and warns of read-only arrays."""
+        space = self.env_spec.observation
+        if not isinstance(space, Leaf):
+            array = isinstance(given, np.ndarray)
+            n = len(given if array else np.asarray(first_leaf(given)))
+            out = zeros(space, n)
+            write_values(space, given, out, "observation")
+            return out
+        observation = np.array(given, order="C")
+        shape, dtype = space.shape, space.dtype
         is_batch = observation.ndim > 0 and observation.shape[1:] == shape
         if not is_batch or observation.dtype != dtype:
             raise ValueError(
@@ -127,6 +137,7 @@ class SavedPolicy:
                 f"{observation.dtype}; the policy of {self.env_spec.name} takes a batch of shape "
                 f"[{', '.join(['n', *map(str, shape)])}] and dtype {dtype}"
             )
+        return observation
 
 
 def load_policy(
@@ -163,7 +174,8 @@ def load_policy(
     config = read_trusted_config(run_dir, trust=trust)
     path = find_checkpoint(Path(run_dir), checkpoint)
     where = pick_device(device)
-    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+    factory = make_env_factory(config.env, config.atari, config.info_keys)
+    spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 
@@ -195,12 +207,13 @@ def load_agent(
     flat = FlatParameters(agent.model)
     with taking_from(checkpoint):
         flat.from_named_(flat.parameter, state["learner"]["parameters"])
+    set_normalizer(agent, state, device)
     return agent.greedy() if greedy else agent, state["counts"]["steps"]
 
 
 def _load_learned(checkpoint: Path) -> dict[str, Any]:
     """What a policy needs of a checkpoint. A replay in it is not read."""
-    state = load_checkpoint(checkpoint, ["counts", "learner"])
+    state = load_checkpoint(checkpoint, ["counts", "learner", "normalizer"])
     check_learned(checkpoint, state)
     return state
 

@@ -9,18 +9,21 @@ from accel_rl.algos import Network
 from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvFactory, EnvSpec, make_env_factory
+from accel_rl.envs.clipped import clipped
 from accel_rl.envs.make import probe_observations
 from accel_rl.models.make import fits_images
 from accel_rl.presets import IMAGE_MODELS
+from accel_rl.spaces import Leaf, seen_space
 
 
 def factory_of(config: TrainConfig) -> EnvFactory:
-    """A factory of the environment that ``config`` names.
+    """A factory of the environment that ``config`` names, as its algorithm wants it.
 
     Raises:
         ValueError: there is no such environment.
     """
-    return make_env_factory(config.env, config.atari, config.info_keys)
+    factory = make_env_factory(config.env, config.atari, config.info_keys)
+    return clipped(factory) if config.learner.clips_actions else factory
 
 
 def agent_of(
@@ -40,8 +43,9 @@ def agent_of(
     """
     observations, model = None, config.model
     own = IMAGE_MODELS.get(config.algo)
-    if model == "auto" and own is not None:
-        if fits_images(own, spec.observation_shape, spec.observation_dtype):
+    seen = seen_space(spec.observation)
+    if model == "auto" and own is not None and isinstance(seen, Leaf):
+        if fits_images(own, seen.shape, seen.dtype):
             model = own
     if ":" in model:
         observations = probe_observations(factory_of(config), config.sampler.reset_timeout_seconds)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import AnyAgent, is_softmax
 from accel_rl.algos import Task
 from accel_rl.capture import EAGER
 from accel_rl.config import TrainConfig
@@ -123,7 +123,7 @@ def _kept_layers(config: TrainConfig, agent: AnyAgent, device: torch.device) -> 
         return 0  # its layers may be other ones
     if device.type != "cpu" or agent.capture is not EAGER:
         return 0
-    if not isinstance(agent.model, ImageNetwork):
+    if not isinstance(agent.model, ImageNetwork) or not is_softmax(agent):
         return 0
     return config.learner.kept_layers(agent.model.num_layers)
 

@@ -13,11 +13,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.samplers import (
     ActionServer,
@@ -55,6 +56,11 @@ class Evaluator:
 
     def set_state(self, state: Mapping[str, int]) -> None:
         self._evaluated_steps, self._num_evaluations = state["steps"], state["number"]
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """What a policy needs beside its parameters, as checkpoints have it."""
+        return normalizer_state(self._agent)
 
     def is_due(self, steps: int) -> bool:
         """Whether a multiple of the interval was passed since the last evaluation."""

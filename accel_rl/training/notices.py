@@ -9,6 +9,7 @@ from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler
 from accel_rl.samplers.layout import even_num_envs
 from accel_rl.signing import user_key
+from accel_rl.spaces import Leaf
 from accel_rl.training.build import AnyRun
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.resume import describe_idleness, describe_resumed
@@ -85,4 +86,5 @@ def _uneven(run: AnyRun) -> str:
 
 def _counts_states(run: AnyRun) -> bool:
     spec = run.sampler.env_spec
-    return spec.observation_shape == () and spec.observation_dtype.kind in "iu"
+    space = spec.observation
+    return isinstance(space, Leaf) and space.shape == () and space.dtype.kind in "iu"

@@ -285,7 +285,8 @@ class Records:
         try:
             row = evaluator.evaluate(self.steps, stop)
             score = row["episode_return_raw_mean"]
-            save_if_best(self._run_dir, self.steps, score, self._exchange.parameters)
+            parameters = self._exchange.parameters
+            save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
             self.write_evaluation(row)
             self._has_unsaved_evaluation = True
         except Interrupted:  # the loop ends, and saves

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
@@ -146,6 +146,7 @@ class Run(ABC, Generic[S, L]):
             "recurrent_state": None,
             "evaluator": self.evaluator.get_state() if self.evaluator else None,
             "torch_rng": torch.get_rng_state(),
+            **normalizer_state(self.agent),
             **self._sampler_state(),
         }
         return {**state, "signature": sign_simulators(self.config.env, state)}

@@ -10,7 +10,7 @@ from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from torch import Tensor, nn
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
-from accel_rl.algos import Network, PPOConfig
+from accel_rl.algos import Network
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
@@ -144,5 +144,5 @@ def test_masked_distribution_is_the_softmax_of_what_is_allowed() -> None:
 def test_algorithm_that_cannot_learn_a_space_says_so_by_name() -> None:
     for env in ("Pendulum-v1", partial(SpaceEnv, "dict"), partial(MaskedEnv, "discrete")):
         spec = probe_spec(make_env_factory(env))
-        with pytest.raises(ValueError, match="PPO cannot use this environment: the "):
-            PPOConfig().make_agent(Network("auto", spec, CPU))
+        with pytest.raises(ValueError, match="GA3C cannot use this environment: the "):
+            GA3CConfig().make_agent(Network("auto", spec, CPU))

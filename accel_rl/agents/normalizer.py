@@ -1,0 +1,54 @@
+"""Observations that are shifted and scaled by running moments before a network sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.spaces import OBSERVATION, map_leaves
+
+LIMIT = 10.0
+"""normalized numbers are clipped to this, on both sides"""
+
+
+class Normalizer(NamedTuple):
+    """Shifts and scales observations; it never changes.
+
+    Attributes:
+        mean: For each leaf that is normalized, float32 of its shape. Observations that are one
+            array have the leaf ``observation``.
+        scale: One over the deviation, likewise.
+    """
+
+    mean: dict[str, Tensor]
+    scale: dict[str, Tensor]
+
+    def __call__(self, observation: Any) -> Any:
+        """Return ``(observation - mean) * scale``, float32, within `LIMIT`; ``[..., *shape]``."""
+        if isinstance(observation, Tensor):
+            return self._normalize(OBSERVATION, observation)
+        return {
+            name: self._normalize(name, each) if name in self.mean else each
+            for name, each in observation.items()
+        }
+
+    def _normalize(self, name: str, observation: Tensor) -> Tensor:
+        shifted: Tensor = observation.to(torch.float32) - self.mean[name]
+        return (shifted * self.scale[name]).clamp_(-LIMIT, LIMIT)
+
+
+def normalizer_state(agent: object) -> dict[str, Any]:
+    """Return the entry ``normalizer`` of a checkpoint; nothing for an agent without one."""
+    found: Normalizer | None = getattr(agent, "normalizer", None)
+    if found is None:
+        return {}
+    return {"normalizer": map_leaves(lambda each: each.cpu(), found._asdict())}
+
+
+def set_normalizer(agent: Any, saved: Mapping[str, Any], device: torch.device) -> None:
+    """Let ``agent`` normalize as the one that was ``saved`` in a checkpoint."""
+    if "normalizer" in saved:
+        agent.normalizer = Normalizer(**map_leaves(lambda x: x.to(device), saved["normalizer"]))

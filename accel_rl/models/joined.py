@@ -1,0 +1,80 @@
+"""A network for observations of several leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod, sqrt
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk
+from accel_rl.models.mlp import HIDDEN, linear
+from accel_rl.models.policy_value import SharedNetwork
+from accel_rl.spaces import Leaf, Space, follow, leaves_of
+
+MOST_VALUES = 1000
+"""integers with at most so many values in all become indicators, one for each value"""
+
+
+class JoinedNetwork(SharedNetwork):
+    """A trunk for each leaf of an observation; what they give is joined by one more layer.
+
+    The trunk of images (uint8 ``[C, H, W]`` that are large enough) has the convolutions and the
+    hidden layer of the A3C network. Any other leaf goes through one tanh layer of 64 units: numbers
+    as they are, bounded integers as indicators of their values. Then comes a tanh layer of 128
+    units, then the heads. Weights are initialized as those of `MLP`.
+    """
+
+    width = 2 * HIDDEN
+
+    def __init__(self, observation: Space, num_outputs: int) -> None:
+        super().__init__()
+        self._paths = [path for path, _ in leaves_of(observation)]
+        trunks = [_trunk(leaf) for _, leaf in leaves_of(observation)]
+        self.trunks = nn.ModuleList(trunks)
+        width = sum(trunk.width for trunk in trunks)
+        self.joined = linear(width, self.width, gain=sqrt(2))
+        self.policy = linear(self.width, num_outputs, gain=0.01)
+        self.value = linear(self.width, 1, gain=1.0)
+
+    def features(self, observation: Mapping[str, Any]) -> Tensor:  # type: ignore[override]
+        """``[N, width]`` of a mapping of tensors, ``[N, ...]``."""
+        trunks = cast("Iterable[_Trunk]", self.trunks)
+        pairs = zip(trunks, self._paths, strict=True)
+        seen = torch.cat([trunk.features(follow(observation, path)) for trunk, path in pairs], 1)
+        return torch.tanh(self.joined(seen))
+
+
+def _trunk(leaf: Leaf) -> ImageNetwork | _Trunk:
+    is_image = leaf.dtype.kind == "u" and leaf.dtype.itemsize == 1 and len(leaf.shape) == 3
+    if is_image and min(A3C_NET.feature_shape(*leaf.shape[1:])) >= 1:
+        return image_trunk(leaf.shape)
+    return _Trunk(leaf)
+
+
+class _Trunk(nn.Module):
+    """One tanh layer over numbers, or over indicators."""
+
+    width = HIDDEN
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        counts = leaf.counts
+        self._counts = counts if counts is not None and sum(counts) <= MOST_VALUES else None
+        size = prod(leaf.shape) if self._counts is None else sum(self._counts)
+        self.layer = linear(size, HIDDEN, gain=sqrt(2))
+        low = leaf.bounds[0]
+        self._low = [] if low is None else [int(each) for each in low.ravel()]
+
+    def features(self, observation: Tensor) -> Tensor:
+        """``[N, width]`` of ``observation``, ``[N, ...]``."""
+        x = observation.reshape(len(observation), -1)
+        if self._counts is None:
+            return torch.tanh(self.layer(x.to(torch.float32)))
+        columns = [
+            nn.functional.one_hot(x[:, i].long() - low, count)
+            for i, (low, count) in enumerate(zip(self._low, self._counts, strict=True))
+        ]
+        return torch.tanh(self.layer(torch.cat(columns, 1).to(torch.float32)))

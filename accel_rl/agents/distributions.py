@@ -153,14 +153,14 @@ class Factored:
         self._leaf = leaf
         self._dtype = getattr(torch, leaf.dtype.name)
         low = np.zeros(leaf.shape) if leaf.bounds[0] is None else leaf.bounds[0]
-        self._low = torch.as_tensor(np.asarray(low, np.int64).ravel(), device=device)
+        self._low = torch.tensor(np.ravel(low).astype(np.int64), device=device)
         # [k, m]: which of the logits is value j of integer i; those that are not there are the last
         # column, which `_logits` adds.
         ends = np.cumsum([0, *counts])
         place = np.full((len(counts), max(counts)), self.num_outputs)
         for i, (begin, end) in enumerate(pairwise(ends)):
             place[i, : end - begin] = np.arange(begin, end)
-        self._place = torch.as_tensor(place, device=device)
+        self._place = torch.tensor(place, device=device)
 
     def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         return masked(outputs, mask)

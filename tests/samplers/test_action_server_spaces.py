@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
 from accel_rl.algos import Network
 from accel_rl.envs import make_env_factory, probe_spec
+from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.evaluation import evaluate

@@ -1,0 +1,126 @@
+"""Running moments, and what is learned from normalized rollouts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.agents import CategoricalAgent, Normalizer, RolloutTensors
+from accel_rl.algos import A2CConfig, PPOConfig, Task
+from accel_rl.algos.normalization import Moments, Normalization, normalized_leaves
+from accel_rl.envs.base import EnvSpec
+from accel_rl.models import make_model
+from accel_rl.spaces import Leaf, discrete
+
+CPU = torch.device("cpu")
+FLOATS = Leaf((3,), np.dtype(np.float32))
+ALONE: Any = SimpleNamespace(sum=lambda x: x, parameters=SimpleNamespace(parameter=torch.zeros(1)))
+
+
+def make(config: Any, num_envs: int = 2) -> tuple[Normalization, CategoricalAgent]:
+    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+    spec = EnvSpec(name="made up", observation=FLOATS, action=discrete(4))
+    return Normalization(config, agent, ALONE, Task(spec, num_envs, 5, 0)), agent
+
+
+def rollout(seed: int, normalizer: Normalizer | None = None, T: int = 5, B: int = 2) -> Any:
+    rng = np.random.default_rng(seed)
+    ended = torch.from_numpy(rng.random((T, B)) < 0.3)
+    return RolloutTensors(
+        observation=torch.from_numpy(rng.normal(3, 2, (T + 1, B, 3)).astype(np.float32)),
+        action=torch.from_numpy(rng.integers(4, size=(T, B))),
+        reward=torch.from_numpy(rng.normal(1, 5, (T, B)).astype(np.float32)),
+        terminated=ended,
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        valid=torch.from_numpy(rng.random((T, B)) < 0.8),
+        final_observation=torch.zeros(0, 3),
+        final_step=torch.zeros(0, dtype=torch.long),
+        final_env=torch.zeros(0, dtype=torch.long),
+        normalizer=normalizer,
+    )
+
+
+def test_moments_are_those_of_all_samples_at_once() -> None:
+    rng, moments = np.random.default_rng(0), Moments.none((3,), CPU)
+    assert moments.mean.tolist() == [0] * 3 and moments.variance.tolist() == [1] * 3
+    kept = []
+    for n in (0, 1, 7, 0, 30):
+        x, valid = rng.normal(1e4, 2, (n, 3)), rng.random(n) < 0.7
+        moments.add(torch.from_numpy(x), torch.from_numpy(valid), ALONE)
+        kept.append(x[valid])
+    everything = np.concatenate(kept)
+    assert moments.count == len(everything)
+    assert np.allclose(moments.mean, everything.mean(0), rtol=1e-12)
+    assert np.allclose(moments.variance, everything.var(0), rtol=1e-8)
+
+
+def test_rollouts_are_learned_from_with_the_moments_that_acted() -> None:
+    normalization, agent = make(PPOConfig(normalize_observation=True))
+    first = agent.normalizer
+    assert first is not None and first.mean["observation"].tolist() == [0] * 3
+    raw = rollout(0, first)
+    taken = normalization.take(raw)
+    assert torch.equal(taken.observation, raw.observation.clamp(-10, 10))  # nothing was known
+    assert taken.normalizer is None
+    second = agent.normalizer
+    seen = raw.observation[:5][raw.valid].double().numpy()
+    assert second is not None
+    assert np.allclose(second.mean["observation"], seen.mean(0), rtol=1e-6)
+    assert np.allclose(second.scale["observation"], 1 / seen.std(0), rtol=1e-6)
+    behind = rollout(1, first)  # collected before the moments changed
+    assert torch.equal(normalization.take(behind).observation, behind.observation.clamp(-10, 10))
+    now = rollout(2, second)
+    expected = (now.observation.double().numpy() - seen.mean(0)) / seen.std(0)
+    found = normalization.take(now).observation
+    assert np.allclose(found, expected.clip(-10, 10), atol=1e-5)
+
+
+def test_agent_acts_on_normalized_observations() -> None:
+    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+    observation, uniform = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()
+    mean, scale = torch.tensor([2.0, 2, 2]), torch.tensor([0.2, 0.2, 0.2])
+    plain = agent.act((observation - mean) * scale, uniform, slice(0, 50))
+    agent.normalizer = Normalizer({"observation": mean}, {"observation": scale})
+    assert torch.equal(agent.act(observation, uniform, slice(0, 50)), plain)
+    greedy = agent.greedy().act(observation, uniform, slice(0, 50))
+    output = agent.evaluate(agent.normalizer(observation))
+    assert torch.equal(greedy, output.logits.argmax(1))
+
+
+def test_rewards_are_divided_by_the_deviation_of_running_sums() -> None:
+    gamma = 0.9
+    normalization, _ = make(A2CConfig(normalize_reward=True, gamma=gamma))
+    running, sums = np.zeros(2), []
+    for number in range(3):
+        batch = rollout(number)
+        for t in range(5):
+            running = running * gamma + batch.reward[t].double().numpy()
+            sums += running[batch.valid[t].numpy()].tolist()
+            running = running * ~(batch.terminated[t] | batch.truncated[t]).numpy()
+        expected = (batch.reward.double() / np.std(sums)).clamp(-10, 10)
+        assert torch.allclose(normalization.take(batch).reward.double(), expected, rtol=1e-5)
+
+
+def test_state_goes_on_to_the_bit() -> None:
+    config = PPOConfig(normalize_observation=True, normalize_reward=True)
+    whole, agent = make(config)
+    whole.take(rollout(0, agent.normalizer))
+    parted, other = make(config)
+    parted.set_state(whole.get_state())
+    for number in (1, 2):
+        a = whole.take(rollout(number, agent.normalizer))
+        b = parted.take(rollout(number, other.normalizer))
+        assert torch.equal(a.observation, b.observation) and torch.equal(a.reward, b.reward)
+
+
+def test_images_and_masks_are_left_as_they_are() -> None:
+    image = Leaf((3, 8, 8), np.dtype(np.uint8), 0, 255)
+    mask = Leaf((4,), np.dtype(np.bool_))
+    leaves = normalized_leaves({"camera": image, "action_mask": mask, "speed": FLOATS})
+    assert list(leaves) == ["speed"]
+    with pytest.raises(ValueError, match="normalize_observation=true is for numbers, and obs"):
+        normalized_leaves(image)
+    with pytest.raises(ValueError, match="takes observations of one mapping"):
+        normalized_leaves({"inner": {"speed": FLOATS}})

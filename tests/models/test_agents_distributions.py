@@ -1,0 +1,197 @@
+"""Distributions of actions, against those of torch and against frequencies."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as reference
+
+from accel_rl.agents import make_distribution
+from accel_rl.agents.distributions import spread
+from accel_rl.spaces import Leaf, Space, discrete
+
+pytestmark = pytest.mark.numeric
+CPU = torch.device("cpu")
+
+FLOATS = Leaf((2, 2), np.dtype(np.float32), -1, 1)
+INTEGERS = Leaf((3,), np.dtype(np.int64), (0, -1, 5), (1, 2, 9))
+BOOLEANS = Leaf((4,), np.dtype(np.bool_))
+SPACES: dict[str, Space] = {
+    "discrete": discrete(5),
+    "start": Leaf((), np.dtype(np.int64), 3, 6),
+    "integers": INTEGERS,
+    "booleans": BOOLEANS,
+    "floats": FLOATS,
+    "mapping": {"move": FLOATS, "tool": discrete(3), "inner": {"keys": BOOLEANS, "x": FLOATS}},
+}
+
+
+def slow(space: Space, own: Tensor, free: Tensor, action: Any) -> tuple[float, float]:
+    """Log-probability and entropy of one action, leaf by leaf and element by element, by torch."""
+    if not isinstance(space, Leaf):
+        total = np.zeros(2)
+        for name, each in space.items():
+            n, f = sizes(each)
+            total += slow(each, own[:n], free[:f], action[name])
+            own, free = own[n:], free[f:]
+        return tuple(total)
+    values = np.ravel(action)
+    if space.dtype.kind == "f":
+        each = [reference.Normal(own[i], free[i].exp()) for i in range(len(values))]
+        drawn = [float(value) for value in values]
+    else:
+        counts = space.counts or [2] * prod(space.shape)
+        low = np.zeros(len(counts)) if space.bounds[0] is None else space.bounds[0].ravel()
+        each = [reference.Categorical(logits=part) for part in own.split(counts)]
+        drawn = [int(value) - int(first) for value, first in zip(values, low, strict=True)]
+    pairs = zip(each, drawn, strict=True)
+    log_prob = sum(float(one.log_prob(torch.tensor(value))) for one, value in pairs)
+    return log_prob, sum(float(one.entropy()) for one in each)
+
+
+def sizes(space: Space) -> tuple[int, int]:
+    """How many numbers depend on the observation, and how many do not."""
+    if not isinstance(space, Leaf):
+        found = [sizes(each) for each in space.values()]
+        return sum(n for n, _ in found), sum(f for _, f in found)
+    if space.dtype.kind == "f":
+        return prod(space.shape), prod(space.shape)
+    return sum(space.counts or [2] * prod(space.shape)), 0
+
+
+def pick(action: Any, i: int) -> Any:
+    if isinstance(action, dict):
+        return {name: pick(each, i) for name, each in action.items()}
+    return action[i].numpy()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_log_probability_and_entropy_are_those_of_the_parts(name: str) -> None:
+    space, N = SPACES[name], 6
+    distribution = make_distribution(space, CPU)
+    n, free = sizes(space)
+    assert (distribution.num_outputs, distribution.num_free) == (n + free, free)
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(N, n + free, generator=generator, dtype=torch.float64)
+    action = distribution.draw(outputs, torch.rand(N, generator=generator, dtype=torch.float64))
+    found = distribution.evaluate(outputs, action)
+    for i in range(N):
+        expected = slow(space, outputs[i, :n], outputs[i, n:], pick(action, i))
+        assert np.allclose((found.log_prob[i], found.entropy[i]), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_draws_have_the_dtype_and_shape_of_the_space_and_their_mode_is_the_likeliest(
+    name: str,
+) -> None:
+    space, N = SPACES[name], 500
+    distribution = make_distribution(space, CPU)
+    outputs = torch.randn(1, distribution.num_outputs, dtype=torch.float64).expand(N, -1)
+    uniform = torch.rand(N, dtype=torch.float64)
+    drawn, mode = distribution.draw(outputs, uniform), distribution.mode(outputs)
+    assert again(drawn, distribution.draw(outputs, uniform))
+    check_form(space, drawn)
+    check_form(space, mode)
+    best = distribution.evaluate(outputs, mode).log_prob
+    assert (best >= distribution.evaluate(outputs, drawn).log_prob - 1e-9).all()
+
+
+def again(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return all(again(a[name], b[name]) for name in a)
+    return torch.equal(a, b)
+
+
+def check_form(space: Space, action: Any) -> None:
+    if not isinstance(space, Leaf):
+        assert list(action) == list(space)
+        for name, each in space.items():
+            check_form(each, action[name])
+        return
+    assert action.shape[1:] == space.shape and action.numpy().dtype == space.dtype
+    if space.dtype.kind == "i":
+        low, high = (bound.reshape(space.shape) for bound in space.bounds)
+        assert (action.numpy() >= low).all() and (action.numpy() <= high).all()
+
+
+def test_frequencies_of_integers_equal_their_softmax() -> None:
+    N, rng = 40_000, np.random.default_rng(0)
+    distribution = make_distribution(INTEGERS, CPU)
+    logits = torch.from_numpy(rng.normal(size=distribution.num_outputs))
+    action = distribution.draw(logits.expand(N, -1), torch.from_numpy(rng.random(N))).numpy()
+    for i, (part, low) in enumerate(zip(logits.split([2, 4, 5]), (0, -1, 5), strict=True)):
+        expected = part.softmax(0).numpy()
+        found = np.bincount(action[:, i] - low, minlength=len(part)) / N
+        assert (abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / N)).all()
+
+
+def test_floats_have_their_means_and_deviations() -> None:
+    N, rng = 40_000, np.random.default_rng(0)
+    distribution = make_distribution(FLOATS, CPU)
+    mean, log_std = torch.tensor([0.0, 1, -2, 30]).double(), torch.tensor([0.0, -1, 1, 0.5])
+    outputs = torch.cat((mean, log_std.double())).expand(N, -1)
+    action = distribution.draw(outputs, torch.from_numpy(rng.random(N))).view(N, 4).double()
+    std = log_std.exp().double()
+    assert ((action.mean(0) - mean).abs() < 4 * std / N**0.5).all()
+    assert ((action.std(0) / std - 1).abs() < 0.02).all()
+    assert (torch.corrcoef(action.T) - torch.eye(4)).abs().max() < 0.03
+
+
+def test_masked_integers_are_never_drawn_and_have_no_probability() -> None:
+    distribution, N = make_distribution(INTEGERS, CPU), 2000
+    mask = torch.tensor([[1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 1]]).expand(N, -1)
+    outputs = distribution.mask(torch.randn(N, 11), mask).requires_grad_()
+    for uniform in (torch.rand(N).double(), torch.zeros(N).double(), torch.ones(N).double()):
+        action = distribution.draw(outputs, uniform.clamp(max=1 - 2**-53), mask)
+        assert set(action[:, 0].tolist()) == {0}
+        assert set(action[:, 1].tolist()) <= {0, 1} and set(action[:, 2].tolist()) <= {7, 9}
+    found = distribution.evaluate(outputs, action)
+    allowed = outputs.detach()[:, [3, 4]].double()
+    one = reference.Categorical(logits=allowed).entropy()
+    two = reference.Categorical(logits=outputs.detach()[:, [8, 10]].double()).entropy()
+    assert torch.allclose(found.entropy.double(), one + two, atol=1e-5)
+    (found.entropy.sum() + found.log_prob.sum()).backward()
+    assert torch.isfinite(outputs.grad).all()
+
+
+def test_masks_of_a_mapping_are_those_of_its_parts() -> None:
+    space: Space = {"move": FLOATS, "tool": discrete(3)}
+    distribution = make_distribution(space, CPU)
+    outputs, mask = torch.randn(8, 11), {"tool": torch.tensor([[0, 1, 0]]).expand(8, -1)}
+    masked = distribution.mask(outputs, mask)
+    drawn = distribution.draw(masked, torch.rand(8).double(), mask)
+    assert drawn["tool"].tolist() == [1] * 8
+    plain = make_distribution(FLOATS, CPU).evaluate(
+        torch.cat((outputs[:, :4], outputs[:, 7:]), 1), drawn["move"]
+    )
+    found = distribution.evaluate(masked, drawn)
+    assert torch.allclose(found.log_prob, plain.log_prob, atol=1e-5)
+
+
+def test_uniform_numbers_of_one_are_uniform_and_independent() -> None:
+    N = 20_000
+    found = spread(torch.rand(N, dtype=torch.float64), 5).numpy()
+    assert found.min() > 0 and found.max() < 1
+    for k in range(5):
+        counts = np.histogram(found[:, k], 20, (0, 1))[0]
+        assert ((counts - N / 20) ** 2 / (N / 20)).sum() < 45  # chi-squared, 19 degrees: p 0.001
+    assert abs(np.corrcoef(found.T) - np.eye(5)).max() < 0.03
+    ends = torch.tensor([0.0, 2.0**-53, 1 - 2.0**-53], dtype=torch.float64)
+    for num in (1, 3):
+        numbers = torch.special.ndtri(spread(ends, num))
+        assert torch.isfinite(numbers).all()
+
+
+def test_spread_is_splitmix64() -> None:
+    """The first numbers from seed 0, as every published implementation gives them."""
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    found = spread(torch.zeros(1, dtype=torch.float64), 3)[0].tolist()
+    assert np.allclose(found, [(bits >> 11) / 2**53 for bits in expected], rtol=0, atol=1e-15)
+
+
+def test_integers_without_bounds_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^actions are int64 of shape \[2\]; a policy can learn "):
+        make_distribution(Leaf((2,), np.dtype(np.int64)), CPU)

@@ -74,8 +74,9 @@ class TrainConfig:
     gpus: int | None = option(None, "engine", common=True)
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
     is one; 0: none"""
-    learners: int | None = option(None, "course", common=True)
-    """processes that learn together, each with simulators of its own; none: as many as gpus, or 1.
+    learners: int | Literal["auto"] = option("auto", "course", common=True)
+    """processes that learn together, each with simulators of its own. auto: as many as gpus;
+    without GPUs one on each core, with serial=true, where that was measured to be faster, else 1.
     More than there are GPUs share them"""
     serial: bool = option(False, "engine", common=True)
     """step all environments in this process, without workers; works on every system"""
@@ -149,8 +150,8 @@ class TrainConfig:
             )
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
-        if self.learners is not None and self.learners < 1:
-            raise ValueError(f"learners is {self.learners}; it must be at least 1")
+        if self.learners != "auto" and self.learners < 1:
+            raise ValueError(f"learners is {self.learners}; it must be at least 1, or auto")
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
@@ -188,8 +189,8 @@ class TrainConfig:
 
     @property
     def num_learners(self) -> int:
-        """Learners in all."""
-        return self.learners or self.gpus or 1
+        """Learners in all. ``learners=auto`` counts as what it is without `choose_learners`."""
+        return self.learners if self.learners != "auto" else self.gpus or 1
 
     @property
     def never_captured(self) -> str | None:

@@ -122,11 +122,15 @@ def _check_of(declared: str) -> _Check | None:
         types, words = _PLAIN[element]
         return lambda value: _are_all(value, types), f"a tuple, each of it {words}"
     declared, optional, _ = declared.partition(" | None")
+    declared, _, names = declared.partition(" | Literal")
     if declared not in _PLAIN:
         return None
     types, words = _PLAIN[declared]
     if optional:
         types, words = (*types, type(None)), f"{words}, or None"
+    if names:
+        also = ast.literal_eval(names)
+        return lambda value: value in also or _is_one(value, types), f"{words}, or {also[0]}"
     return lambda value: _is_one(value, types), words
 
 

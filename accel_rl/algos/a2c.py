@@ -30,7 +30,7 @@ from accel_rl.algos.actor_critic import (
 )
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
-from accel_rl.algos.task import RunOptions, Task, shares_updates
+from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
@@ -93,6 +93,10 @@ class A2CConfig(ActorCriticConfig):
         if self.normalize_advantage and shares_updates(run):
             return "normalize_advantage=true of several learners, who meet within A2C's loss"
         return super().never_captured(run)
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return the batches that learners in step must be able to divide: environments."""
+        return {"num_envs": Batch(sampler.num_envs)}
 
     def kept_layers(self, num_layers: int) -> int:
         """Return how many layers acting leaves: all, since they are what the loss needs."""

@@ -181,6 +181,14 @@ class DQNConfig(LearnerConfig):
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
         assert isinstance(agent, EpsilonGreedyAgent)
+        return DQN(agent, self, exchange, self._replay_spec(task), task.seed, task.ranks)
+
+    def nbytes(self, task: Task) -> int:
+        """Return the bytes of the replay."""
+        return self._replay_spec(task).nbytes
+
+    def _replay_spec(self, task: Task) -> ReplaySpec:
+        """Return what the replay of one learner holds."""
         env, num_learners = task.env, task.ranks.size
         whole = ReplaySpec(  # checked as such, since the options are of all learners together
             size=self.replay_size,
@@ -192,8 +200,7 @@ class DQNConfig(LearnerConfig):
             n_step=self.n_step,
             gamma=self.gamma,
         )
-        spec = replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
-        return DQN(agent, self, exchange, spec, task.seed, task.ranks)
+        return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that the run learns, and draws each step as often as ``training_intensity`` says.

@@ -145,8 +145,21 @@ class LearnerConfig:
         return num_collected
 
     def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
-        """Return, by option, the batches that learners in step must be able to divide."""
+        """Return, by option, the batches that learners in step must be able to divide.
+
+        A class that defines it itself says that its updates stay the same however many learners
+        divide them, so that ``learners=auto`` may choose several.
+        """
         return {"num_envs": Batch(sampler.num_envs)}
+
+    @classmethod
+    def divides(cls) -> bool:
+        """Return whether the class itself, and no base class, defines `batches`."""
+        return "batches" in vars(cls)
+
+    def nbytes(self, task: Task) -> int:
+        """Return the bytes that the learner of ``task`` holds beside its network and rollouts."""
+        return 0
 
     def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
         """Return options with ``num_envs`` that ``num_learners`` can divide."""

@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
@@ -94,6 +94,13 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     except ValueError as error:
         raise ValueError(f"with config={path}: {error}") from error
     return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
+
+
+def given_options(arguments: Sequence[str]) -> set[str]:
+    """Return the names, without groups, of all options on the command line and in ``config``."""
+    given = split(arguments)
+    of_file = read_option_file(Path(given["config"])).options if "config" in given else {}
+    return {key.rpartition(".")[2] for key in {*given, *of_file}}
 
 
 def _vouched(
@@ -301,6 +308,8 @@ def _trusts(given: Mapping[str, str]) -> bool:
 def _resumed(given: dict[str, str]) -> SavedConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
+    if given.get("learners") == "auto":
+        del given["learners"]  # a run keeps its number
     if not run_dir:
         raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):
@@ -328,7 +337,8 @@ def _value(option: Option, text: str) -> object:
         return [part for part in parts if part]
     if bool in kinds and text not in ("0", "1") and _is_integer(text):
         raise ValidationError("OmegaConf would take it for true")
-    if int in kinds and (str in kinds or text.count("e") + text.count(".") > 0):
+    has_words = any(kind is str or get_origin(kind) is Literal for kind in kinds)
+    if int in kinds and (has_words or text.count("e") + text.count(".") > 0):
         return _number(text)
     return text
 

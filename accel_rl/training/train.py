@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import signal
@@ -74,6 +75,7 @@ def train(
     team: Team = ALONE,
     *,
     on_row: OnRow | None = None,
+    note: str = "",
 ) -> TrainResult:
     """Trains as ``config`` says, showing progress on ``console``.
 
@@ -81,8 +83,12 @@ def train(
     With a ``team`` this is one of its learners; only the first shows progress. Torch's generator on
     the CPU is afterwards what it was; those on GPUs are seeded anew.
 
+    ``learners=auto`` is here as many as ``gpus``, or 1; only the command line starts others.
+
     ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. If it
     returns True the run ends like that, too, as ``is_cut`` tells; what it raises fails the run.
+
+    ``note`` is among the first lines that people read.
 
     Raises:
         ValueError: the config cannot be had here, before any process or file is made.
@@ -91,6 +97,8 @@ def train(
         Interrupted: stopped before the first iteration; nothing was learned.
         TeamError: another learner is gone.
     """
+    if config.learners == "auto":
+        config = dataclasses.replace(config, learners=config.num_learners)
     with contextlib.ExitStack() as stack:
         stack.enter_context(sampling_threads())
         stack.enter_context(own_torch_state())
@@ -108,7 +116,7 @@ def train(
         with _explaining(run, run_dir, ProgressHandler(progress)), refusing_exit():
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
-                _begin_records(run, progress, saved)
+                _begin_records(run, progress, saved, note)
                 run.start(saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
@@ -172,11 +180,13 @@ def _saving(run: AnyRun) -> Iterator[None]:
         raise
 
 
-def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
+def _begin_records(
+    run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None, note: str
+) -> None:
     """The resolved config in the run's directory, and the first lines that people read."""
     if run.team.ranks.is_first:
         write_config(run.config, run.run_dir / "config.yaml")
-        for notice in notices(run, saved):
+        for notice in (*notices(run, saved), *[note] * bool(note)):
             progress.say(notice)
             _LOGGER.info("%s", notice)
     _LOGGER.info("%s", describe_machine(run.device))

@@ -194,7 +194,7 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
         total_steps=total_steps,
         schedule_steps=None,
         serial=True,
-        learners=None,
+        learners=1,
         gpus=None,
         device="cpu" if config.gpus == 0 else config.device,
         evaluation_interval=0,

@@ -226,7 +226,8 @@ def test_run_whose_output_nobody_reads_any_more_saves_all_the_same(tmp_path) -> 
 def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
     run_dir = tmp_path / "run"
     terminal, descriptor = os.openpty()
-    options = ["env=catch", "total_steps=1e9", "log_interval=2000", f"run_dir={run_dir}"]
+    options = ["env=catch", "total_steps=1e9", "log_interval=2000", "learners=1"]
+    options.append(f"run_dir={run_dir}")
     # The leader of a session gets the first terminal that it opens.
     opening = ['exec "$@" <"$0" >"$0" 2>&1', os.ttyname(descriptor)]
     process = subprocess.Popen(
@@ -288,11 +289,11 @@ def test_signal_before_the_first_iteration_interrupts_and_handlers_are_put_back(
 
 
 def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd) -> None:
-    def interrupted(*args: Any) -> None:
+    def interrupted(*args: Any, **named: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr("accel_rl.cli.run.train", interrupted)
-    assert main(["env=catch"]) == 143
+    assert main(["env=catch", "learners=1"]) == 143
     assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 
 

@@ -1,0 +1,138 @@
+"""What ``learners=auto`` stands for: how many learners a run of the command line has, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Collection, Mapping
+
+from accel_rl.algos import Task
+from accel_rl.config import TrainConfig
+from accel_rl.envs import is_atari_game, probe_spec
+from accel_rl.options import list_options
+from accel_rl.parallel import Ranks
+from accel_rl.topology import Machine, free_memory, read_machine
+from accel_rl.training.agent import factory_of
+from accel_rl.training.devices import learner_device
+from accel_rl.training.division import check_learners, sampler_share
+from accel_rl.training.stopping import LAUNCHER_VARIABLE
+
+LEAST_STEPS = 100_000
+"""of a run with several learners, whose start takes some seconds longer than that of one"""
+LEAST_MINUTES = 1.0
+"""of its ``max_minutes``"""
+_EVALUATIONS = 4  # the interval between evaluations by the first learner, in evaluations
+_BYTES_EACH = 2**30
+"""memory of a process with torch, simulators and a network, without its replay"""
+
+
+def choose_learners(
+    config: TrainConfig,
+    given: Collection[str],
+    machine: Machine | None = None,
+    variables: Mapping[str, str] = os.environ,
+) -> tuple[TrainConfig, str]:
+    """Return ``config`` with a number for ``learners=auto``, and a sentence for people about it.
+
+    Several learners on a CPU step their simulators themselves: ``serial=true``. The sentence is
+    empty if the config has a number already, as that of a resumed run does.
+
+    Args:
+        config: Options of a run.
+        given: Names, without groups, of those that the user has given.
+        machine: What this process may use; None: it is read.
+        variables: Environment variables, by which launchers are known.
+
+    Raises:
+        ValueError: The device or the environment that the config asks for is not here.
+    """
+    if config.learners != "auto":
+        return config, ""
+    machine = machine or read_machine()
+    num = int(min(len(machine.cores), machine.quota or len(machine.cores)))
+    reason = _why_started(config, variables) or _why_one(config, num)
+    if not reason:
+        several = dataclasses.replace(config, learners=num, serial=True)
+        reason = _why_workers(several, given) or _why_undivided(several)
+        if not reason:
+            return several, f"learners={num} serial=true, because that is faster here"
+    number = config.num_learners
+    return dataclasses.replace(config, learners=number), f"learners={number}, because {reason}"
+
+
+def is_faster(config: TrainConfig, num: int) -> bool:
+    """Return whether ``num`` learners, one on each core, were measured to be faster than one.
+
+    That is one with its simulators in workers, on as many cores. Steps a second of two learners
+    on two cores, divided by those of one: A2C on Breakout with 16 environments 1.09 (1.02 to 1.17
+    in 65 turns) on a quiet machine, and 2.3 (1.8 to 4.4) beside other programs, where two torch
+    threads wait for each other. More cores, and algorithms with several updates of a rollout, were
+    not measured.
+    """
+    num_steps = config.steps_per_iteration
+    makes_one_update = config.learner.samples_per_update(num_steps) == num_steps
+    return num == 2 and is_atari_game(config.env) and makes_one_update
+
+
+def _why_started(config: TrainConfig, variables: Mapping[str, str]) -> str:
+    """Return why no learners are to be started here for the cores; empty: they may be."""
+    if config.gpus:
+        return f"gpus={config.gpus}"
+    if "WORLD_SIZE" in variables:
+        return "torchrun has started it"
+    if LAUNCHER_VARIABLE in variables:
+        return "it is a run of a sweep"
+    if learner_device(config, Ranks()).type != "cpu":
+        return "it has a GPU"
+    return "" if sys.platform == "linux" else "several need Linux"
+
+
+def _why_one(config: TrainConfig, num: int) -> str:
+    """Return why ``num`` learners on the cores would be slower than one, or learn otherwise."""
+    minutes, interval = config.max_minutes, config.evaluation_interval
+    reasons = {
+        f"sync={config.parallel.sync}": config.parallel.sync != "all_reduce",
+        "overlap=true": config.overlap,
+        "affinity=off": config.sampler.affinity == "off",
+        "lstm=true": config.lstm,
+        f"model={config.model}": ":" in config.model,
+        f"algo={config.algo} does not say how learners divide it": not config.learner.divides(),
+        f"total_steps={config.total_steps:,} is below {LEAST_STEPS:,}": (
+            config.total_steps < LEAST_STEPS
+        ),
+        f"max_minutes={minutes} is below {LEAST_MINUTES:g}": (
+            minutes is not None and minutes < LEAST_MINUTES
+        ),
+        "the others would wait for long evaluations": (
+            0 < interval < _EVALUATIONS * config.evaluation_steps
+        ),
+        "there is one core": num < 2,
+        f"several were not measured to be faster with algo={config.algo} env={config.env} on "
+        f"{num} cores": not is_faster(config, num),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _why_workers(several: TrainConfig, given: Collection[str]) -> str:
+    """Return which of the ``given`` options asks for another place of the simulators."""
+    own = {"serial", "cpus"}
+    own |= {each.name for each in list_options(several) if each.idle and each.idle(several)}
+    return next((f"{name} is given" for name in sorted(own & set(given))), "")
+
+
+def _why_undivided(several: TrainConfig) -> str:
+    """Return why learners cannot divide the environments, batches or memory of a run."""
+    num = several.num_learners
+    spec = probe_spec(factory_of(several), several.sampler.reset_timeout_seconds)
+    try:
+        check_learners(several, Ranks())
+        share = sampler_share(several, Ranks(size=num))
+        task = Task(spec, share.num_envs, share.horizon, several.seed, Ranks(0, num, 0, num))
+        needed = num * (_BYTES_EACH + several.learner.nbytes(task))
+    except ValueError as error:
+        return str(error).partition(";")[0]
+    free = free_memory()
+    if needed > free:
+        return f"{num} would take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+    return ""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import RLock
 from time import monotonic
@@ -26,6 +26,7 @@ from accel_rl.samplers.base import (
 )
 from accel_rl.samplers.block import Autoreset, EnvStates
 from accel_rl.samplers.process import (
+    KILL_SECONDS,
     WorkerProcess,
     allow_open_files,
     close_descriptors,
@@ -48,6 +49,8 @@ from accel_rl.topology import available_cpus
 AWAKE_SECONDS = 50e-6
 """that a worker with a core of its own waits for the next order before it sleeps: so long does it
 take to wake one up"""
+_CHANGE_SECONDS = 0.5
+"""after which `Workers.close` leaves closing to a thread that starts or forgets a worker"""
 NICENESS = 5
 """a third of the weight of a policy on the same core, which all workers wait for"""
 
@@ -127,7 +130,7 @@ class Workers:
         self._sequence: Any = self.arrays.sequence.data
         self._uses: list[None] = []  # one for each block in which descriptors are used
         self._closing = RLock()
-        self._is_ending = self._has_ended = False
+        self._is_ending = self._has_ended = self._is_changing = False
         self._is_made = True
         disown_in_forks(self)
 
@@ -202,7 +205,7 @@ class Workers:
             countdown={g: self.countdown[g] for g, own in enumerate(columns) if own},
             ready={g: self.ready[g] for g, own in enumerate(columns) if own},
         )
-        with self._closing, self:
+        with self._changing():
             try:
                 wake = self._wake[worker]
                 process = WorkerProcess(
@@ -211,7 +214,7 @@ class Workers:
             except OSError as error:
                 raise shortage(error, self.spec.num_workers) from error
             self.worker_of[process.pidfd] = worker
-            if self.is_closed:  # meanwhile, by a signal handler
+            if self.is_closed:  # meanwhile, by a signal handler or another thread
                 process.end()
                 self.check_open()
             self._epoll.register(process.pidfd, select.EPOLLIN)
@@ -313,7 +316,7 @@ class Workers:
 
     def forget(self, worker: int) -> None:
         """Let go of a process, which is killed unless it is gone."""
-        with self._closing, self:
+        with self._changing():
             self.unwatch(worker)
             process = self.processes[worker]
             process.end()
@@ -329,14 +332,19 @@ class Workers:
 
         Calling it again does nothing, or ends what a call that was cut short has left. From another
         thread it waits for the first call; within that, from a signal handler, it returns at once.
-        In a fork of the process that made them it does nothing: they go on.
+        While another thread starts or forgets a worker, that thread closes, when it is done: it may
+        be in a signal handler that waits for this one. In a fork of the process that made them it
+        does nothing: they go on.
         """
         if self.inherited_from:
             return
-        with self._closing:
+        self.is_closed = True
+        if not self._take(grace_seconds):
+            return
+        try:
             if self._is_ending:
                 return
-            self.is_closed = self._is_ending = True
+            self._is_ending = True
             self._uses.append(None)
             try:
                 if not self._has_ended:
@@ -345,6 +353,31 @@ class Workers:
             finally:
                 self._is_ending = False
                 self.__exit__()
+        finally:
+            self._closing.release()
+
+    def _take(self, grace_seconds: float) -> bool:
+        """Wait for the lock; False: who has it closes, or does not let go of it in time."""
+        most = grace_seconds + self._config.step_timeout_seconds + KILL_SECONDS
+        deadline = monotonic() + most
+        while not self._closing.acquire(timeout=_CHANGE_SECONDS):
+            if self._is_changing or monotonic() > deadline:
+                return False
+        return True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Within, this thread changes the processes, and no other; closes at the end if asked."""
+        try:
+            with self._closing, self:
+                self._is_changing = True
+                try:
+                    yield
+                finally:
+                    self._is_changing = False
+        finally:
+            if self.is_closed:
+                self.close()
 
     def _end(self, grace_seconds: float) -> None:
         for worker, process in self.processes.items():

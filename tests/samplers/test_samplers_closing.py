@@ -399,3 +399,47 @@ def test_close_by_a_handler_while_a_worker_is_started_leaves_nothing(monkeypatch
     assert not worker_pids()
     samplers.clear()
     assert num_descriptors() == before
+
+
+def join_closing_thread(sampler: ParallelSampler) -> None:
+    """As a signal handler that waits for a thread, which closes the sampler that is interrupted."""
+    thread = threading.Thread(target=sampler.close, daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    assert not thread.is_alive(), "the thread waits for the one that waits for it"
+
+
+def test_handler_may_wait_for_a_thread_that_closes_while_a_worker_is_started(monkeypatch):
+    before = num_descriptors()
+    samplers = [ParallelSampler(ToyEnv, config=CONFIG)]
+    popen, started = subprocess.Popen, []
+
+    def handled(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        if len(started) == 2:
+            join_closing_thread(samplers[0])
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", handled)
+    with pytest.raises(SamplerError, match="this sampler was closed"):
+        samplers[0].start()
+    assert len(started) == 2 and not worker_pids()
+    samplers.clear()
+    assert num_descriptors() == before
+
+
+def test_handler_may_wait_for_a_thread_that_closes_while_a_worker_is_forgotten(monkeypatch):
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    sampler.start()
+    workers = sampler._pool._workers
+    first = workers.processes[0]
+    end, ends = first.end, iter([True])
+
+    def handled() -> None:
+        for _ in ends:  # in the first call
+            join_closing_thread(sampler)
+        end()
+
+    monkeypatch.setattr(first, "end", handled)
+    workers.forget(0)
+    assert not worker_pids()

@@ -388,27 +388,25 @@ class DQN:
         self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
         if self._priorities is not None:
             self._priorities.follow()
-        return self.learn(batch.reward.numel(), progress, steps)
-
-    def learn(self, num_steps: int, progress: float, steps: int | None) -> dict[str, Tensor]:
-        """What `update` does and returns, with ``num_steps`` steps that are in the replay now."""
-        config, before = self.config, self._steps
-        taken = num_steps * self._num_learners
-        self._steps = before + taken if steps is None else steps
-        if self.replay.can_be_drawn:  # others' steps may have come before this one's
-            self._learning_steps += max(0, min(taken, self._steps - self._begin))
-        used = self._learning_steps * config.training_intensity
-        due = int(used / (self._batch_size * self._num_learners))
-        lr = config.lr * config.remaining(progress)
-        num_updates, self._num_updates = due - self._num_updates, due
+        before, num_updates = self._steps, self._count(batch.reward.numel(), steps)
+        config, lr = self.config, self.config.lr * self.config.remaining(progress)
         for _ in range(num_updates):
-            self._learn(lr)
+            step, env, weight = self._draw()
+            drawn = Transitions(
+                *(map_leaves(self._send, field) for field in self.replay.gather(step, env))
+            )
+            loss, priority, metrics = self._losses(drawn, weight)
+            self._update.step(loss, metrics, lr, drawn.valid.sum())
+            if self._priorities is not None and self._owns_replay:
+                priority = priority.masked_fill(~drawn.valid, 0.0)  # a final one may be gone
+                self._priorities.update(step, env, priority.to(self.replay.device))
         if self._steps // config.target_update_steps > before // config.target_update_steps:
             self._target.parameter.copy_(self._exchange.parameters.parameter)
         self._set_epsilon()
         if num_updates == 0:
             return {}
-        ratio = due * self._num_learners / self._exchange.num_sharing / self._learning_steps
+        num_sharing = self._exchange.num_sharing
+        ratio = self._num_updates * self._num_learners / num_sharing / self._learning_steps
         rate = torch.full((), ratio, device=self._device)
         return {
             **self._update.take(),
@@ -417,25 +415,25 @@ class DQN:
             "training_intensity": rate * config.batch_size,
         }
 
-    def _learn(self, lr: float) -> None:
-        """Make one optimizer step."""
-        num = self._batch_size
-        weight = None
+    def _count(self, num_steps: int, steps: int | None) -> int:
+        """Return how many optimizer steps ``num_steps`` more steps call for."""
+        taken = num_steps * self._num_learners
+        self._steps = self._steps + taken if steps is None else steps
+        if self.replay.can_be_drawn:  # others' steps may have come before this one's
+            self._learning_steps += max(0, min(taken, self._steps - self._begin))
+        used = self._learning_steps * self.config.training_intensity
+        due = int(used / (self._batch_size * self._num_learners))
+        num_updates, self._num_updates = due - self._num_updates, due
+        return num_updates
+
+    def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the steps and environments of a batch, and importance weights, ``[N]`` each."""
         if self._priorities is None:
-            step, env = self.replay.draw_uniformly(num, self._generator)
-        else:
-            step, env, probability = self._priorities.draw(num, self._generator)
-            least = -self._exchange.maximum(-probability.min())
-            beta = self.config.beta(self._steps)
-            weight = self._send(importance_weights(probability, least, beta))
-        batch = Transitions(
-            *(map_leaves(self._send, field) for field in self.replay.gather(step, env))
-        )
-        loss, priority, metrics = self._losses(batch, weight)
-        self._update.step(loss, metrics, lr, batch.valid.sum())
-        if self._priorities is not None and self._owns_replay:
-            priority = priority.masked_fill(~batch.valid, 0.0)  # a final observation may be gone
-            self._priorities.update(step, env, priority.to(self.replay.device))
+            return *self.replay.draw_uniformly(self._batch_size, self._generator), None
+        step, env, probability = self._priorities.draw(self._batch_size, self._generator)
+        least = -self._exchange.maximum(-probability.min())
+        beta = self.config.beta(self._steps)
+        return step, env, self._send(importance_weights(probability, least, beta))
 
     def _compute_losses(
         self, batch: Transitions, weight: Tensor | None

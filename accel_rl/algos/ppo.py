@@ -304,26 +304,16 @@ class PPO:
             for chosen in torch.split(order, minibatch_size // length):
                 index = (first + chosen).flatten()
                 minibatch = Minibatch(*(_chosen(field, index) for field in whole))
+                if config.normalize_advantage:
+                    given = minibatch.advantage, minibatch.valid, self._exchange
+                    advantage = normalize(*given, config.advantage_eps)
+                    minibatch = minibatch._replace(advantage=advantage)
                 own = None if sequences is None else sequences.of(chosen)
-                self._learn(_chosen(observation, index), minibatch, own, lr, clip_range)
+                seen = _chosen(observation, index)
+                loss, metrics = self._losses(seen, minibatch, own, clip_range)
+                self._update.step(loss, metrics, lr, minibatch.valid.sum())
         mean_return = masked_mean(whole.return_, whole.valid)
         return self._update.take() | {"mean_value_target": mean_return}
-
-    def _learn(
-        self,
-        observation: Any,
-        batch: Minibatch,
-        sequences: Sequences | None,
-        lr: float,
-        clip_range: float,
-    ) -> None:
-        """Make one optimizer step."""
-        if self.config.normalize_advantage:
-            eps = self.config.advantage_eps
-            advantage = normalize(batch.advantage, batch.valid, self._exchange, eps)
-            batch = batch._replace(advantage=advantage)
-        loss, metrics = self._losses(observation, batch, sequences, clip_range)
-        self._update.step(loss, metrics, lr, batch.valid.sum())
 
     def _compute_losses(
         self,

@@ -42,8 +42,8 @@ class AllReduce(Local):
         self._seconds = 0.0
         group.broadcast_(parameters.parameter)
 
-    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`; every learner must call it equally often."""
+    def _share_gradient(self, weight: Tensor | None) -> None:
+        """Average it over all learners, each of which must come here equally often."""
         flat = self.parameters
         total = flat.gradient_and_more[flat.gradient.numel()]  # its weight travels behind it
         total.fill_(1.0) if weight is None else total.copy_(weight)
@@ -51,7 +51,6 @@ class AllReduce(Local):
         self._reduce(self._group.sum_, flat.gradient_and_more)
         # Where nobody has a sample, the gradients are 0.
         flat.gradient.div_(torch.where(total > 0, total, 1.0))
-        return super().step(lr)
 
     def sum(self, x: Tensor) -> Tensor:
         """As `Exchange.sum`, in a tensor of its own."""

@@ -91,6 +91,7 @@ class Local:
         self.parameters = parameters
         self._rule = rule
         self._rule_state = rule.make_state(parameters.parameter)
+        self._clipping = max_gradient_norm, gradient_norm_eps
         self.num_updates = 0
         self.num_sharing = 1
 
@@ -102,14 +103,22 @@ class Local:
             return norm
 
         fixed = parameters.parameter, parameters.gradient, *self._rule_state.values()
-        self._update_ = capture(update_, fixed)
+        self._captured = None if capture is EAGER else capture(update_, fixed)
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`."""
+        self._share_gradient(weight)
         flat = self.parameters
         self.num_updates += 1
         rate = self._rule.rate(lr, self.num_updates)
-        return self._update_(flat.parameter, flat.gradient, self._rule_state, rate)
+        if self._captured is not None:
+            return self._captured(flat.parameter, flat.gradient, self._rule_state, rate)
+        norm = clip_gradient_(flat.gradient, *self._clipping)
+        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
+        return norm
+
+    def _share_gradient(self, weight: Tensor | None) -> None:
+        """Make the gradient that of all learners that share the update: here this one's."""
 
     def sum(self, x: Tensor) -> Tensor:
         """``x``: nobody shares in it."""

@@ -15,10 +15,13 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 ROUND_SECONDS = 1e-4
 """sleep after a round in which no lock came free"""
@@ -40,10 +43,11 @@ class ChunkLocks:
         self._timeout_seconds = timeout_seconds
         self._mutexes = [threading.Lock() for _ in holders]
 
-    def visit(self, handle: Callable[[int], None]) -> float:
-        """Call ``handle(chunk)`` once for each chunk, under its lock, as the locks come free.
+    def visit(self, chunks: Sequence[T]) -> Generator[T, None, float]:
+        """Yield each of ``chunks`` once, under its lock, as the locks come free.
 
-        Never holds two at once. Returns the seconds spent waiting.
+        Never holds two at once; a loop that is left lets go of its lock. Returns the seconds spent
+        waiting.
 
         Raises:
             TimeoutError: no lock came free for ``timeout_seconds``; it names a chunk and the
@@ -53,7 +57,15 @@ class ChunkLocks:
         waited = idle = 0.0
         while True:
             began = time.perf_counter()
-            left = [chunk for chunk in waiting if not self._try(chunk, handle)]
+            left = []
+            for index in waiting:
+                if not self._take(index):
+                    left.append(index)
+                    continue
+                try:
+                    yield chunks[index]
+                finally:
+                    self._release(index)
             if not left:
                 return waited
             if len(left) < len(waiting):
@@ -65,25 +77,26 @@ class ChunkLocks:
             idle += time.perf_counter() - began
             waited += time.perf_counter() - began
 
-    def _try(self, chunk: int, handle: Callable[[int], None]) -> bool:
+    def _take(self, chunk: int) -> bool:
+        """Take a chunk's lock, unless somebody holds it."""
         mutex = self._mutexes[chunk]
         if not mutex.acquire(blocking=False):
             return False
         try:
-            try:
-                self._set(chunk, locked=True)
-            except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EACCES):  # another process holds it
-                    return False
-                raise
-            try:
-                self._holders[chunk] = os.getpid()
-                handle(chunk)
-            finally:
-                self._set(chunk, locked=False)
-        finally:
+            self._set(chunk, locked=True)
+        except BaseException as error:
             mutex.release()
+            if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES):
+                return False  # another process holds it
+            raise
+        self._holders[chunk] = os.getpid()
         return True
+
+    def _release(self, chunk: int) -> None:
+        try:
+            self._set(chunk, locked=False)
+        finally:
+            self._mutexes[chunk].release()
 
     def _set(self, chunk: int, *, locked: bool) -> None:
         import fcntl  # Windows has none

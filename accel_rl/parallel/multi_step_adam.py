@@ -25,7 +25,7 @@ from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
-from accel_rl.parallel.store_exchange import Block, StoreExchange
+from accel_rl.parallel.store_exchange import StoreExchange
 
 
 class MultiStepAdam(StoreExchange):
@@ -68,10 +68,21 @@ class MultiStepAdam(StoreExchange):
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`: a step of Adam, and in every ``sync_period``-th a visit."""
-        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
+        gradient = self.parameters.gradient
+        norm = clip_gradient_(gradient, *self._clipping)
         self.num_updates += 1
         self._num_unsynced += 1
-        self._step_locally(lr)
+        for chunk in self._store.chunks:
+            sum_step = self._sums[0, chunk.elements]
+            _, mean, mean_square = self._local[:, chunk.elements]
+            state = {"mean": mean, "mean_square": mean_square}
+            rate = self._adam.rate(lr, self._seen[chunk.index] + self._num_unsynced)
+            # The step does not depend on what it is added to.
+            self._adam.step_(sum_step, gradient[chunk.elements], state, rate)
+        sum_step, sum_g, sum_square = self._sums
+        torch.add(self._local[0], sum_step, out=self.parameters.parameter)
+        torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)
+        sum_square.mul_(self._adam.beta2).addcmul_(gradient, gradient)
         if self._num_unsynced == self._sync_period:
             self._synchronize()
         return norm
@@ -93,30 +104,14 @@ class MultiStepAdam(StoreExchange):
         self._forget_steps()
         super().load_state_dict(state)
 
-    def _step_locally(self, lr: float) -> None:
-        gradient = self.parameters.gradient
-        for chunk in self._store.chunks:
-            sum_step = self._sums[0, chunk.elements]
-            _, mean, mean_square = self._local[:, chunk.elements]
-            state = {"mean": mean, "mean_square": mean_square}
-            rate = self._adam.rate(lr, self._seen[chunk.index] + self._num_unsynced)
-            # The step does not depend on what it is added to.
-            self._adam.step_(sum_step, gradient[chunk.elements], state, rate)
-        sum_step, sum_g, sum_square = self._sums
-        torch.add(self._local[0], sum_step, out=self.parameters.parameter)
-        torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)
-        sum_square.mul_(self._adam.beta2).addcmul_(gradient, gradient)
-
     def _synchronize(self) -> None:
-        self._push(self._add_sums, self._num_unsynced)
-        self._forget_steps()
-
-    def _add_sums(self, chunk: Chunk, block: Block) -> None:
         beta1, beta2, n = self._adam.beta1, self._adam.beta2, self._num_unsynced
-        sum_step, sum_g, sum_square = self._sums[:, chunk.elements]
-        block.parameters.add_(sum_step)
-        block.state["mean"].mul_(beta1**n).add_(sum_g, alpha=1 - beta1)
-        block.state["mean_square"].mul_(beta2**n).add_(sum_square, alpha=1 - beta2)
+        for chunk, block in self._pushes(n):
+            sum_step, sum_g, sum_square = self._sums[:, chunk.elements]
+            block.parameters.add_(sum_step)
+            block.state["mean"].mul_(beta1**n).add_(sum_g, alpha=1 - beta1)
+            block.state["mean_square"].mul_(beta2**n).add_(sum_square, alpha=1 - beta2)
+        self._forget_steps()
 
     def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
         super()._adopt(chunk, whole)

@@ -30,7 +30,7 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,7 @@ class ParameterStore:
             self.chunks.append(Chunk(index, elements, words[index], slots))
             start += slots.nbytes
         self._locks = ChunkLocks(file, words[:, _HOLDER], timeout_seconds)
+        weakref.finalize(self, file.close)
 
     @classmethod
     def create(
@@ -174,32 +175,26 @@ class ParameterStore:
             raise
         return cls(file, parameters.parameter, rule, found["num_chunks"], timeout_seconds)
 
-    def visit(self, handle: Callable[[Chunk], None]) -> float:
+    def visit(self) -> Generator[Chunk, None, float]:
         """As `ChunkLocks.visit`: each chunk once, under its lock; the seconds spent waiting."""
-        return self._locks.visit(lambda index: handle(self.chunks[index]))
+        return self._locks.visit(self.chunks)
 
     def read(self) -> tuple[dict[str, Tensor], int]:
         """Copies of all arrays, flat ``[P]``, and the updates that they have had (the most that a
         chunk has). Each chunk is whole; chunks may be from different moments."""
         flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots[0].dtype)
         counts = []
-
-        def copy(chunk: Chunk) -> None:
+        for chunk in self.visit():
             flats[:, chunk.elements].copy_(chunk.slots[chunk.valid])
             counts.append(chunk.num_updates)
-
-        self.visit(copy)
         return dict(zip(self.arrays, flats, strict=True)), max(counts)
 
     def write(self, flats: Mapping[str, Tensor], num_updates: int) -> None:
         """Overwrite all arrays, ``[P]`` each."""
-
-        def copy(chunk: Chunk) -> None:
+        for chunk in self.visit():
             for row, name in zip(chunk.slots[1 - chunk.valid], self.arrays, strict=True):
                 row.copy_(flats[name][chunk.elements])
             chunk.flip(num_updates)
-
-        self.visit(copy)
 
     def pin(self, device: torch.device) -> None:
         """Register the memory with CUDA, once, so that transfers need no staging on the CPU."""

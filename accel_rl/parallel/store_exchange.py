@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,7 +81,12 @@ class StoreExchange:
         """As `Exchange.step`: push the gradient into the store."""
         norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
-        self._push(lambda chunk, block: self._apply_rule(chunk, block, lr), num_updates=1)
+        for chunk, block in self._pushes(num_updates=1):
+            gradient, rate = (
+                self._gradients[chunk.index],
+                self._rule.rate(lr, chunk.num_updates + 1),
+            )
+            self._rule.step_(block.parameters, gradient, block.state, rate)
         return norm
 
     def sum(self, x: Tensor) -> Tensor:
@@ -94,13 +99,10 @@ class StoreExchange:
 
     def pull(self) -> None:
         """Take the store's parameters as they are now."""
-
-        def copy(chunk: Chunk) -> None:
+        for chunk in self._visit():
             self._adopt(chunk, chunk.slots[chunk.valid])
             self._wait_for_device()
             self._seen[chunk.index] = chunk.num_updates
-
-        self._visit(copy)
 
     def take_metrics(self) -> dict[str, float]:
         """Numbers since they were last taken.
@@ -155,28 +157,22 @@ class StoreExchange:
         staging = Block.of(torch.empty_like(chunk.slots[0], device=self._device), names)
         return staging, staging
 
-    def _apply_rule(self, chunk: Chunk, block: Block, lr: float) -> None:
-        gradient = self._gradients[chunk.index]
-        rate = self._rule.rate(lr, chunk.num_updates + 1)
-        self._rule.step_(block.parameters, gradient, block.state, rate)
-
     def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
         """Make the learner's copy of ``chunk`` that of ``whole`` ``[K, n]``."""
         self._parameters[chunk.index].copy_(whole[0], non_blocking=True)
 
-    def _push(self, change_: Callable[[Chunk, Block], None], num_updates: int) -> None:
-        """Under each chunk's lock: read the valid slot, ``change_`` it, write the other and flip.
+    def _pushes(self, num_updates: int) -> Iterator[tuple[Chunk, Block]]:
+        """Yield each chunk under its lock, and where to change a copy of its valid slot.
 
-        ``num_updates``: how many steps of the rule ``change_(chunk, block)`` is.
+        Behind the change, of ``num_updates`` steps of the rule, that becomes the valid slot.
         """
         began = time.perf_counter()
-
-        def push(chunk: Chunk) -> None:
+        for chunk in self._visit():
             lag = chunk.num_updates - self._seen[chunk.index]
             valid = chunk.valid
             block = self._blocks[chunk.index][1 - valid]
             block.whole.copy_(chunk.slots[valid], non_blocking=True)
-            change_(chunk, block)
+            yield chunk, block
             if self._device.type == "cuda":
                 chunk.slots[1 - valid].copy_(block.whole, non_blocking=True)
             self._adopt(chunk, block.whole)
@@ -184,13 +180,12 @@ class StoreExchange:
             self._seen[chunk.index] = chunk.num_updates + num_updates
             chunk.flip(self._seen[chunk.index])
             self._measured.add_lag(lag)
-
-        self._visit(push)
         self._measured.push_seconds += time.perf_counter() - began
 
-    def _visit(self, handle: Callable[[Chunk], None]) -> None:
+    def _visit(self) -> Iterator[Chunk]:
         self._wait_for_device()  # else the backward pass would be waited for under the first lock
-        self._measured.lock_wait_seconds += self._store.visit(handle)
+        waited = yield from self._store.visit()
+        self._measured.lock_wait_seconds += waited
 
     def _wait_for_device(self) -> None:
         """Wait for what this learner's device was given to do."""

@@ -164,16 +164,31 @@ def test_two_opens_in_one_process_exclude_each_other() -> None:
         contextlib.closing(ParameterStore.create(zeros(48), Sum())) as store,
         contextlib.closing(ParameterStore.open(store.address, zeros(48), Sum(), 0.05)) as other,
     ):
-        visited = []
-
-        def visit_inside(chunk: Any) -> None:
-            if chunk.index == 1:
-                with pytest.raises(TimeoutError, match=r"chunk 1 of the .* another thread of this"):
-                    other.visit(lambda each: visited.append(each.index))
-
-        waited = store.visit(visit_inside)
+        visited, visits = [], store.visit()
+        assert [next(visits).index, next(visits).index] == [0, 1]
+        with pytest.raises(TimeoutError, match=r"chunk 1 of the .* another thread of this"):
+            for each in other.visit():
+                visited.append(each.index)
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(visits)
     assert visited == [0, 2]  # what was free did not wait
-    assert waited == 0
+    assert end.value.value == 0
+
+
+def test_push_that_fails_lets_go_of_its_lock_and_changes_nothing() -> None:
+    class Failing(Sum):
+        def step_(self, *_: Any) -> None:
+            raise RuntimeError("out of memory")
+
+    with contextlib.closing(ParameterStore.create(zeros(48), Sum(), timeout_seconds=0.05)) as store:
+        failing = StoreExchange(zeros(48), store, Failing(), None)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            push(failing, 1)
+        other = StoreExchange(zeros(48), store, Sum(), None)
+        assert other.parameters.parameter.unique().tolist() == [0]
+        push(other, 1)
+        assert other.parameters.parameter.unique().tolist() == [1]
 
 
 def test_lag_counts_updates_of_others_since_the_last_read() -> None:

@@ -43,7 +43,7 @@ from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
-from accel_rl.spaces import map_leaves
+from accel_rl.spaces import OBSERVATION, map_leaves, seen_space
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -158,11 +158,14 @@ class DQNConfig(LearnerConfig):
 
     def make_agent(self, network: Network) -> EpsilonGreedyAgent:
         """Return an agent that takes the best action or, now and then, any."""
-        env, device = network.env.without_mask, network.device
+        device, given = network.device, network.observations
+        env = replace(network.env, observation=seen_space(network.env.observation))
         env.check_plain(name_of(self))
+        if given is not None and given.dtype.names is not None:  # beside a mask
+            given = given[OBSERVATION]
         shapes = env.observation_shape, env.observation_dtype, env.num_actions
         more = self.num_atoms, self.dueling
-        model = make_q_model(network.model, *shapes, *more, device, network.observations)
+        model = make_q_model(network.model, *shapes, *more, device, given)
         support = None
         if self.num_atoms > 1:
             support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=device)

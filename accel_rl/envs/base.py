@@ -10,22 +10,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.functions import FAILURES
-from accel_rl.spaces import (
-    ACTION_MASK,
-    OBSERVATION,
-    Leaf,
-    Space,
-    check_mask,
-    check_space,
-    describe,
-)
+from accel_rl.spaces import ACTION_MASK, Leaf, Space, check_mask, check_space, describe
 
 Array = NDArray[Any]
 
@@ -86,18 +78,6 @@ class EnvSpec:
     def mask(self) -> Space | None:
         """The space of action masks in observations; None: every action is always allowed."""
         return None if isinstance(self.observation, Leaf) else self.observation.get(ACTION_MASK)
-
-    @property
-    def without_mask(self) -> EnvSpec:
-        """The same with what a network gets of an observation: all but the action mask.
-
-        If only a leaf ``observation`` is left, it is the observation.
-        """
-        if self.mask is None or isinstance(self.observation, Leaf):
-            return self
-        rest = {name: each for name, each in self.observation.items() if name != ACTION_MASK}
-        space = rest[OBSERVATION] if list(rest) == [OBSERVATION] else rest
-        return replace(self, observation=space)
 
     def check_plain(self, user: str) -> None:
         """Raises ValueError unless observations are one array and actions the integers from 0.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.envs import EnvSpec
 from accel_rl.models import make_q_model
@@ -28,14 +29,16 @@ ENV = EnvSpec(
 )
 
 
-def make(ranks: Ranks = ALONE, **options: Any) -> tuple[DQN, EpsilonGreedyAgent, Local]:
+def make(
+    ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any
+) -> tuple[DQN, EpsilonGreedyAgent, Local]:
     small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
-    agent = config.make_agent(Network("auto", ENV, CPU))
+    agent = config.make_agent(Network("auto", env, CPU))
     assert isinstance(agent, EpsilonGreedyAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(ENV, B, T, 0, ranks))
+    learner = config.make_learner(agent, exchange, Task(env, B, T, 0, ranks))
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 
@@ -308,6 +311,86 @@ def test_loss_of_a_transition_goes_with_its_importance_weight_and_is_0_where_not
         q_sum += q_value[i].max().item() * batch.valid[i].item()
     assert metrics["loss"].item() == pytest.approx(total, rel=1e-5)
     assert metrics["q_value"].item() == pytest.approx(q_sum / 4, rel=1e-5)
+
+
+MASK = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]])
+MASKED_ENV = EnvSpec(
+    name="masked toy",
+    observation={"observation": ENV.observation, "action_mask": Leaf((4,), np.dtype(np.int8))},
+    action=discrete(4),
+)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("double", [False, True], ids=["dqn", "double"])
+def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: bool) -> None:
+    """0 where it allows none, as at a time limit, even if the return goes on."""
+    learner, agent, exchange = make(env=MASKED_ENV, double=double, huber_delta=0.01)
+    g = torch.Generator().manual_seed(1)
+    learner._target.parameter.normal_(generator=g)
+    exchange.parameters.parameter.data.normal_(generator=g)
+    seen, following = torch.randn(2, 5, 3, generator=g).unbind()
+    batch = Transitions(
+        observation={"observation": seen, "action_mask": 1 - MASK.to(torch.int8)},
+        action=torch.tensor([1, 0, 2, 3, 1]),
+        reward=torch.randn(5, generator=g),
+        discount=torch.full((5,), 0.5),
+        next_observation={"observation": following, "action_mask": MASK.to(torch.int8)},
+        valid=torch.ones(5, dtype=torch.bool),
+        step=torch.arange(5),
+        env=torch.zeros(5, dtype=torch.int64),
+    )
+    loss, _, metrics = learner._compute_losses(batch, None)
+    q_value = agent.model(seen).squeeze(2)
+    target_value = learner._target_model(following).squeeze(2)
+    choosing = agent.model(following).squeeze(2) if double else target_value
+    best_seen, differs = 0.0, False
+    for i in range(5):
+        allowed = [a for a in range(4) if MASK[i, a]]
+        value = 0.0
+        if allowed:
+            best = max(allowed, key=lambda a: choosing[i, a].item())
+            value = target_value[i, best].item()
+            differs |= best != choosing[i].argmax().item()
+        size = abs(batch.reward[i].item() + 0.5 * value - q_value[i, batch.action[i]].item())
+        expected = (0.01 * (size - 0.005) if size > 0.01 else size**2 / 2) / 5
+        assert loss[i].item() == pytest.approx(expected, rel=1e-4)
+        best_seen += max(q_value[i, a].item() for a in range(4) if not MASK[i, a]) / 5
+    assert differs and metrics["q_value"].item() == pytest.approx(best_seen, rel=1e-4)
+
+
+@pytest.mark.numeric
+def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows() -> None:
+    learner, agent, exchange = make(env=MASKED_ENV, num_atoms=5, v_min=-2.0, v_max=2.0)
+    g = torch.Generator().manual_seed(0)
+    for flat in (learner._target, exchange.parameters):
+        flat.parameter.normal_(generator=g)
+    following, discount = torch.randn(5, 3, generator=g), torch.full((5,), 0.5)
+    batch = Transitions(
+        observation={"observation": torch.zeros(5, 3), "action_mask": MASK},
+        action=torch.zeros(5, dtype=torch.int64),
+        reward=torch.zeros(5),
+        discount=discount,
+        next_observation={"observation": following, "action_mask": MASK},
+        valid=torch.ones(5, dtype=torch.bool),
+        step=torch.arange(5),
+        env=torch.zeros(5, dtype=torch.int64),
+    )
+    loss, _, _ = learner._compute_losses(batch, None)
+    logits = learner._target_model(following)
+    log_prob = agent.model(torch.zeros(1, 3))[0, 0].log_softmax(0)
+    differs = False
+    for i in range(5):
+        means = (logits[i].softmax(1) @ torch.linspace(-2, 2, 5)).tolist()
+        best = max(range(4), key=lambda a: means[a] if MASK[i, a] else -1e9)
+        moved = 0.5 if MASK[i].any() else 0.0
+        differs |= bool(MASK[i].any()) and best != max(range(4), key=means.__getitem__)
+        target = project(
+            torch.zeros(1), torch.full((1,), moved), logits[i, [best]].softmax(1), agent.support
+        )[0]
+        expected = -(target * log_prob).sum().item() / 5
+        assert loss[i].item() == pytest.approx(expected, rel=1e-5)
+    assert differs
 
 
 def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:

@@ -173,6 +173,55 @@ def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -
         assert run.mean_return(episodes=100) >= 0.9
 
 
+class Doors(gymnasium.Env[Any, int]):
+    """A row of five rooms, from the first to behind the last, at a cost of 1 a step.
+
+    Two of four doors are open in each room, other ones in each: one leads on, one back. What is
+    hoped for behind closed doors, which are never tried, is better than any way there is.
+    """
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "observation": gymnasium.spaces.Box(0, 1, (6,), np.float32),
+            "action_mask": gymnasium.spaces.MultiBinary(4),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.room = self.t = 0
+        return self.observe(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.observe()["action_mask"][action]
+        self.t += 1
+        self.room = self.room + 1 if action == self.onward() else max(0, self.room - 1)
+        return self.observe(), -1.0, self.room == 5, self.t == 40, {}
+
+    def onward(self) -> int:
+        return (0, 3, 1, 2, 0)[self.room]
+
+    def observe(self) -> Any:
+        mask = np.zeros(4, np.int8)
+        if self.room < 5:
+            mask[[self.onward(), (self.onward() + 1) % 4]] = 1
+        return {"observation": np.eye(6, dtype=np.float32)[self.room], "action_mask": mask}
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("rainbow", marks=pytest.mark.learning)])
+def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
+    config, sampler = CATCH[algorithm]
+    assert isinstance(config, DQNConfig)
+    config = replace(config, min_steps=500, epsilon_steps=4_000, target_update_steps=200, gamma=0.9)
+    if config.num_atoms > 1:
+        config = replace(config, v_min=-10.0, v_max=10.0)
+    run = Run(Doors, (config, sampler), seed=0)
+    assert run.mean_return(episodes=50) < -15
+    run.train(steps=8_000)
+    assert run.mean_return(episodes=200) >= -5.2  # the first ones begin in the middle
+
+
 @pytest.mark.learning
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "double_dqn"])
 def test_cartpole_is_learned_with_the_options_of_the_example(algorithm: str) -> None:

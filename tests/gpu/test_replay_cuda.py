@@ -1,0 +1,98 @@
+"""Replay of mappings on a GPU, and Q-learning from masked observations there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.envs import EnvSpec
+from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf, discrete
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+T, B = 4, 6
+ENV = EnvSpec(
+    name="masked toy",
+    observation={
+        "observation": Leaf((3,), np.dtype(np.float32)),
+        "action_mask": Leaf((4,), np.dtype(np.int8)),
+    },
+    action=discrete(4),
+)
+
+
+def make(device: torch.device, replay_device: Any) -> tuple[DQN, Local]:
+    config = DQNConfig(
+        batch_size=8,
+        min_steps=48,
+        replay_size=100,
+        target_update_steps=96,
+        prioritized=True,
+        replay_device=replay_device,
+    )
+    torch.manual_seed(0)
+    agent = config.make_agent(Network("auto", ENV, device))
+    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    return config.make_learner(agent, exchange, Task(ENV, B, T, 0)), exchange
+
+
+def batches(num: int) -> Iterator[RolloutTensors]:
+    """Random rollouts with truncations, each after the one before."""
+    g = torch.Generator().manual_seed(0)
+
+    def observations(*shape: int) -> dict[str, torch.Tensor]:
+        mask = (torch.rand(*shape, 4, generator=g) < 0.5).to(torch.int8)
+        mask[..., 0] = 1
+        return {"observation": torch.randn(*shape, 3, generator=g), "action_mask": mask}
+
+    last: Any = None
+    for _ in range(num):
+        observation = observations(T + 1, B)
+        for name, rows in observation.items():
+            if last is not None:
+                rows[0] = last[name]
+        last = {name: rows[T] for name, rows in observation.items()}
+        truncated = torch.zeros(T, B, dtype=torch.bool)
+        truncated[2, 1] = True
+        yield RolloutTensors(
+            observation=observation,  # type: ignore[arg-type]
+            action=torch.randint(0, 4, (T, B), generator=g),
+            reward=torch.randn(T, B, generator=g),
+            terminated=torch.zeros(T, B, dtype=torch.bool),
+            truncated=truncated,
+            valid=torch.ones(T, B, dtype=torch.bool),
+            final_observation=observations(1),  # type: ignore[arg-type]
+            final_step=torch.tensor([2]),
+            final_env=torch.tensor([1]),
+        )
+
+
+@pytest.mark.parametrize("replay_device", ["cpu", "cuda"])
+def test_masked_dicts_are_kept_and_learned_from_on_the_gpu_as_on_the_host(
+    replay_device: str,
+) -> None:
+    (learner, exchange), (host, host_exchange) = make(CUDA, replay_device), make(CPU, "cpu")
+    for batch in batches(12):
+        metrics = learner.update(batch.map(lambda each: each.to(CUDA)), 0.0)
+        expected = host.update(batch, 0.0)
+        assert metrics.keys() == expected.keys()
+    assert all(torch.isfinite(each) for each in metrics.values())
+    step = torch.arange(host.replay.low, host.replay.high).repeat_interleave(B)
+    at = step, torch.arange(B).repeat(host.replay.high - host.replay.low)
+    kept = host.replay.gather(*at)
+    found = learner.replay.gather(*(each.to(learner.replay.device) for each in at))
+    for ours, theirs in zip(found, kept, strict=True):
+        torch.testing.assert_close(ours, theirs, check_device=False)
+    if replay_device == "cpu":  # both draw the same
+        for name, each in metrics.items():
+            torch.testing.assert_close(each.cpu(), expected[name], rtol=1e-4, atol=1e-6)
+        parameters = (each.parameters.parameter.cpu() for each in (exchange, host_exchange))
+        torch.testing.assert_close(*parameters, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents.distributions import sample_categorical
+from accel_rl.agents.masks import masked, split_mask
 from accel_rl.models.image import ImageNetwork
 
 
@@ -45,6 +46,7 @@ class Activations:
             pairs = zip(self._acting.parameters(), self._model.parameters(), strict=True)
             for copied, own in pairs:
                 copied.copy_(own)
+        observation, mask = split_mask(observation)
         with torch.autocast("cpu", torch.bfloat16, enabled=self._is_short):
             activations = self._acting.activations(observation)[-self._num_layers :]
         if not self._kept:
@@ -53,7 +55,8 @@ class Activations:
         start = t * self._num_envs + columns.start
         for kept, new in zip(self._kept, activations, strict=True):
             kept[start : start + len(new)] = new
-        return sample_categorical(self._acting.policy(activations[-1]), uniform)
+        logits = self._acting.policy(activations[-1])
+        return sample_categorical(masked(logits, mask), uniform, mask)
 
     def finish(self) -> list[Tensor] | None:
         """Of each layer, ``[T * B, ...]``, time-major; the next rollout writes over them.

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
+from accel_rl.agents.masks import split_mask
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
@@ -27,6 +28,7 @@ from accel_rl.algos.actor_critic import (
     evaluate,
     normalize,
     returns_and_advantages,
+    with_mask,
 )
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
@@ -216,7 +218,8 @@ class A2C:
             model = self._agent.model
             assert isinstance(model, ImageNetwork), "only these give activations"
             check_activations(batch.activations, model.num_layers, self.config.precision)
-            output = recall(model, observation, batch.activations)
+            output = recall(model, split_mask(observation)[0], batch.activations)
+            output = with_mask(output, observation)
         value = output.value.detach().view(T, B)
         return_, advantage = returns_and_advantages(
             batch, value, bootstrap_value, final_value, self.config

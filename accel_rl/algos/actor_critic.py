@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors, make_distribution
-from accel_rl.agents.masks import split_mask
+from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
 from accel_rl.algos.task import Network
@@ -157,6 +157,11 @@ def evaluate(
     with torch.autocast(first_leaf(observation).device.type, torch.bfloat16):
         output = agent.evaluate(observation, sequences)
     return PolicyValue(output.logits.float(), output.value.float())
+
+
+def with_mask(output: PolicyValue, observation: Any) -> PolicyValue:
+    """Return ``output`` with the logits masked that ``observation`` does not allow."""
+    return PolicyValue(masked(output.logits, split_mask(observation)[1]), output.value)
 
 
 def check_activations(activations: Sequence[Tensor], num_layers: int, precision: str) -> None:

@@ -29,6 +29,7 @@ from accel_rl.algos.actor_critic import (
     evaluate,
     normalize,
     returns_and_advantages,
+    with_mask,
 )
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
@@ -367,7 +368,7 @@ class PPO:
             assert isinstance(model, ImageNetwork), "only these give activations"
             check_activations(batch.activations, 1, config.precision)
             acted = recall_heads(model, batch.activations[-1])
-            return acted, bootstrap_values(self._agent, batch, config)
+            return with_mask(acted, observation), bootstrap_values(self._agent, batch, config)
         outputs = []
         at_once = max(1, config.minibatch_size // B)
         for rows in self.behaviour.segments(T):

@@ -171,3 +171,8 @@ class MaskedEnv(SpaceEnv):
                 MaskedEnv.illegal += 1
             begin += count
         return super().step(action)
+
+
+def masked() -> MaskedEnv:
+    """For runs, ``env=space_envs:masked``."""
+    return MaskedEnv("discrete")

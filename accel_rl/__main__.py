@@ -1,6 +1,7 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play``, ``plot`` and ``sweep`` are the same as the other scripts.
+``python -m accel_rl evaluate``, ``play``, ``plot`` and ``sweep`` are the same as the other scripts;
+``tune`` has none.
 """
 
 from __future__ import annotations

@@ -157,69 +157,72 @@ def plan_cores(
 ) -> CorePlan:
     """Places the workers and the server of one rank.
 
-    Every rank gets a run of cores. Runs are equal, or differ by one core where cores do not divide:
-    learners in step then wait for those with fewer. Ranks are laid along the cores in order of
-    their GPUs' nodes, so that a run is near its GPU as far as such shares allow. A rank that drives
-    a GPU keeps one core of its share for the server, near that GPU; without one the workers cover
-    every core and the server floats over them. Workers that are too few to cover the cores are not
-    pinned to single ones: each may use all. Workers or ranks beyond the number of cores share them,
-    with one warning.
+    Every rank gets a run of cores, near its GPU as far as equal shares allow; they differ by one
+    core where cores do not divide. A rank that drives a GPU keeps one core near it for the server;
+    without one the workers cover every core and the server floats over them. Workers that are too
+    few to cover the cores may each use all; more workers or ranks than cores share them.
 
     Args:
         num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, or
-            one for each ``cores_per_worker`` cores, for no more cores than the cgroup's quota pays
-            for.
-        workers_per_core: 1: a worker has all hyperthreads of its core; more: they are dealt out
-            among its workers, which all have the one CPU of a core without hyperthreads.
-        cores_per_worker: neighbouring cores of each worker, with all their hyperthreads; above 1
-            needs ``workers_per_core`` 1. Cores that are left over have no worker.
+            one for each ``cores_per_worker`` cores, of those that the cgroup's quota pays for.
+        workers_per_core: 1: a worker has all hyperthreads of its core; more share them out.
+        cores_per_worker: neighbouring cores of each worker; above 1 needs ``workers_per_core`` 1.
         drives_gpu: whether this rank's server drives a GPU.
-        rank: which of ``num_ranks`` on this machine.
-        num_ranks: ranks on this machine.
+        rank, num_ranks: which of how many ranks on this machine.
         cpus: the only CPUs to use, for all ranks together; None: all that this process may.
         gpu_nodes: NUMA node of each rank's GPU, ``[num_ranks]``, None where unknown.
         machine: the machine to plan for; None: this one.
 
     Raises:
-        ValueError: ``cpus`` names none, or one that this process may not use; ``num_workers`` is
-            below 1; there are fewer cores than the workers are to have.
+        ValueError: ``cpus`` or ``num_workers`` cannot be had here, or no such ``cores_per_worker``.
     """
-    if num_workers is not None and num_workers < 1:
-        raise ValueError(
-            f"num_workers is {num_workers}; it must be at least 1, or none for one on each core"
-        )
     machine = machine or read_machine()
     cores = machine.cores if cpus is None else _only(machine, cpus)
     nodes = gpu_nodes or [None] * num_ranks
     share = _share(cores, rank, num_ranks, nodes)
-    worker_cores = share
-    server_cpus = tuple(sorted(cpu for core in share for cpu in core.cpus))
-    if drives_gpu:
-        worker_cores, server_cpus = _keep_one(share, nodes[rank])
-    if num_workers is None:
-        paid_for = _paid_for(len(worker_cores), machine, num_ranks)
-        num_workers = max(1, paid_for // cores_per_worker) * workers_per_core
+    worker_cores, server_cpus = _divide(share, drives_gpu, nodes[rank])
+    paid_for = _paid_for(len(worker_cores), machine, num_ranks)
+    num = _count_workers(num_workers, max(1, paid_for // cores_per_worker) * workers_per_core)
     if cores_per_worker > 1:
-        worker_cores = join_cores(worker_cores, cores_per_worker, num_workers)
-    planned = len(worker_cores) * workers_per_core
-    if rank != 0:
-        pass
-    elif num_ranks > len(cores):
-        _warn_once(f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own")
-    elif num_workers > planned:
-        _warn_once(
-            f"{num_workers} workers share {len(worker_cores)} cores, planned for {planned}: "
-            f"num_workers={planned} may be faster"
+        worker_cores = join_cores(worker_cores, cores_per_worker, num)
+    sharing = _describe_sharing(num, len(worker_cores), workers_per_core)
+    if num_ranks > len(cores):
+        sharing = f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
+    elif not sharing and drives_gpu and len(share) == 1:
+        sharing = "the server of a GPU shares its one core with the workers"
+    if sharing and rank == 0:
+        _warn_once(sharing)
+    return CorePlan(place_workers(worker_cores, num, workers_per_core), server_cpus)
+
+
+def _count_workers(given: int | None, planned: int) -> int:
+    if given is not None and given < 1:
+        raise ValueError(
+            f"num_workers is {given}; it must be at least 1, or none for one on each core"
         )
-    elif drives_gpu and len(share) == 1:
-        _warn_once("the server of a GPU shares its one core with the workers")
-    return CorePlan(place_workers(worker_cores, num_workers, workers_per_core), server_cpus)
+    return planned if given is None else given
 
 
-def _keep_one(
-    share: tuple[Core, ...], node: int | None
+def _describe_sharing(num_workers: int, num_cores: int, workers_per_core: int) -> str:
+    """More workers than are planned for on cores, for people; empty where there are not more."""
+    planned = num_cores * workers_per_core
+    if num_workers <= planned:
+        return ""
+    return (
+        f"{num_workers} workers share {num_cores} cores, planned for {planned}: "
+        f"num_workers={planned} may be faster"
+    )
+
+
+def _divide(
+    share: tuple[Core, ...], drives_gpu: bool, node: int | None
 ) -> tuple[tuple[Core, ...], tuple[int, ...]]:
-    """The cores for workers, and the CPUs of the server's, near ``node``, if there are two."""
+    """The cores for workers, and the server's CPUs: all, or those of a core near a GPU's ``node``.
+
+    Where there is one core, both have it.
+    """
+    if not drives_gpu:
+        return share, tuple(sorted(cpu for core in share for cpu in core.cpus))
     kept = min(share, key=lambda core: core.numa_node != node)  # the first of equals
     return tuple(core for core in share if core != kept) or share, kept.cpus
 

@@ -135,35 +135,12 @@ def plan_runs(
         UntrustedError: it may not, and does.
         ValueError: an option is not valid in one of them; the message names the run.
     """
-    lists = {key: _values(key, text, axes.get("algo", "")) for key, text in axes.items()}
-    if lists.get("env") == ["atari49"]:
-        lists["env"] = list(ATARI_49)
-    num_runs = prod(map(len, lists.values()))
-    if num_runs > MOST_RUNS:
-        raise ValueError(
-            f"this sweep would have {num_runs:,} runs, and at most {MOST_RUNS:,} can be"
-        )
-    for key, values in lists.items():
-        numbers = [_number(value) for value in values]
-        for value, number in zip(values, numbers, strict=True):
-            if numbers.count(number) > 1:
-                raise ValueError(f"{key}={axes[key]} lists {value} twice")
+    lists = _lists(axes)
     runs: dict[str, PlannedRun] = {}
     for combination in product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
-        try:
-            of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
-            config = parse_arguments((*arguments, *of_file))
-            if config.cpus:  # a list of the sweep's own on the command line
-                raise ValueError(
-                    f"config={file} says cpus, and each run has a share of those of the sweep; "
-                    "leave it out of the file"
-                )
-        except UntrustedError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"run {' '.join(arguments)}: {error}") from error
+        config = _config_of(arguments, file, trust)
         varied = {
             key.rpartition(".")[2]: value
             for key, value in chosen.items()
@@ -182,6 +159,41 @@ def plan_runs(
         label = ", ".join([config.algo] * has_algo + pairs)
         runs[name] = PlannedRun(name, label, arguments, config)
     return list(runs.values())
+
+
+def _lists(axes: Mapping[str, str]) -> dict[str, list[str]]:
+    """The values that each of ``axes`` lists. Raises ValueError for too many, or one twice."""
+    lists = {key: _values(key, text, axes.get("algo", "")) for key, text in axes.items()}
+    if lists.get("env") == ["atari49"]:
+        lists["env"] = list(ATARI_49)
+    num_runs = prod(map(len, lists.values()))
+    if num_runs > MOST_RUNS:
+        raise ValueError(
+            f"this sweep would have {num_runs:,} runs, and at most {MOST_RUNS:,} can be"
+        )
+    for key, values in lists.items():
+        numbers = [_number(value) for value in values]
+        for value, number in zip(values, numbers, strict=True):
+            if numbers.count(number) > 1:
+                raise ValueError(f"{key}={axes[key]} lists {value} twice")
+    return lists
+
+
+def _config_of(arguments: tuple[str, ...], file: str | Path | None, trust: bool) -> TrainConfig:
+    """The config of one run. Raises ValueError, which names the run, where it is not valid."""
+    try:
+        of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
+        config = parse_arguments((*arguments, *of_file))
+        if config.cpus:  # a list of the sweep's own on the command line
+            raise ValueError(
+                f"config={file} says cpus, and each run has a share of those of the sweep; "
+                "leave it out of the file"
+            )
+    except UntrustedError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"run {' '.join(arguments)}: {error}") from error
+    return config
 
 
 def _number(text: str) -> float | str:

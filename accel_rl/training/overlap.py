@@ -9,7 +9,7 @@ the CPU to the bit. Only the first rollout, and each that comes after a checkpoi
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -41,7 +41,7 @@ class Overlapped:
 
     metric_names: tuple[str, ...] = (LAG,)
     num_threads = 1
-    goes_on = is_ahead = False
+    is_ahead = False
 
     def __init__(
         self,
@@ -68,6 +68,10 @@ class Overlapped:
         self._version = self._lag = 0
         self._failure: Exception | None = None
         self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device, is_small))
+
+    def begin(self, goes_on: Callable[[int], bool]) -> None:
+        """Collect a rollout while what ``steps`` brought is learned from if ``goes_on(steps)``."""
+        self._goes_on = goes_on
 
     def collect(self) -> None:
         """Collect a rollout with the learner's parameters, unless one is there already."""
@@ -103,7 +107,7 @@ class Overlapped:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         future = self._thread.submit(self._learn, batch, progress, steps)
         try:
-            if self.goes_on:
+            if self._goes_on(steps):
                 self.is_ahead = True
                 self._sampler.collect(self.server)
         except Exception as error:

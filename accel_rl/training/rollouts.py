@@ -29,15 +29,18 @@ class Experience(Protocol):
 
     Attributes:
         metric_names: what `update` tells beside the learner's metrics.
-        goes_on: whether the next rollout may be collected while `update` learns from this one.
         is_ahead: a rollout is collected that was not learned from.
         num_threads: with how many torch computes in this thread during an update.
     """
 
     metric_names: tuple[str, ...]
-    goes_on: bool
     is_ahead: bool
     num_threads: int
+
+    def begin(self, goes_on: Callable[[int], bool]) -> None:
+        """The loop begins. ``goes_on(steps)``: whether the next rollout may be collected while
+        `update` learns from the one that ``steps`` counts."""
+        ...
 
     @property
     def collect(self) -> Callable[[], object]:
@@ -61,7 +64,7 @@ class InTurns:
     """A rollout is collected, then learned from, then the next one is collected."""
 
     metric_names: tuple[str, ...] = ()
-    goes_on = is_ahead = False
+    is_ahead = False
 
     def __init__(
         self, sampler: RolloutSampler, server: Server, learner: Learner, num_threads: int
@@ -71,6 +74,9 @@ class InTurns:
         self.collect = partial(sampler.collect, server)
         self.finish = server.finish
         self.update = learner.update
+
+    def begin(self, goes_on: Callable[[int], bool]) -> None:
+        """Nothing is collected meanwhile."""
 
     def close(self) -> None:
         """Nothing is ahead."""
@@ -87,11 +93,11 @@ class RolloutRun(Run[RolloutSampler, Learner]):
     def iterate(self) -> None:
         """Collect, update, record, until `planned_steps` are taken or a stop is asked for."""
         records, experience = self.records, self.experience
+        experience.begin(self.goes_on)
         self.evaluate_if_due()  # a stop may have cut off the last one
         while not self.is_over() or experience.is_ahead:
             experience.collect()
             steps, episodes = self.count_steps(), self.sampler.take_episodes()
-            experience.goes_on = self.goes_on(steps)
             with self.learning():
                 batch = experience.finish()
                 metrics = experience.update(batch, self.progress(), steps)

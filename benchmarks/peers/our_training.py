@@ -23,7 +23,7 @@ def main() -> None:
         parts = build(config)
         parts.sampler.start()
         experience = parts.experience
-        experience.goes_on = config.overlap
+        experience.begin(lambda steps: True)
         steps = 0
 
         def advance() -> int:

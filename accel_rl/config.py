@@ -70,7 +70,8 @@ class TrainConfig:
     capture: Literal["off", "on", "auto"] = option("off", "engine")
     """on: acting, losses and the update rule of a single learner are compiled at the start, which
     takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other
-    options allow it. Off as long as it has run on no GPU"""
+    options allow it, and on a CPU, where that was measured to save more time than compiling takes.
+    Off as long as it has run on no GPU"""
     gpus: int | None = option(None, "engine", common=True)
     """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
     is one; 0: none"""

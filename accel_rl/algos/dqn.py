@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ from accel_rl.algos.q_learning import (
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
+from accel_rl.capture import Compiled
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
@@ -59,6 +60,8 @@ class DQNConfig(LearnerConfig):
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
     """
+
+    compiled: ClassVar = Compiled(seconds=83.0, share=0.23, per_million=3500.0)
 
     lr: float = option(2.5e-4, common=True)
     """learning rate"""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from accel_rl.agents import AnyAgent
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
+from accel_rl.capture import Compiled
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 from accel_rl.settings import check_settings, option, when
 
@@ -39,6 +40,9 @@ class LearnerConfig:
     acted, and with pull_steps takes over the store's parameters also before it learns"""
     depends_on_speed: ClassVar[bool] = False
     """whether options that change the speed change also what is learned"""
+    compiled: ClassVar[Compiled | None] = None
+    """what compiling it was measured to bring on a CPU, by which capture=auto goes; None: nothing
+    was measured. A class that does not say so itself counts as not measured"""
 
     gamma: float = option(0.99, common=True)
     """discount of one step"""

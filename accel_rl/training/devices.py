@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 
 import torch
 
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
+from accel_rl.envs import is_atari_game
 from accel_rl.parallel import Ranks, Team
 from accel_rl.topology import gpu_numa_node
 
@@ -43,11 +45,35 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
     Raises:
         ValueError: what that needs is not on this machine.
     """
-    is_off = config.capture == "off" or config.never_captured is not None
-    if is_off or (config.capture == "auto" and device.type == "cpu"):
+    if config.capture == "off" or config.never_captured is not None:
+        return EAGER
+    if config.capture == "auto" and device.type == "cpu" and not pays_to_compile(config):
         return EAGER
     check_compilers(device)
     return Capture(device)
+
+
+def pays_to_compile(config: TrainConfig) -> bool:
+    """Return whether compiled acting and updates save more time of a run on a CPU than they take.
+
+    At least twice as much, where there is a compiler. The figures are `LearnerConfig.compiled` of
+    the algorithm, measured with one learner and a network for Atari's images by
+    ``benchmarks/training/capture_speed.py``. Other runs were not measured, nor were several
+    learners, each of which would compile.
+    """
+    compiled = vars(type(config.learner)).get("compiled")
+    is_measured = is_atari_game(config.env) and ":" not in config.model and not config.lstm
+    if compiled is None or not is_measured or config.num_learners > 1:
+        return False
+    seconds = config.planned_steps / 1e6 * compiled.per_million
+    if config.max_minutes is not None:
+        seconds = min(seconds, 60 * config.max_minutes)
+    if seconds * compiled.share < 2 * compiled.seconds:
+        return False
+    with contextlib.suppress(ValueError):
+        check_compilers(torch.device("cpu"))
+        return True
+    return False
 
 
 def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:

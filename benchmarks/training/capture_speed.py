@@ -1,10 +1,12 @@
 """Updates, acting and update rules, captured and as they are, in one interleaved run.
 
 Each algorithm is built twice, with ``capture=off`` and ``capture=on``, on observations of real
-games. In every round each of the two does an iteration's update, acts for all environments and
-applies its update rule once more. Torch's threads are those of training: for an update as many as
-this process may use CPUs (``taskset -c 0`` for one), for acting one. ``start``: seconds of all that
-comes before the first round, compiling included.
+games. In every round each of the two does an iteration's update, acts for all environments, applies
+its update rule once more, and does a whole iteration, which acts in every step before the update.
+On a CPU A2C and PPO learn from what acting has computed only if nothing is compiled. Torch's
+threads are those of training: for an update as many as this process may use CPUs (``taskset -c 0``
+for one), for acting one. ``start``: seconds of all that comes before the first round, compiling
+included.
 
     python benchmarks/training/capture_speed.py rounds=9
 """
@@ -85,7 +87,7 @@ def measure(case: str, rounds: int) -> list[dict[str, Any]]:
         for _ in range(rounds):
             for name in parts["on"]:
                 for capture in CAPTURES:
-                    times = repeat(parts[capture][name], 1 if name == "update" else 15)
+                    times = repeat(parts[capture][name], 15 if name in ("act", "rule") else 1)
                     seconds[name, capture].append(statistics.median(times))
     rows: list[dict[str, Any]] = [{"case": case, "part": "start", **start}]
     for name in parts["on"]:
@@ -96,7 +98,7 @@ def measure(case: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[[], object]]:
-    """What can be measured of ``case``: an iteration's update, acting, the rule alone."""
+    """What can be measured of ``case``: an iteration, its update, acting, the rule alone."""
     arguments = f"{CASES[case]} env=breakout model=a3c capture={capture}".split()
     one = stack.enter_context(PartsOfOne(parse_arguments(arguments), 1))
     built = one.parts
@@ -109,17 +111,22 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
             learner.update(server.finish(), 0.0)
             wait(built.device)
 
-    def act() -> None:
+    def act(t: int = 0) -> None:
         columns = slice(0, uniform.size)
         begins = np.zeros(len(uniform), np.bool_)
-        server(PolicyInput(sampler.rollout.observation[0], uniform, 0, columns, begins))
+        server(PolicyInput(sampler.rollout.observation[t], uniform, t, columns, begins))
+
+    def iteration() -> None:
+        for t in range(sampler.config.horizon):
+            act(t)
+        update()
 
     def rule() -> None:
         with learning_threads(num_threads):
             built.exchange.step(0.0)
             wait(built.device)
 
-    return {"update": update, "act": act, "rule": rule}
+    return {"iteration": iteration, "update": update, "act": act, "rule": rule}
 
 
 def wait(device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from captured_learners import CONFIGS, Run, assert_equal, rollouts
 from torch.torch_version import TorchVersion
 
 from accel_rl.agents import CategoricalAgent
+from accel_rl.algos import DQNConfig
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.training.build import build
@@ -124,9 +126,56 @@ def test_options_that_exclude_capturing_are_named(arguments: list[str], match: s
     assert make_capture(config, torch.device("cuda")) is EAGER
 
 
-def test_capture_is_off_unless_asked_for_and_auto_is_for_gpus() -> None:
-    assert make_capture(parse_arguments([]), torch.device("cuda")) is EAGER
-    assert make_capture(parse_arguments(["capture=auto"]), CPU) is EAGER
+def test_capture_is_off_unless_asked_for() -> None:
+    for device in (CPU, torch.device("cuda")):
+        assert make_capture(parse_arguments(["algo=dqn", "env=breakout"]), device) is EAGER
+
+
+LONG = ["algo=dqn", "env=breakout", "capture=auto"]
+
+
+def test_auto_compiles_a_long_run_on_the_cpu() -> None:
+    assert make_capture(parse_arguments(LONG), CPU) is not EAGER
+    assert make_capture(parse_arguments([*LONG, "max_minutes=20"]), CPU) is not EAGER
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["total_steps=100000"],  # 350 s, of which 80 would be saved, and 83 are taken
+        ["total_steps=200000"],  # 161 s would be saved: not twice as many as are taken
+        ["max_minutes=10"],
+        ["learners=2"],
+        ["env=catch"],
+        ["model=mine:make"],
+        ["algo=a2c"],
+        ["algo=ppo"],
+        ["algo=a2c", "lstm=true"],
+        ["gradient_cosine_interval=5"],
+    ],
+    ids=" ".join,
+)
+def test_auto_leaves_as_it_is_what_compiling_was_not_measured_to_pay_for(
+    changes: list[str],
+) -> None:
+    given = {each.partition("=")[0]: each for each in (*LONG, *changes)}
+    assert make_capture(parse_arguments(list(given.values())), CPU) is EAGER
+
+
+def test_auto_compiles_nothing_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "nothing"))
+    assert make_capture(parse_arguments(LONG), CPU) is EAGER
+
+
+def test_what_a_base_class_was_measured_to_gain_does_not_count() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Own(DQNConfig):
+        make_learner = DQNConfig.make_learner
+
+    config = parse_arguments(LONG)
+    assert make_capture(dataclasses.replace(config, learner=Own()), CPU) is EAGER
 
 
 def test_missing_compiler_is_said_before_anything_starts(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, exp, log
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, SACConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.functions import FAILURES, find_function, place_of
@@ -322,6 +322,23 @@ def eps_rainbow(batch_size: int = 512) -> TrainConfig:
     return replace(rainbow(batch_size), algo="eps_rainbow")
 
 
+def sac() -> TrainConfig:
+    """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): floats between bounds
+
+    Table 1 of the paper, with 8 simulators: one update with a batch of 256 for each step, after
+    10,000 random ones.
+
+    Deviations: policy, critics and temperature are updated at once, from the same parameters.
+    docs/algorithms/sac.md lists all.
+    """
+    return TrainConfig(
+        algo="sac",
+        total_steps=1_000_000,
+        sampler=replace(_SAMPLER, num_envs=8, horizon=1, decorrelation_steps=0),
+        learner=SACConfig(),
+    )
+
+
 PRESETS: dict[str, Callable[..., TrainConfig]] = {
     preset.__name__: preset
     for preset in (
@@ -339,6 +356,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         cat_dqn,
         rainbow,
         eps_rainbow,
+        sac,
     )
 }
 

@@ -6,7 +6,9 @@ from accel_rl.algos.dqn import DQN, DQNConfig
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.ppo import PPO, PPOConfig
+from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
+from accel_rl.algos.sac import SAC, SACConfig
 from accel_rl.algos.task import Batch, Network, RunOptions, Task
 from accel_rl.algos.update import Update
 
@@ -14,6 +16,7 @@ __all__ = [
     "A2C",
     "DQN",
     "PPO",
+    "SAC",
     "A2CConfig",
     "ActorCriticConfig",
     "Batch",
@@ -22,7 +25,9 @@ __all__ = [
     "LearnerConfig",
     "Network",
     "PPOConfig",
+    "ReplayConfig",
     "RunOptions",
+    "SACConfig",
     "Task",
     "Update",
     "discounted_returns",

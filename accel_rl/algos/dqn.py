@@ -8,8 +8,7 @@ DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
 2018).
 
-Updates are counted from steps, so the training intensity holds exactly even if an iteration's share
-is no whole number of updates. A return that meets a lost worker is not learned from.
+A return that meets a lost worker is not learned from.
 
 docs/algorithms/dqn.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
@@ -19,7 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch import Tensor
 from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.generator import restore
-from accel_rl.algos.learner_config import LearnerConfig, name_of, require
+from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
@@ -38,13 +37,14 @@ from accel_rl.algos.q_learning import (
     q_target,
 )
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
-from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
+from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, send, sent
+from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
-from accel_rl.spaces import OBSERVATION, map_leaves, seen_space
+from accel_rl.spaces import OBSERVATION, seen_space
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -52,7 +52,7 @@ def _has_atoms(run: Any) -> str | Literal[False]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig(LearnerConfig):
+class DQNConfig(ReplayConfig):
     """DQN's settings; the others' differ by options. Steps are those of all environments together.
 
     The defaults are those of arXiv:1803.02811 and the code published with it, at batch size 32.
@@ -65,12 +65,6 @@ class DQNConfig(LearnerConfig):
 
     lr: float = option(2.5e-4, common=True)
     """learning rate"""
-    batch_size: int = option(32, common=True)
-    """transitions in one update"""
-    training_intensity: float = option(8.0, common=True)
-    """how often each step is used, on average: updates * batch_size / steps"""
-    min_steps: int = option(50_000, common=True)
-    """steps taken before the first update"""
     n_step: int = option(1, common=True)
     """rewards in a return, before the value of what comes after"""
     double: bool = option(False, common=True)
@@ -95,13 +89,6 @@ class DQNConfig(LearnerConfig):
     """added to that mean inside the root"""
     adam_eps: float | None = option(None, idle=when("learner.optimizer", "rmsprop"))
     """added to the root of that mean; none: 0.01 / batch_size"""
-    replay_size: int = option(1_000_000, common=True)
-    """steps that the replay holds, rounded up to a multiple of num_envs"""
-    replay_device: Literal["auto", "cpu", "cuda"] = option("auto", "engine")
-    """where the replay lies; auto: where the network runs"""
-    save_replay: bool = option(False, "engine")
-    """checkpoints hold the replay, which takes its size in memory once more while one is written;
-    otherwise a resumed run fills it anew"""
     prioritized: bool = option(False, common=True)
     """steps are drawn by priority instead of uniformly"""
     priority_alpha: float = option(0.6, idle=when("learner.prioritized", False))
@@ -126,24 +113,22 @@ class DQNConfig(LearnerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "training_intensity", "huber_delta", "rmsprop_eps")
+        positive = ("lr", "huber_delta", "rmsprop_eps")
         require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
-        counts = ("batch_size", "n_step", "replay_size")
         durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
-        require(self, "at least 1", lambda value: value >= 1, *counts, *durations)
+        require(self, "at least 1", lambda value: value >= 1, "n_step", *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
-        require(self, "at least 0", lambda value: value >= 0, "min_steps", "priority_alpha")
+        require(self, "at least 0", lambda value: value >= 0, "priority_alpha")
         shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
-        if self.min_steps > self.replay_size:
-            raise ValueError(
-                f"min_steps={self.min_steps} is more than the replay holds, replay_size="
-                f"{self.replay_size}; use a smaller min_steps or a larger replay"
-            )
-        self.check_halves("batch_size", self.batch_size)
+
+    @property
+    def return_steps(self) -> int:
+        """Rewards in a return."""
+        return self.n_step
 
     @property
     def new_priority(self) -> float:
@@ -187,26 +172,7 @@ class DQNConfig(LearnerConfig):
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
         assert isinstance(agent, EpsilonGreedyAgent)
-        return DQN(agent, self, exchange, self._replay_spec(task), task.seed, task.ranks)
-
-    def nbytes(self, task: Task) -> int:
-        """Return the bytes of the replay."""
-        return self._replay_spec(task).nbytes
-
-    def _replay_spec(self, task: Task) -> ReplaySpec:
-        """Return what the replay of one learner holds."""
-        env, num_learners = task.env, task.ranks.size
-        whole = ReplaySpec(  # checked as such, since the options are of all learners together
-            size=self.replay_size,
-            num_envs=task.num_envs * num_learners,
-            horizon=task.horizon,
-            observation=env.observation,
-            action=env.action,
-            frame_stack=env.frame_stack,
-            n_step=self.n_step,
-            gamma=self.gamma,
-        )
-        return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
+        return DQN(agent, self, exchange, self.replay_spec(task), task.seed, task.ranks)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that the run learns, and draws each step as often as ``training_intensity`` says.
@@ -214,43 +180,13 @@ class DQNConfig(LearnerConfig):
         Raises:
             ValueError: It does not.
         """
-        if run.total_steps <= self.min_steps:
-            raise ValueError(
-                f"total_steps={run.total_steps} ends before learning begins, after min_steps="
-                f"{self.min_steps}; use more steps or a smaller min_steps"
-            )
+        super().check_run(run)
         if self.prioritized and run.sampler.reset_policy == "wait":
             raise ValueError(
                 "reset_policy=wait leaves steps out, which prioritized=true never draws, so that "
                 "the others are used more often than training_intensity says; use "
                 "reset_policy=immediate"
             )
-
-    def samples_per_update(self, num_collected: int) -> int:
-        """Return the transitions of one update."""
-        return self.batch_size
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
-        """Return the batches that learners in step must be able to divide."""
-        return {"batch_size": Batch(self.batch_size)}
-
-    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
-        """Return after how many steps a run learns: ``min_steps`` later if its replay is empty."""
-        return steps if "replay" in state else steps + self.min_steps
-
-    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
-        """Return these settings with a small replay, from which learning begins soon.
-
-        A replay that is too small or that learning begins too early for stays so.
-        """
-        fewest = (sampler.horizon + self.n_step + frame_stack) * sampler.num_envs
-        size = min(self.replay_size, max(fewest, steps))
-        begin = min(self.min_steps, fewest)
-        return replace(self, replay_device="auto", replay_size=size, min_steps=begin)
-
-    def part(self, num_learners: int) -> Self:
-        """Return the settings of one learner alone that does the part of one of several."""
-        return replace(self, batch_size=self.batch_size // num_learners)
 
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
         """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
@@ -265,27 +201,7 @@ class DQNConfig(LearnerConfig):
         return self.priority_beta + progress * (1 - self.priority_beta)
 
 
-def _check(config: DQNConfig, spec: ReplaySpec, device: torch.device, num_learners: int) -> None:
-    """Raises ValueError where the options do not fit the rollouts or the device."""
-    if config.replay_device == "cuda" and device.type != "cuda":
-        raise ValueError(
-            f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or cpu"
-        )
-    num_envs = spec.num_envs * num_learners
-    fewest = (spec.horizon + spec.n_step + spec.frame_stack) * num_envs
-    if config.min_steps < fewest:
-        raise ValueError(
-            f"min_steps is {config.min_steps}; with {num_envs} environments, rollouts of "
-            f"{spec.horizon} steps, {spec.n_step}-step returns and stacks of {spec.frame_stack} "
-            f"frames it must be at least {fewest}, so that there is something to learn from"
-        )
-
-
-METRICS = (
-    *("loss", "q_value", "priority", "epsilon"),
-    "replay_ratio",  # updates for each step taken
-    "training_intensity",  # transitions learned from for each step taken
-)
+METRICS = ("loss", "q_value", "priority", "epsilon", *PACE_METRICS)
 
 
 class DQN:
@@ -315,13 +231,11 @@ class DQN:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._num_learners = ranks.size
         self._batch_size = config.batch_size // exchange.num_sharing
         self._device = exchange.parameters.parameter.device
-        _check(config, replay_spec, self._device, ranks.size)
+        on = config.where_replay_lies(replay_spec, self._device, ranks.size)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
-        on = self._device if config.replay_device == "auto" else torch.device(config.replay_device)
         self._owns_replay = first is None
         self.replay: Replay = (
             Replay(replay_spec, on, ranks.size, ranks.local_size) if first is None else first.replay
@@ -334,10 +248,7 @@ class DQN:
         begin = ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals, device=self._device)
-        self._steps = 0  # of all learners
-        self._begin = config.min_steps  # of those, after which it learns
-        self._learning_steps = 0  # since then: this learner's, times the number of learners
-        self._num_updates = 0  # since then
+        self._pace = Pace(config, ranks.size, num_sharing)
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange)
         self.metric_names = (*METRICS, *self._update.names)
@@ -348,10 +259,7 @@ class DQN:
         state = {
             "target": self._target.to_named(self._target.parameter),
             "generator": self._generator.get_state(),
-            "steps": self._steps,
-            "begin": self._begin,
-            "learning_steps": self._learning_steps,
-            "num_updates": self._num_updates,
+            **self._pace.get_state(),
             **self._update.get_state(),
         }
         if self.config.save_replay and self._owns_replay:
@@ -366,16 +274,11 @@ class DQN:
         if "generator" in state:
             restore(self._generator, state["generator"])
         self._update.set_state(state)
-        self._steps = state["steps"]
         if "replay" in state:
             self.replay.set_state(state["replay"])
             if self._priorities is not None:
                 self._priorities.set_state(state["priorities"])
-        if self.replay.num_stored and "begin" in state:  # its own, or the first learner's
-            self._begin, self._num_updates = state["begin"], state["num_updates"]
-            self._learning_steps = state["learning_steps"]
-        else:
-            self._begin = self._steps + self.config.min_steps
+        self._pace.set_state(state, has_replay=self.replay.num_stored > 0)
         self._set_epsilon()
 
     def update(
@@ -388,49 +291,31 @@ class DQN:
         other learner. Returns metrics, means over the optimizer steps, as 0-d tensors on the
         learner's device, without waiting for it; nothing where there was no such step.
         """
-        if self.config.time_limit_terminal:
-            ended = batch.terminated | (batch.truncated & batch.valid)
-            batch = batch._replace(terminated=ended).without_finals()
+        batch = self.config.limited(batch)
         self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
         if self._priorities is not None:
             self._priorities.follow()
-        before, num_updates = self._steps, self._count(batch.reward.numel(), steps)
         config, lr = self.config, self.config.lr * self.config.remaining(progress)
+        before = self._pace.steps
+        num_updates = self._pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
         for _ in range(num_updates):
             step, env, weight = self._draw()
-            drawn = Transitions(
-                *(map_leaves(self._send, field) for field in self.replay.gather(step, env))
-            )
+            drawn = sent(self.replay.gather(step, env), self._device)
             loss, priority, metrics = self._losses(drawn, weight)
             self._update.step(loss, metrics, lr, drawn.valid.sum())
             if self._priorities is not None and self._owns_replay:
                 priority = priority.masked_fill(~drawn.valid, 0.0)  # a final one may be gone
                 self._priorities.update(step, env, priority.to(self.replay.device))
-        if self._steps // config.target_update_steps > before // config.target_update_steps:
+        if self._pace.steps // config.target_update_steps > before // config.target_update_steps:
             self._target.parameter.copy_(self._exchange.parameters.parameter)
         self._set_epsilon()
         if num_updates == 0:
             return {}
-        num_sharing = self._exchange.num_sharing
-        ratio = self._num_updates * self._num_learners / num_sharing / self._learning_steps
-        rate = torch.full((), ratio, device=self._device)
         return {
             **self._update.take(),
             "epsilon": self._agent.epsilon.mean(),
-            "replay_ratio": rate,
-            "training_intensity": rate * config.batch_size,
+            **self._pace.rates(self._device),
         }
-
-    def _count(self, num_steps: int, steps: int | None) -> int:
-        """Return how many optimizer steps ``num_steps`` more steps call for."""
-        taken = num_steps * self._num_learners
-        self._steps = self._steps + taken if steps is None else steps
-        if self.replay.can_be_drawn:  # others' steps may have come before this one's
-            self._learning_steps += max(0, min(taken, self._steps - self._begin))
-        used = self._learning_steps * self.config.training_intensity
-        due = int(used / (self._batch_size * self._num_learners))
-        num_updates, self._num_updates = due - self._num_updates, due
-        return num_updates
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the steps and environments of a batch, and importance weights, ``[N]`` each."""
@@ -438,8 +323,8 @@ class DQN:
             return *self.replay.draw_uniformly(self._batch_size, self._generator), None
         step, env, probability = self._priorities.draw(self._batch_size, self._generator)
         least = -self._exchange.maximum(-probability.min())
-        beta = self.config.beta(self._steps)
-        return step, env, self._send(importance_weights(probability, least, beta))
+        beta = self.config.beta(self._pace.steps)
+        return step, env, send(importance_weights(probability, least, beta), self._device)
 
     def _compute_losses(
         self, batch: Transitions, weight: Tensor | None
@@ -483,14 +368,8 @@ class DQN:
         with torch.autocast(self._device.type, torch.bfloat16):
             return model(observation).float()
 
-    def _send(self, tensor: Tensor) -> Tensor:
-        """``tensor`` on the learner's device; from the host without waiting, from pinned memory."""
-        if tensor.device.type == "cpu" and self._device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=True)
-
     def _set_epsilon(self) -> None:
         initial = self.config.epsilon_initial
-        progress = min(1.0, self._steps / self.config.epsilon_steps)
+        progress = min(1.0, self._pace.steps / self.config.epsilon_steps)
         # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
         self._agent.epsilon = (1 - progress) * initial + progress * self._final_epsilon

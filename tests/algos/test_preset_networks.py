@@ -47,7 +47,7 @@ def shapes(model: torch.nn.Module) -> list[tuple[int, ...]]:
     return sorted(tuple(each.shape) for each in model.parameters())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     config, uint8 = PRESETS[name](), np.dtype(np.uint8)
     height, width = map(int, config.atari.observation_size.split("x"))
@@ -67,7 +67,7 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of a store, which is left
 @pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_preset_learns_on_an_environment_without_images(name: str, env: str, tmp_path) -> None:
     kind = next((kind for kind in ("ga3c", "ppo", "dqn") if kind in name), "a2c")
     if "rainbow" in name:

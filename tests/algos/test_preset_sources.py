@@ -123,7 +123,7 @@ def test_every_exchange_clips_with_the_given_eps(kind: type) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"sac"}))  # which takes no discrete actions
 def test_preset_clips_as_its_source(name: str) -> None:
     kind = "dqn" if "rainbow" in name else next((k for k in SMALL if k in name), "")
     options = SMALL.get(kind, "num_envs=2 horizon=10").split()

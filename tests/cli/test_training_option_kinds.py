@@ -24,10 +24,12 @@ LEARNING = {
         "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
         "loss_scale lr lr_base lr_schedule max_gradient_norm max_importance_ratio "
         "max_prediction_batch min_steps min_training_batch minibatch_size n_step "
-        "normalize_advantage num_atoms optimizer precision prioritized priority_alpha "
+        "normalize_advantage normalize_observation normalize_reward num_atoms "
+        "optimizer precision prioritized priority_alpha "
         "priority_beta priority_beta_steps priority_default reduction replay_size "
         "rmsprop_decay rmsprop_eps rmsprop_initial "
-        "target_update_steps time_limit_terminal training_intensity "
+        "target_entropy target_rate target_update_steps temperature time_limit_terminal "
+        "training_intensity "
         "training_queue_size v_max v_min value_coefficient"
     ),
 }

@@ -1,0 +1,233 @@
+"""Settings of algorithms that learn from a replay, and how many updates the steps call for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos.learner_config import LearnerConfig, require
+from accel_rl.algos.replay import ReplaySpec, Transitions
+from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
+from accel_rl.settings import option
+from accel_rl.spaces import map_leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(LearnerConfig):
+    """Settings of a replay and the batches from it. Steps are those of all environments together.
+
+    Raises:
+        ValueError: a value is out of range, or options do not fit each other.
+    """
+
+    batch_size: int = option(32, common=True)
+    """transitions in one update"""
+    training_intensity: float = option(8.0, common=True)
+    """how often each step is used, on average: updates * batch_size / steps"""
+    min_steps: int = option(50_000, common=True)
+    """steps taken before the first update"""
+    replay_size: int = option(1_000_000, common=True)
+    """steps that the replay holds, rounded up to a multiple of num_envs"""
+    replay_device: Literal["auto", "cpu", "cuda"] = option("auto", "engine")
+    """where the replay lies; auto: where the network runs"""
+    save_replay: bool = option(False, "engine")
+    """checkpoints hold the replay, which takes its size in memory once more while one is written;
+    otherwise a resumed run fills it anew"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "above 0", lambda value: value > 0, "training_intensity")
+        require(self, "at least 1", lambda value: value >= 1, "batch_size", "replay_size")
+        require(self, "at least 0", lambda value: value >= 0, "min_steps")
+        if self.min_steps > self.replay_size:
+            raise ValueError(
+                f"min_steps={self.min_steps} is more than the replay holds, replay_size="
+                f"{self.replay_size}; use a smaller min_steps or a larger replay"
+            )
+        self.check_halves("batch_size", self.batch_size)
+
+    @property
+    def return_steps(self) -> int:
+        """Rewards in a return."""
+        return 1
+
+    def replay_spec(self, task: Task) -> ReplaySpec:
+        """Return what the replay of one learner holds.
+
+        Raises:
+            ValueError: The replay does not fit the rollouts of all learners together.
+        """
+        env, num_learners = task.env, task.ranks.size
+        whole = ReplaySpec(  # checked as such, since the options are of all learners together
+            size=self.replay_size,
+            num_envs=task.num_envs * num_learners,
+            horizon=task.horizon,
+            observation=env.observation,
+            action=env.action,
+            frame_stack=env.frame_stack,
+            n_step=self.return_steps,
+            gamma=self.gamma,
+        )
+        return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
+
+    def nbytes(self, task: Task) -> int:
+        """Return the bytes of the replay."""
+        return self.replay_spec(task).nbytes
+
+    def where_replay_lies(
+        self, spec: ReplaySpec, device: torch.device, num_learners: int
+    ) -> torch.device:
+        """Return the device of the replay of a learner on ``device``.
+
+        Raises:
+            ValueError: The options do not fit the rollouts or the device.
+        """
+        if self.replay_device == "cuda" and device.type != "cuda":
+            raise ValueError(
+                f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or "
+                f"cpu"
+            )
+        num_envs = spec.num_envs * num_learners
+        fewest = (spec.horizon + spec.n_step + spec.frame_stack) * num_envs
+        if self.min_steps < fewest:
+            raise ValueError(
+                f"min_steps is {self.min_steps}; with {num_envs} environments, rollouts of "
+                f"{spec.horizon} steps, {spec.n_step}-step returns and stacks of "
+                f"{spec.frame_stack} frames it must be at least {fewest}, so that there is "
+                f"something to learn from"
+            )
+        return device if self.replay_device == "auto" else torch.device(self.replay_device)
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that the run learns.
+
+        Raises:
+            ValueError: It does not.
+        """
+        if run.total_steps <= self.min_steps:
+            raise ValueError(
+                f"total_steps={run.total_steps} ends before learning begins, after min_steps="
+                f"{self.min_steps}; use more steps or a smaller min_steps"
+            )
+
+    def samples_per_update(self, num_collected: int) -> int:
+        """Return the transitions of one update."""
+        return self.batch_size
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return the batches that learners in step must be able to divide."""
+        return {"batch_size": Batch(self.batch_size)}
+
+    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
+        """Return after how many steps a run learns: ``min_steps`` later if its replay is empty."""
+        return steps if "replay" in state else steps + self.min_steps
+
+    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
+        """Return these settings with a small replay, from which learning begins soon.
+
+        A replay that is too small or that learning begins too early for stays so.
+        """
+        fewest = (sampler.horizon + self.return_steps + frame_stack) * sampler.num_envs
+        size = min(self.replay_size, max(fewest, steps))
+        begin = min(self.min_steps, fewest)
+        return replace(self, replay_device="auto", replay_size=size, min_steps=begin)
+
+    def part(self, num_learners: int) -> Self:
+        """Return the settings of one learner alone that does the part of one of several."""
+        return replace(self, batch_size=self.batch_size // num_learners)
+
+    def limited(self, batch: RolloutTensors) -> RolloutTensors:
+        """Return ``batch`` with time limits as ends, if they are to be."""
+        if not self.time_limit_terminal:
+            return batch
+        ended = batch.terminated | (batch.truncated & batch.valid)
+        return batch._replace(terminated=ended).without_finals()
+
+
+class Pace:
+    """Counts updates from steps, so that the training intensity holds exactly.
+
+    Args:
+        config: The settings.
+        num_learners: Learners of the run, whose steps count together.
+        num_sharing: Learners that make each update together.
+    """
+
+    def __init__(self, config: ReplayConfig, num_learners: int, num_sharing: int) -> None:
+        self._config = config
+        self._num_learners = num_learners
+        self._num_sharing = num_sharing
+        self.steps = 0  # of all learners
+        self._begin = config.min_steps  # of those, after which it learns
+        self._learning_steps = 0  # since then: this learner's, times the number of learners
+        self._num_updates = 0  # since then
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether as many steps were taken as have to be before the first update."""
+        return self.steps >= self._begin
+
+    def take(self, num_steps: int, steps: int | None, can_be_drawn: bool) -> int:
+        """Return how many updates are due.
+
+        Args:
+            num_steps: Steps of this learner that have come.
+            steps: Steps of all learners so far; None: there is no other.
+            can_be_drawn: Whether there is something to learn from.
+        """
+        taken = num_steps * self._num_learners
+        self.steps = self.steps + taken if steps is None else steps
+        if can_be_drawn:  # others' steps may have come before this one's
+            self._learning_steps += max(0, min(taken, self.steps - self._begin))
+        used = self._learning_steps * self._config.training_intensity
+        own_batch = self._config.batch_size // self._num_sharing
+        due = int(used / (own_batch * self._num_learners))
+        num_updates, self._num_updates = due - self._num_updates, due
+        return num_updates
+
+    def rates(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the metrics `PACE_METRICS`, 0-d."""
+        ratio = self._num_updates * self._num_learners / self._num_sharing / self._learning_steps
+        rate = torch.full((), ratio, device=device)
+        return {"replay_ratio": rate, "training_intensity": rate * self._config.batch_size}
+
+    def get_state(self) -> dict[str, int]:
+        """Return what is added to a learner's state."""
+        return {
+            "steps": self.steps,
+            "begin": self._begin,
+            "learning_steps": self._learning_steps,
+            "num_updates": self._num_updates,
+        }
+
+    def set_state(self, state: Mapping[str, Any], *, has_replay: bool) -> None:
+        """Go on from a learner's state; without a replay, ``min_steps`` later."""
+        self.steps = state["steps"]
+        if has_replay and "begin" in state:  # its own, or another learner's
+            self._begin, self._num_updates = state["begin"], state["num_updates"]
+            self._learning_steps = state["learning_steps"]
+        else:
+            self._begin = self.steps + self._config.min_steps
+
+
+PACE_METRICS = (
+    "replay_ratio",  # updates for each step taken
+    "training_intensity",  # transitions learned from for each step taken
+)
+
+
+def sent(batch: Transitions, device: torch.device) -> Transitions:
+    """Return ``batch`` on the learner's device."""
+    return Transitions(*(map_leaves(lambda each: send(each, device), field) for field in batch))
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return ``tensor`` on ``device``; from the host without waiting, from pinned memory."""
+    if tensor.device.type == "cpu" and device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

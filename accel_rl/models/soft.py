@@ -1,0 +1,85 @@
+"""The networks of soft actor-critic: a policy over floats, and two values of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.spaces import Space, leaves_of
+
+HIDDEN = 256
+LOG_STD = (-20.0, 2.0)
+"""limits of the logarithm of deviations"""
+
+
+class SoftModel(nn.Module):
+    """Policy, two critics and the logarithm of the temperature, with torch's initial weights.
+
+    All have two ReLU layers of 256 units (Haarnoja et al. 2018, arXiv:1812.05905, appendix D).
+
+    Attributes:
+        actor: Gives means and logarithms of deviations, ``[N, 2 D]``, of flat observations.
+        critics: Give the values of flat observations and actions.
+        log_temperature: 0-d.
+    """
+
+    def __init__(self, observation: Space, num_actions: int, temperature: float) -> None:
+        super().__init__()
+        size = sum(prod(leaf.shape) for _, leaf in leaves_of(observation))
+        self.actor = nn.Sequential(
+            nn.Linear(size, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, 2 * num_actions),
+        )
+        self.critics = TwinCritics(size + num_actions)
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+
+    def gaussian(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and logarithms of deviations, ``[N, D]`` each, of ``[N, size]``."""
+        mean, log_std = self.actor(observation).chunk(2, 1)
+        return mean, log_std.clamp(*LOG_STD)
+
+
+class TwinCritics(nn.Module):
+    """Two networks of one shape, computed together."""
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [_Twin(num_inputs, HIDDEN), _Twin(HIDDEN, HIDDEN), _Twin(HIDDEN, 1)]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Values ``[2, N]`` of observations and actions side by side, ``[N, num_inputs]``."""
+        x = x.expand(2, *x.shape)
+        for layer in self.layers[:-1]:
+            x = layer(x).relu()
+        values: Tensor = self.layers[-1](x).squeeze(2)
+        return values
+
+
+class _Twin(nn.Module):
+    """Two linear layers, ``[2, N, inputs]`` to ``[2, N, outputs]``."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        both = [nn.Linear(num_inputs, num_outputs) for _ in range(2)]
+        self.weight = nn.Parameter(torch.stack([each.weight.detach().T for each in both]))
+        self.bias = nn.Parameter(torch.stack([each.bias.detach()[None] for each in both]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def flat(observation: Any) -> Tensor:
+    """Return the numbers of observations ``[N, ...]`` in rows, ``[N, size]`` float32."""
+    if isinstance(observation, Mapping):
+        return torch.cat([flat(each) for each in observation.values()], 1)
+    rows: Tensor = observation.reshape(len(observation), -1).to(torch.float32)
+    return rows

@@ -1,0 +1,229 @@
+"""Soft actor-critic: its losses against loops over samples, its updates against plain torch."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributions, nn
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.agents.squashed import SquashedAgent, squash
+from accel_rl.algos import Network, SACConfig, Task
+from accel_rl.algos.sac import SAC, critic_loss, soft_target
+from accel_rl.envs.base import EnvSpec
+from accel_rl.models.soft import SoftModel, TwinCritics, flat
+from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf, discrete
+
+CPU = torch.device("cpu")
+ACTION = Leaf((2,), np.dtype(np.float32), (-1, -3), (2, 5))
+SPEC = EnvSpec(name="made up", observation=Leaf((3,), np.dtype(np.float32)), action=ACTION)
+
+
+@pytest.mark.numeric
+def test_squashed_density_is_that_of_torch() -> None:
+    mean, log_std, noise = torch.randn(3, 50, 4, dtype=torch.float64) / 2
+    action, log_prob = squash(mean, log_std, noise)
+    expected = distributions.TransformedDistribution(
+        distributions.Normal(mean, log_std.exp()), [distributions.TanhTransform()]
+    )
+    assert torch.allclose(action, (mean + log_std.exp() * noise).tanh())
+    assert torch.allclose(log_prob, expected.log_prob(action).sum(1), atol=1e-4, rtol=1e-4)
+    far = torch.full((1, 4), 30.0)
+    assert torch.isfinite(squash(far, 0 * far, far)[1]).all()
+
+
+@pytest.mark.numeric
+def test_losses_are_those_of_each_sample() -> None:
+    value, reward, discount, log_prob = (torch.randn(*n).double() for n in ((2, 5), *[(5,)] * 3))
+    target = soft_target(reward, discount, value, log_prob, torch.tensor(0.3).double())
+    for i in range(5):
+        least = min(value[0, i].item(), value[1, i].item())
+        expected = reward[i] + discount[i] * (least - 0.3 * log_prob[i])
+        assert target[i].item() == pytest.approx(expected.item())
+        error = sum((value[k, i].item() - target[i].item()) ** 2 for k in range(2)) / 2
+        assert critic_loss(value, target)[i].item() == pytest.approx(error)
+
+
+@pytest.mark.numeric
+def test_twin_critics_are_two_networks() -> None:
+    critics = TwinCritics(7)
+    x = torch.randn(6, 7)
+    for k, values in enumerate(critics(x)):
+        layers: list[Any] = []
+        for twin in critics.layers:
+            linear = nn.Linear(*twin.weight.shape[1:])
+            linear.weight.data, linear.bias.data = twin.weight[k].T, twin.bias[k, 0]
+            layers += [linear, nn.ReLU()]
+        assert torch.allclose(nn.Sequential(*layers[:-1])(x).squeeze(1), values, atol=1e-5)
+
+
+def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
+    agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
+    uniform, observation = torch.rand(4000).double(), torch.randn(4000, 3)
+    ends = torch.tensor([0.0, 1 - 2.0**-53]).double()
+    low, high = torch.tensor([[-1.0, -3], [2, 5]])
+    agent.is_random = True
+    drawn = agent.act(observation, uniform, slice(0, 4000))
+    assert torch.allclose(drawn.mean(0), (low + high) / 2, atol=0.2)
+    assert torch.allclose(drawn.std(0), (high - low) / 12**0.5, rtol=0.05)
+    agent.is_random = False
+    with torch.no_grad():
+        agent.model.actor[-1].bias[:2] = torch.tensor([50.0, -50])
+    for actions in (drawn, agent.act(observation[:2], ends, slice(0, 2))):
+        assert (actions >= low).all() and (actions <= high).all()
+    assert agent.greedy().act(observation[:1], ends[:1], slice(0, 1)).tolist() == [[2, -3]]
+    unit = agent.unit(torch.tensor([[-1.0, 5], [0.5, 1]]))
+    assert torch.allclose(unit, torch.tensor([[-1.0, 1], [0, 0]]))
+
+
+def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
+    rng = np.random.default_rng(seed)
+    low, high = ACTION.bounds
+    return RolloutTensors(
+        observation=torch.from_numpy(rng.normal(size=(T + 1, B, 3)).astype(np.float32)),
+        action=torch.from_numpy(rng.uniform(low, high, (T, B, 2)).astype(np.float32)),
+        reward=torch.from_numpy(rng.normal(size=(T, B)).astype(np.float32)),
+        terminated=torch.from_numpy(rng.random((T, B)) < 0.2),
+        truncated=torch.zeros(T, B, dtype=torch.bool),
+        valid=torch.ones(T, B, dtype=torch.bool),
+        final_observation=torch.zeros(0, 3),
+        final_step=torch.zeros(0, dtype=torch.long),
+        final_env=torch.zeros(0, dtype=torch.long),
+    )
+
+
+def make(seed: int = 0, **settings: Any) -> tuple[SAC, SquashedAgent]:
+    given = {"min_steps": 12, "replay_size": 200, "batch_size": 8, "training_intensity": 4.0}
+    config = SACConfig(**(given | settings))
+    torch.manual_seed(seed)
+    agent = config.make_agent(Network("auto", SPEC, CPU))
+    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, exchange, Task(SPEC, 2, 4, 1))
+    return learner, agent
+
+
+@pytest.mark.numeric
+def test_an_update_is_that_of_three_optimizers() -> None:
+    """Of policy, critics and temperature, each with a loss and an Adam of its own."""
+    learner, agent = make(training_intensity=1.0)
+    first = copy.deepcopy(agent.model)
+    target_before = copy.deepcopy(learner._target)
+    noise_state, draw_state = learner._noise.get_state(), learner._generator.get_state()
+    learner.update(rollout(0), 0.0)
+    assert not learner.update(rollout(1), 0.0)  # 16 steps, of which 4 count
+    metrics = learner.update(rollout(2), 0.0)  # 12 count: one update with 8
+    assert metrics["training_intensity"] == pytest.approx(8 / 12)
+    draws, noises = torch.Generator(), torch.Generator()
+    draws.set_state(draw_state)
+    noises.set_state(noise_state)
+    step, env = learner.replay.draw_uniformly(8, draws)
+    batch = learner.replay.gather(step, env)
+    noise = torch.randn(2, 8, 2, generator=noises)
+
+    alpha = first.log_temperature.exp().detach()
+    with torch.no_grad():
+        action, log_prob = squash(*first.gaussian(batch.next_observation), noise[0])
+        behind = target_before(torch.cat((batch.next_observation, action), 1))
+        target = batch.reward + batch.discount * (behind.amin(0) - alpha * log_prob)
+    optimizers = [
+        torch.optim.Adam(parameters, lr=3e-4, eps=1e-8)
+        for parameters in (
+            first.critics.parameters(),
+            first.actor.parameters(),
+            [first.log_temperature],
+        )
+    ]
+    seen = torch.cat((batch.observation, agent.unit(batch.action)), 1)
+    weight = batch.valid / batch.valid.sum()  # these rollouts do not follow each other
+    errors = ((first.critics(seen) - target).square().sum(0) / 2 * weight).sum()
+    action, log_prob = squash(*first.gaussian(batch.observation), noise[1])
+    judged = first.critics(torch.cat((batch.observation, action), 1)).amin(0)
+    losses = [
+        errors,
+        ((alpha * log_prob - judged) * weight).sum(),
+        -(first.log_temperature * (log_prob.detach() - 2) * weight).sum(),
+    ]
+    gradients = [
+        torch.autograd.grad(loss, list(optimizer.param_groups[0]["params"]), retain_graph=True)
+        for loss, optimizer in zip(losses, optimizers, strict=True)
+    ]
+    for optimizer, own in zip(optimizers, gradients, strict=True):
+        for parameter, gradient in zip(optimizer.param_groups[0]["params"], own, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    for name, parameter in first.named_parameters():
+        found = dict(agent.model.named_parameters())[name]
+        assert parameter.grad is not None and found.grad is not None
+        assert torch.allclose(found.grad, parameter.grad, rtol=1e-3, atol=1e-6), name
+        is_clear = parameter.grad.abs() > 1e-3  # Adam's eps is elsewhere, which shows near 0
+        assert torch.allclose(found[is_clear], parameter[is_clear], atol=2e-6), name
+    pairs = zip(target_before.parameters(), agent.model.critics.parameters(), strict=True)
+    for moved, (before, online) in zip(learner._target.parameters(), pairs, strict=True):
+        assert torch.allclose(moved, 0.995 * before + 0.005 * online, atol=1e-6)
+
+
+def test_random_actions_end_with_the_first_update_and_the_temperature_may_be_given() -> None:
+    learner, agent = make(temperature=0.2)
+    assert agent.is_random
+    learner.update(rollout(0), 0.0)
+    assert agent.is_random
+    for number in range(3):
+        learner.update(rollout(number), 0.0)
+    assert not agent.is_random
+    assert agent.model.log_temperature.exp().item() == pytest.approx(0.2)
+
+
+def test_learner_goes_on_from_a_state_to_the_bit() -> None:
+    whole, agent = make(save_replay=True)
+    for number in range(4):
+        whole.update(rollout(number), 0.0)
+    parted, other = make(1, save_replay=True)
+    parted._exchange.load_state_dict(whole._exchange.state_dict())
+    parted.set_state(whole.get_state())
+    for number in (4, 5):
+        whole.update(rollout(number), 0.0)
+        parted.update(rollout(number), 0.0)
+    for a, b in zip(agent.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert other.is_random == agent.is_random
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"action": discrete(3)}, "actions of made up are integers 0 .. 2; they must be floats"),
+        ({"action": Leaf((2,), np.dtype(np.float32))}, "must be floats between finite bounds"),
+        ({"observation": Leaf((3, 84, 84), np.dtype(np.uint8))}, "with images, for which it has"),
+    ],
+)
+def test_spaces_that_it_cannot_learn_are_refused(changes: dict[str, Any], message: str) -> None:
+    spec = EnvSpec(
+        **{"name": "made up", "observation": SPEC.observation, "action": ACTION} | changes
+    )
+    with pytest.raises(ValueError, match=f"^SAC cannot use this environment: .*{message}"):
+        SACConfig().make_agent(Network("auto", spec, CPU))
+
+
+def test_flat_observations_hold_every_leaf() -> None:
+    mapping = {"a": torch.ones(2, 2, 2, dtype=torch.int64), "b": {"c": torch.zeros(2)}}
+    assert flat(mapping).tolist() == [[1, 1, 1, 1, 0]] * 2
+    space = {"a": Leaf((2, 2), np.dtype(np.int64)), "b": {"c": Leaf((), np.dtype(np.float32))}}
+    assert SoftModel(space, 1, 1.0).actor[0].in_features == 5
+
+
+@pytest.mark.learning
+def test_sac_learns_pendulum(tmp_path: Any) -> None:
+    """A policy that does nothing has about -1,200; one that swings up and balances above -250."""
+    from accel_rl.cli.parse import parse_arguments
+    from accel_rl.training.train import train
+
+    options = "algo=sac env=gymnasium:Pendulum-v1 total_steps=6000 min_steps=500 num_envs=2"
+    more = "num_groups=1 serial=true evaluation_interval=6000 evaluation_steps=2000"
+    run = f"run_dir={tmp_path / 'run'}"
+    train(parse_arguments([*options.split(), *more.split(), run]))
+    rows = (tmp_path / "run" / "evaluation.csv").read_text().splitlines()
+    names, values = (line.split(",") for line in (rows[0], rows[-1]))
+    assert float(dict(zip(names, values, strict=True))["episode_return_raw_mean"]) > -300

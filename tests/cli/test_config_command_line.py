@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from accel_rl.__main__ import main
-from accel_rl.cli.parse import help_text, parse_arguments, resolve_key
+from accel_rl.__main__ import COMMANDS, main
+from accel_rl.cli.parse import USAGE, help_text, parse_arguments, resolve_key
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
@@ -399,3 +399,9 @@ def test_options_of_an_algorithm_that_do_not_fit_are_refused(
 def test_one_environment_in_one_process_can_be_had() -> None:
     config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "serial=true"])
     assert (config.sampler.num_envs, config.sampler.num_groups) == (1, 1)
+
+
+def test_usage_names_every_command() -> None:
+    lines = [each.partition("accel_rl ")[2] for each in USAGE.splitlines()]
+    named = {name for line in lines for name in line.split(" ")[0].split("|")}
+    assert set(COMMANDS) <= named

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_rl.algos import A2CConfig
+from accel_rl.algos import A2CConfig, RunOptions
 from accel_rl.cli.parse import given_options, parse_arguments
 from accel_rl.cli.run import run
 from accel_rl.config import TrainConfig
@@ -174,6 +174,23 @@ def test_class_that_does_not_say_how_it_divides_has_one() -> None:
     for learner, num in ((Silent(), 1), (Speaking(), 2)):
         config = dataclasses.replace(parse_arguments(list(LONG)), learner=learner)
         assert choose_learners(config, (), TWO_CORES, {})[0].learners == num
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alone(A2CConfig):
+    """It refuses several learners, although it says how it divides."""
+
+    make_learner, batches = A2CConfig.make_learner, A2CConfig.batches
+
+    def check_run(self, run: RunOptions) -> None:
+        if run.num_learners > 1:
+            raise ValueError("no learners=2 for Alone; use learners=1")
+
+
+def test_class_that_refuses_several_has_one() -> None:
+    config = dataclasses.replace(parse_arguments(list(LONG)), learner=Alone())
+    sentence = choose_learners(config, (), TWO_CORES, {})[1]
+    assert sentence == "learners=1, because no learners=2 for Alone"
 
 
 # ---- from the command line -----------------------------------------------------------------------

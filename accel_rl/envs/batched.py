@@ -77,6 +77,10 @@ class Simulators(Protocol):
 
     A batch may have an attribute ``observation_space``, which a `VectorEnv` then shows.
 
+    A `VectorEnv` reads, sets and calls attributes of the batch, which its environments share; or by
+    its methods ``get_attr(name)``, ``set_attr(name, values)`` and ``call(name, *args, **kwargs)``,
+    whose values are ``[n]``, if it has them.
+
     A batch may also have ``get_state(i)``, which returns the state of environment ``i``, and
     ``set_state(i, state)``. Their values are those of `accel_rl.envs.Resumable`.
     """

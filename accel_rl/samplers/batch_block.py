@@ -12,7 +12,7 @@ from accel_rl.envs.base import EnvFactory, EnvSpec, close_quietly
 from accel_rl.envs.batched import Batched, BatchReset, One, Results, Simulators, call_factory
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.make import probe
-from accel_rl.envs.reach import Answer, Request
+from accel_rl.envs.reach import Answer, Request, attempt, reach_batch
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import (
@@ -293,11 +293,16 @@ class BatchBlock:
         }
 
     def call(self, request: Request) -> dict[int, Answer]:
-        """Refuse to call a function in single environments."""
-        message = "environments of a batch cannot be reached one by one"
-        indices = range(self._columns.start, self._columns.stop)
-        answer = Answer(None, "TypeError", message)
-        return {index: answer for index in request.arguments if index in indices}
+        """Call a function in the environments of this block that are meant, see `reach_batch`."""
+        begin, stop = self._columns.start, self._columns.stop
+        given = {b - begin: each for b, each in request.arguments.items() if begin <= b < stop}
+        if not given:
+            return {}
+        answer = attempt(reach_batch, self._simulators, request.function, given, self._n)
+        values = [None] * len(given) if answer.error else answer.value
+        return {
+            begin + i: answer._replace(value=value) for i, value in zip(given, values, strict=True)
+        }
 
     def close(self) -> None:
         self._simulators.close()

@@ -2,19 +2,25 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from multiprocessing import resource_tracker
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from space_envs import MaskedEnv, SpaceEnv, checksum
 
-from accel_rl.envs import Batched, Results, make_env_factory, probe_spec
-from accel_rl.samplers import ParallelSampler, PolicyInput, SerialSampler
+from accel_rl.envs import Batched, EnvSpec, Results, make_env_factory, probe_spec
+from accel_rl.envs.reach import call, get_attr
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerError, SerialSampler
+from accel_rl.spaces import Leaf, discrete, views, zeros
 from accel_rl.vector import VectorEnv
 from accel_rl.vector.adapters.ale import make_ale
-from accel_rl.vector.adapters.envpool import make_envpool
+from accel_rl.vector.adapters.envpool import EnvPool, make_envpool
 from accel_rl.vector.adapters.gymnasium_vector import make_gymnasium_vector
 
 N = 6
@@ -130,6 +136,146 @@ def test_batch_with_actions_that_are_arrays():
         assert np.array_equal(*(getattr(each, name) for each in rollouts)), name
 
 
+class NestedEnv(SpaceEnv):
+    """Observations are nested mappings and tuples; actions are integers."""
+
+    def __init__(self) -> None:
+        super().__init__("dict")
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+
+MAPPINGS: dict[str, Any] = {"nested": NestedEnv, "masked": partial(MaskedEnv, "discrete")}
+
+
+def vector_of(name: str, mode: AutoresetMode) -> Batched:
+    return Batched(lambda n: SyncVectorEnv([MAPPINGS[name]] * n, autoreset_mode=mode))
+
+
+def allowed(step: PolicyInput) -> Any:
+    if "action_mask" in step.observation.dtype.names:
+        return step.observation["action_mask"].argmax(1)
+    return policy(step)
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_batch_with_observations_that_are_mappings_equals_single_ones(name, kind):
+    options = {"num_envs": 4, "horizon": 12, "num_groups": 2, "seed": 3}
+    if kind is ParallelSampler:
+        options["num_workers"] = 2
+    with (
+        SerialSampler(MAPPINGS[name], **options) as single,
+        kind(vector_of(name, AutoresetMode.DISABLED), **options) as batch,
+    ):
+        for _ in range(4):
+            one, other = single.collect(allowed), batch.collect(allowed)
+            assert one.observation.tobytes() == other.observation.tobytes()
+            finals = (each.final_observation[each.final_step >= 0] for each in (one, other))
+            first, second = (views(single.env_spec.observation, each) for each in finals)
+            assert checksum(first) == checksum(second)
+            for field in ("action", "reward", "terminated", "truncated", "valid", "final_step"):
+                assert np.array_equal(getattr(one, field), getattr(other, field)), field
+        assert one.episode_ended.any()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_batch_of_mappings_that_resets_itself_is_itself(mode):
+    """Final observations, too, which Gymnasium returns environment by environment."""
+    simulators = vector_of("nested", mode).make(N)
+    env = SyncVectorEnv([NestedEnv] * N, autoreset_mode=mode)
+    space, results = simulators.spec.observation, Results.allocate(simulators.spec, N)
+    out = zeros(space, N)
+    simulators.seed(SEEDS)
+    simulators.reset(ALL, out)
+    assert checksum(views(space, out)) == checksum(env.reset(seed=[100 + i for i in range(N)])[0])
+    num_ended = 0
+    for _ in range(30):
+        simulators.step(np.zeros(N, np.int64), out, results)
+        observation, _, terminated, truncated, infos = env.step(np.zeros(N, np.int64))
+        assert checksum(views(space, out)) == checksum(observation)
+        if mode is AutoresetMode.SAME_STEP:
+            for i in np.flatnonzero(terminated | truncated):
+                final = views(space, results.final_observation[i])
+                assert checksum(final) == checksum(infos["final_obs"][i])
+                num_ended += 1
+    assert num_ended > 10 or mode is AutoresetMode.NEXT_STEP
+
+
+def test_reset_of_some_environments_writes_no_leaf_of_others():
+    simulators = vector_of("nested", AutoresetMode.DISABLED).make(N)
+    out, some = zeros(simulators.spec.observation, N), np.arange(N) % 2 == 0
+    simulators.seed(SEEDS)
+    simulators.reset(ALL, out)
+    out["camera"], out["body"]["speed"] = 7, 7.0
+    simulators.reset(some, out)
+    assert (out["camera"][~some] == 7).all() and (out["body"]["speed"][~some] == 7.0).all()
+    assert (out["camera"][some] != 7).any() and (out["body"]["speed"][some] != 7.0).all()
+
+
+def test_mapping_that_a_batch_leaves_incomplete_is_one_message():
+    class Broken(SyncVectorEnv):
+        def reset(self, **options: Any) -> Any:
+            observation, info = super().reset(**options)
+            return {"camera": observation["camera"]}, info
+
+    batched = Batched(lambda n: Broken([NestedEnv] * n, autoreset_mode=AutoresetMode.DISABLED))
+    with pytest.raises(SamplerError, match=r"returned observations \['camera'\]; .* the keys"):
+        SerialSampler(batched, num_envs=2, horizon=3).start()
+
+
+class FakePool:
+    """What EnvPool returns of mappings, from Gymnasium's own vector environment."""
+
+    def __init__(self, num_envs: int, env_seed: list[int], **_: Any) -> None:
+        self.env = SyncVectorEnv([NestedEnv] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        self.seeds: Any = env_seed
+
+    def reset(self, ids: Any) -> Any:
+        mask = np.isin(np.arange(self.env.num_envs), ids)
+        observation, infos = self.env.reset(seed=self.seeds, options={"reset_mask": mask})
+        self.seeds = None
+        return self.of(observation, ids), infos
+
+    def of(self, tree: Any, ids: Any) -> Any:
+        if isinstance(tree, dict):
+            return {name: self.of(each, ids) for name, each in tree.items()}
+        return tuple(self.of(each, ids) for each in tree) if isinstance(tree, tuple) else tree[ids]
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def test_envpool_with_observations_that_are_mappings_is_stepped(monkeypatch):
+    """EnvPool has none of these itself in what can be installed everywhere: a fake of it."""
+    fake = SimpleNamespace(
+        make_spec=lambda *_, **__: SimpleNamespace(
+            config=SimpleNamespace(),
+            gymnasium_observation_space=NestedEnv().observation_space,
+            gymnasium_action_space=NestedEnv().action_space,
+        ),
+        make_gymnasium=lambda _, num_threads, **options: FakePool(**options),
+    )
+    monkeypatch.setitem(sys.modules, "envpool", fake)
+    simulators: Any = EnvPool("Fake-v0", "disabled", 1, (), {}, N)
+    space, results = simulators.spec.observation, Results.allocate(simulators.spec, N)
+    out = zeros(space, N)
+    simulators.seed(SEEDS)
+    simulators.reset(ALL, out)
+    simulators.step(np.zeros(N, np.int64), out, results)
+    before, some = out.copy(), np.arange(N) % 2 == 0
+    simulators.reset(some, out)
+    env = simulators._pool.env
+    assert checksum(views(space, out)) == checksum(env._observations)
+    kept, was, new = (
+        checksum(views(space, each)) for each in (out[~some], before[~some], out[some])
+    )
+    assert kept == was != new
+    simulators.close()
+
+
 def test_gymnasium_environments_can_wait():
     options = {"num_envs": 4, "horizon": 40, "num_groups": 1, "reset_policy": "wait"}
     batched = make_gymnasium_vector("CartPole-v1", vectorization_mode="sync")
@@ -174,7 +320,10 @@ def test_numbers_in_the_infos_of_a_batch_are_kept():
             lambda: make_env_factory("gymnasium-vec:CartPol-v1"),
             "gymnasium-vec:CartPol-v1.*use an id",
         ),
-        (lambda: make_gymnasium_vector("Blackjack-v1").make(2), "observations are.*one array"),
+        (
+            lambda: Batched(lambda n: SyncVectorEnv([partial(SpaceEnv, "dict")] * n)).make(2),
+            "its actions are.*one array",
+        ),
         (lambda: make_ale("breakot"), "game is 'breakot'"),
         (lambda: make_ale("pong", autoreset="disabled"), "autoreset is 'disabled'"),
         (lambda: make_ale("pong", reward_clipping=True), "reward_clipping cannot be given"),
@@ -251,3 +400,85 @@ def test_envpool_breakout_clips_rewards_for_the_learner_alone(envpool):
     clipped = np.concatenate([each[1] for each in steps[1:]])
     assert raw.max() >= 1 and np.array_equal(np.clip(raw, -1, 1), clipped)
     assert steps[1][6][0, 0] == 5
+
+
+# ---- attributes and methods of environments ------------------------------------------------------
+
+
+class Counted(gymnasium.Env[Any, Any]):
+    """It knows its place, and has an attribute and a method."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    gravity = 9.8
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, _: Any) -> Any:
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+    def weigh(self, mass: float, *, factor: float = 1.0) -> float:
+        return mass * self.gravity * factor + self.index
+
+
+def counted(n: int, first: int) -> SyncVectorEnv:
+    makes = [partial(Counted, first + i) for i in range(n)]
+    return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_attributes_of_environments_in_a_batch_are_reached(num_workers):
+    batched = Batched(counted, indexed=True)
+    with closing(VectorEnv(batched, 4, num_workers=num_workers)) as envs:
+        assert envs.get_attr("index") == (0, 1, 2, 3)
+        assert envs.call("weigh", 10.0, factor=0.5) == (49.0, 50.0, 51.0, 52.0)
+        envs.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        assert envs.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
+        envs.set_attr("gravity", 5.0)
+        assert envs.call("weigh", 1.0) == (5.0, 6.0, 7.0, 8.0)
+        assert envs.reach(get_attr, {2: ("index",), 0: ("index",)}) == [2, 0]
+        with pytest.raises(AttributeError, match=r"environment 0 \(counted\): .*nowhere"):
+            envs.get_attr("nowhere")
+        with pytest.raises(TypeError, match="cannot be reached one by one"):
+            envs.reach(call, {1: ("weigh", (1.0,), {})})
+        envs.reset(seed=1)
+        with pytest.raises(TypeError, match="cannot be reached one by one"):
+            envs.get_state()
+
+
+class Shared:
+    """A batch whose environments have their attributes in common."""
+
+    spec = EnvSpec(name="shared", observation=Leaf((), np.float32), action=discrete(2))
+    autoreset = "disabled"
+    gravity = 9.8
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def seed(self, seeds: Any) -> None: ...
+
+    def reset(self, mask: Any, out: Any) -> None: ...
+
+    def step(self, action: Any, out: Any, results: Results) -> None: ...
+
+    def close(self) -> None: ...
+
+    def size(self) -> int:
+        return self.n
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_attributes_that_a_batch_shares_are_those_of_each_environment(num_workers):
+    with closing(VectorEnv(Batched(Shared), 4, num_workers=num_workers)) as envs:
+        assert envs.call("size") == ((4,) * 4 if num_workers == 0 else (2,) * 4)
+        envs.set_attr("gravity", 1.5)
+        assert envs.get_attr("gravity") == (1.5,) * 4
+        with pytest.raises(TypeError, match="share gravity: give one value"):
+            envs.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        with pytest.raises(AttributeError, match="nowhere"):
+            envs.call("nowhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import setitem
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, Results
 from accel_rl.extras import how_to_install
+from accel_rl.spaces import map_leaves
 from accel_rl.vector.adapters.spec import (
-    check_array,
+    check_observations,
     own_threads,
     read_spec,
     small_number_of,
@@ -139,13 +141,15 @@ class EnvPool:
             self._seeds = None
         ids = np.flatnonzero(mask).astype(np.int32)
         observation, _ = self._pool.reset(ids)
-        out[ids] = self._observation(observation, len(ids))
+        observation = check_observations(self.spec, observation, len(ids))
+        map_leaves(lambda given, own: setitem(own, ids, given), observation, out)
 
     def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
         if self._first_action:
             action = action + self._first_action
         observation, reward, terminated, truncated, infos = self._pool.step(action)
-        np.copyto(out, self._observation(observation, self._n))
+        observation = check_observations(self.spec, observation, self._n)
+        map_leaves(lambda given, own: np.copyto(own, given), observation, out)
         results.reward[:] = reward
         results.raw_reward[:] = infos["reward"] if self._has_raw_rewards else reward
         results.terminated[:] = terminated
@@ -158,8 +162,3 @@ class EnvPool:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-    def _observation(self, observation: Any, n: int) -> Array:
-        spec = self.spec
-        shape = (n, *spec.observation_shape)
-        return check_array(spec.name, "observations", observation, shape, spec.observation_dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import setitem
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,15 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
-from accel_rl.vector.adapters.spec import check_array, number_of, read_spec, write_info
+from accel_rl.spaces import map_leaves
+from accel_rl.vector.adapters.spec import (
+    check_array,
+    check_observations,
+    number_of,
+    read_spec,
+    stacked,
+    write_info,
+)
 from accel_rl.vector.vector_env import VectorEnv
 
 _OWN_MODES: dict[AutoresetMode, BatchReset] = {
@@ -96,7 +105,7 @@ class GymnasiumVector:
         frame_skip: int = 1,
         clips_rewards: bool = False,
     ) -> None:
-        self._env = env
+        self.env = env
         self._n = n
         if env.num_envs != n:
             raise EnvError(f"environment {name} has num_envs={env.num_envs}; it must have {n}")
@@ -123,28 +132,27 @@ class GymnasiumVector:
 
     def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
         options = None if mask.all() else {"reset_mask": mask.copy()}
-        observation, _ = self._env.reset(seed=self._take_seeds(mask), options=options)
-        observation = self._observation(observation)
-        if options is None:
-            out[...] = observation
-        else:
-            out[mask] = observation[mask]
+        observation, _ = self.env.reset(seed=self._take_seeds(mask), options=options)
+        observation = check_observations(self.spec, observation, self._n)
+        rows = slice(None) if options is None else mask
+        map_leaves(lambda given, own: setitem(own, rows, given[rows]), observation, out)
         self._has_ended &= ~mask
 
     def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
         if self.autoreset == "disabled" and self._has_ended.any():
             # The caller does not look at these, and Gymnasium does not step them as they are.
-            self._env.reset(options={"reset_mask": self._has_ended.copy()})
+            self.env.reset(options={"reset_mask": self._has_ended.copy()})
         if self._first_action:
             action = action + self._first_action
-        returned = self._env.step(action)
+        returned = self.env.step(action)
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise EnvError(
                 f"environment {self.spec.name}: step must return observation, reward, terminated, "
                 f"truncated, info"
             )
         observation, reward, terminated, truncated, infos = returned
-        np.copyto(out, self._observation(observation), casting="same_kind")
+        observation = check_observations(self.spec, observation, self._n)
+        map_leaves(lambda given, own: np.copyto(own, given, casting="same_kind"), observation, out)
         name, shape = self.spec.name, (self._n,)
         reward = check_array(name, "a reward", reward, shape, np.float32)
         terminated = check_array(name, "terminated", terminated, shape, np.bool_)
@@ -165,7 +173,7 @@ class GymnasiumVector:
             write_info(self.spec.info_keys, infos, results.info)
 
     def close(self) -> None:
-        self._env.close()
+        self.env.close()
 
     def _take_seeds(self, mask: NDArray[np.bool_]) -> Any:
         """The seeds of the environments in ``mask``, which later resets no longer have."""
@@ -184,11 +192,6 @@ class GymnasiumVector:
             return seeds
         return seeds[0] & 0x7FFFFFFF  # simulators in C take no more
 
-    def _observation(self, observation: Any) -> Array:
-        spec = self.spec
-        shape = (self._n, *spec.observation_shape)
-        return check_array(spec.name, "observations", observation, shape, spec.observation_dtype)
-
     def _write_finals(self, ended: NDArray[np.bool_], infos: Any, results: Results) -> None:
         finals = infos.get("final_obs")
         if finals is None:
@@ -197,11 +200,13 @@ class GymnasiumVector:
                 f"final_obs in its infos"
             )
         rows = np.flatnonzero(ended)
-        if finals.dtype == object:
-            finals = np.stack([finals[i] for i in rows])
+        if isinstance(finals, np.ndarray) and finals.dtype == object:
+            finals = stacked(self.spec.observation, list(finals[rows]))
         else:
-            finals = finals[rows]
-        results.final_observation[rows] = finals
+            finals = map_leaves(
+                lambda given: given[rows], check_observations(self.spec, finals, self._n)
+            )
+        map_leaves(lambda given, own: setitem(own, rows, given), finals, results.final_observation)
         if self.spec.info_keys:
             final_infos = infos.get("final_info", {})
             write_info(self.spec.info_keys, final_infos, results.info, ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -35,12 +35,11 @@ def read_spec(
         else:
             action = from_gymnasium(action_space)
         observation = from_gymnasium(observation_space)
-        for kind, space in (("observation", observation), ("action", action)):
-            if not isinstance(space, Leaf):
-                raise ValueError(
-                    f"its {kind}s are {describe(space)}; those of a batch must be one array: wrap "
-                    f"it in gymnasium.wrappers.vector.FlattenObservation, for example"
-                )
+        if not isinstance(action, Leaf):
+            raise ValueError(
+                f"its actions are {describe(action)}; those of a batch must be one array: wrap it "
+                f"in one that takes such actions"
+            )
         spec = EnvSpec(
             name=name,
             observation=observation,
@@ -66,6 +65,43 @@ def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype:
         f"environment {name} returned {what} of shape {array.shape} and dtype {array.dtype}; it "
         f"must be of shape {shape} and dtype {np.dtype(dtype)}"
     )
+
+
+def check_observations(spec: EnvSpec, given: Any, n: int) -> Any:
+    """Return observations ``[n, ...]`` as an array, or as a dict of arrays for a mapping.
+
+    Raises:
+        EnvError: they are not of the space in ``spec``.
+    """
+    return _check_leaves(spec.name, spec.observation, given, n, "observations")
+
+
+def _check_leaves(name: str, space: Space, given: Any, n: int, what: str) -> Any:
+    if isinstance(space, Leaf):
+        return check_array(name, what, given, (n, *space.shape), space.dtype)
+    if isinstance(given, tuple):
+        given = {str(i): each for i, each in enumerate(given)}
+    if not isinstance(given, Mapping) or set(given) != set(space):
+        found = list(given) if isinstance(given, Mapping) else type(given).__name__
+        raise EnvError(
+            f"environment {name} returned {what} {found}; they must be a mapping with the keys "
+            f"{list(space)}"
+        )
+    return {
+        key: _check_leaves(name, each, given[key], n, f"{what}[{key!r}]")
+        for key, each in space.items()
+    }
+
+
+def stacked(space: Space, values: Sequence[Any]) -> Any:
+    """Return values of single environments as an array ``[n, ...]``, or as a mapping of arrays."""
+    if isinstance(space, Leaf):
+        return np.stack(values)
+    keys = [int(key) if isinstance(values[0], tuple) else key for key in space]
+    return {
+        name: stacked(each, [value[key] for value in values])
+        for (name, each), key in zip(space.items(), keys, strict=True)
+    }
 
 
 def number_of(seed: np.random.SeedSequence) -> int:

@@ -78,6 +78,8 @@ class FakeExchange:
 
 
 class FakeEvaluator:
+    others: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+
     def __init__(self, tape: Tape, interval: int) -> None:
         self.tape, self.interval, self.last = tape, interval, 0
 

@@ -32,7 +32,7 @@ from accel_rl.parallel.meeting import (
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
 from accel_rl.processes import add_package_path
-from accel_rl.training.stopping import (
+from accel_rl.stopping import (
     HANGUP,
     LAUNCHER_VARIABLE,
     SIGNALS,

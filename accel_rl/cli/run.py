@@ -33,13 +33,13 @@ from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
+from accel_rl.stopping import Interrupted
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.auto import choose_learners
 from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
 from accel_rl.training.division import check_learners
 from accel_rl.training.progress import summary
 from accel_rl.training.run import ALONE
-from accel_rl.training.stopping import Interrupted
 from accel_rl.training.torch_setup import tune_malloc
 from accel_rl.training.train import RunError, TrainResult, train
 

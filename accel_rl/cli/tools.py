@@ -14,12 +14,12 @@ from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.options import format_value, list_options
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.tools.measurements import NEEDED, plot_measurements
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot, scores_table
-from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.torch_setup import tune_malloc
 
 _USAGE = {

@@ -22,13 +22,15 @@ from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import write_whole
+from accel_rl.runs.tables import (
+    CsvTable,
+)
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.topology import available_cpus
 from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import learner_device
 from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import CsvTable
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
 

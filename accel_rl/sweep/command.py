@@ -21,6 +21,7 @@ from accel_rl.runs.directory import hold
 from accel_rl.runs.files import WriteError, explain, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.signing import user_key
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.sweep.display import SweepDisplay
 from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
@@ -38,7 +39,6 @@ from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.sweep.slots import slots_here
 from accel_rl.tools.output import make_table
-from accel_rl.training.stopping import Interrupted, StopRequest
 
 USAGE = """\
 python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]

@@ -17,6 +17,7 @@ from accel_rl.processes import add_package_path
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.yaml_file import code_in
+from accel_rl.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.sweep.plan import (
     PlannedRun,
     find_checkpoints,
@@ -24,7 +25,6 @@ from accel_rl.sweep.plan import (
     options_of_all,
 )
 from accel_rl.sweep.slots import Slot
-from accel_rl.training.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 

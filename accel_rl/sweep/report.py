@@ -18,11 +18,14 @@ from textwrap import fill
 import numpy as np
 
 from accel_rl.runs.files import write_whole
+from accel_rl.runs.tables import (
+    EPISODE_WINDOW,
+    read_rows,
+)
 from accel_rl.sweep.aggregate import NUM_RESAMPLES, Estimate, aggregate
 from accel_rl.sweep.queue import Job
 from accel_rl.tools.human_scores import human_normalized
 from accel_rl.training.drawing import draw_or_warn
-from accel_rl.training.metrics import EPISODE_WINDOW, read_rows
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
@@ -245,7 +248,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _draw(panels: Sequence[Panel]) -> memoryview:
     """A row for each panel: each configuration's statistics as points with their intervals."""
-    from accel_rl.training.figures import MaxNLocator, new_figure, plain, to_png
+    from accel_rl.runs.figures import MaxNLocator, new_figure, plain, to_png
 
     most = max(len(panel.estimates) for panel in panels)
     labels = [[plain(_in_lines(label)) for label in panel.estimates] for panel in panels]

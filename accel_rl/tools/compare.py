@@ -23,8 +23,10 @@ from accel_rl.presets import find_preset
 from accel_rl.runs.files import whole_lines
 from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
+from accel_rl.runs.tables import (
+    read_rows,
+)
 from accel_rl.settings import Kind
-from accel_rl.training.metrics import read_rows
 
 Axis = Literal["steps", "frames", "minutes"]
 Values = NDArray[np.float64]

@@ -12,13 +12,15 @@ import numpy as np
 
 from accel_rl.algos.norms import KINDS
 from accel_rl.algos.update import COSINE
+from accel_rl.runs.figures import COLOURS, Figure, new_figure, plain, to_png
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import read_config
+from accel_rl.runs.tables import (
+    read_rows,
+)
 from accel_rl.tools.compare import COLUMNS, Values, label_runs
 from accel_rl.tools.output import check_output
 from accel_rl.tools.plot import PlotOptions, check_named, style_axes
-from accel_rl.training.figures import COLOURS, Figure, new_figure, plain, to_png
-from accel_rl.training.metrics import read_rows
 
 NEEDED = {
     "norms": (KINDS[0], "norms", "learner.log_norms=true"),

@@ -14,7 +14,11 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from accel_rl.runs.figures import COLOURS, EngFormatter, new_figure, plain, to_png
 from accel_rl.runs.files import write_whole
+from accel_rl.runs.tables import (
+    EPISODE_WINDOW,
+)
 from accel_rl.settings import check_settings
 from accel_rl.tools.compare import (
     SCORE,
@@ -27,8 +31,6 @@ from accel_rl.tools.compare import (
     read_curve,
 )
 from accel_rl.tools.output import check_output, make_table
-from accel_rl.training.figures import COLOURS, EngFormatter, new_figure, plain, to_png
-from accel_rl.training.metrics import EPISODE_WINDOW
 
 _GRID = "#e3e3e3"
 _FEWEST_FOR_BAND = 3

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accel_rl.runs.files import write_whole
-from accel_rl.training.metrics import EPISODE_WINDOW, Row
+from accel_rl.runs.tables import (
+    EPISODE_WINDOW,
+    Row,
+)
 
 if TYPE_CHECKING:
-    from accel_rl.training.figures import Axes
+    from accel_rl.runs.figures import Axes
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
     Raises:
         OSError: the file could not be written; the one before stays.
     """
-    from accel_rl.training.figures import EngFormatter, new_figure, plain, to_png
+    from accel_rl.runs.figures import EngFormatter, new_figure, plain, to_png
 
     figure = new_figure(8.0, 4.8)
     axes = figure.add_subplot()

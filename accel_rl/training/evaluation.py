@@ -20,6 +20,9 @@ import torch
 
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
+from accel_rl.runs.tables import (
+    read_rows,
+)
 from accel_rl.samplers import (
     ActionServer,
     Evaluation,
@@ -28,10 +31,12 @@ from accel_rl.samplers import (
     evaluate,
 )
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.topology import available_cpus
 from accel_rl.training.agent import factory_of
-from accel_rl.training.metrics import info_means, read_rows
-from accel_rl.training.stopping import Interrupted, StopRequest
+from accel_rl.training.metrics import (
+    info_means,
+)
 
 MAX_STEPS = 27_000
 """of one game"""

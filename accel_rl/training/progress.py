@@ -17,7 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from accel_rl.training.metrics import EPISODE_WINDOW, Row
+from accel_rl.runs.tables import (
+    EPISODE_WINDOW,
+    Row,
+)
 from accel_rl.training.timing import Bottleneck, TimeSplit
 
 PANEL_SECONDS = 1.0

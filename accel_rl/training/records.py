@@ -15,19 +15,23 @@ import torch
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
+from accel_rl.runs.tables import (
+    EPISODE_WINDOW,
+    CurveRows,
+    MetricsWriter,
+)
 from accel_rl.samplers.base import Episode, SamplerTimes
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (
-    EPISODE_WINDOW,
-    CurveRows,
+    SAVED,
     LearnerMetrics,
-    MetricsWriter,
+    Others,
     Scores,
+    make_report,
 )
 from accel_rl.training.progress import Progress, Status, clock, line
-from accel_rl.training.reports import SAVED, Others, make_report
-from accel_rl.training.stopping import Interrupted, StopRequest
 from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0

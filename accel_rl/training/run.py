@@ -19,10 +19,10 @@ from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
 from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
+from accel_rl.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.progress import Progress
 from accel_rl.training.records import OnRow, Recorded, Records, Rows
-from accel_rl.training.stopping import StopRequest
 
 ALONE = Team(Ranks())
 

@@ -29,6 +29,7 @@ from accel_rl.runs.directory import (
 )
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
+from accel_rl.stopping import StopRequest
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.notices import notices
 from accel_rl.training.progress import (
@@ -44,7 +45,6 @@ from accel_rl.training.resume import (
     without_loaded,
 )
 from accel_rl.training.run import ALONE
-from accel_rl.training.stopping import StopRequest
 from accel_rl.training.torch_setup import own_torch_state, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)

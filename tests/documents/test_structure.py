@@ -38,6 +38,7 @@ LAYERS = (
         "signing",
         "spaces",
         "states",
+        "stopping",
         "topology",
     ),
 )
@@ -50,6 +51,7 @@ WITHOUT_TORCH = (
     "rollout",
     "settings",
     "signing",
+    "stopping",
     "topology",
 )
 

@@ -15,10 +15,10 @@ import pytest
 from accel_rl.__main__ import main
 from accel_rl.envs.catch import Catch
 from accel_rl.runs.checkpoint import list_checkpoints
+from accel_rl.stopping import StopRequest
 from accel_rl.sweep import command, queue
 from accel_rl.sweep.plan import is_finished, plan_runs, read_plan
 from accel_rl.sweep.slots import Slot
-from accel_rl.training.stopping import StopRequest
 
 REPOSITORY = Path(__file__).parents[2]
 SHORT = ["serial=true", "total_steps=160", "log_interval=80", "decorrelation_steps=0"]

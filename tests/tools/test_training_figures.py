@@ -15,12 +15,12 @@ from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.run import write_lags
+from accel_rl.runs.figures import new_figure, plain, to_png
 from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
 from accel_rl.tools.plot import _draw, scores_table
 from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
-from accel_rl.training.figures import new_figure, plain, to_png
 from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -66,7 +66,7 @@ def test_backend_that_is_not_installed_ends_no_command(backend: str, tmp_path) -
 
 def test_backend_that_is_there_is_left_to_the_host(tmp_path) -> None:
     code = (
-        "import os, accel_rl.training.figures, matplotlib\n"
+        "import os, accel_rl.runs.figures, matplotlib\n"
         "print(matplotlib.rcParams['backend'], os.environ['MPLBACKEND'])"
     )
     assert python(code, tmp_path, "svg").stdout == "svg svg\n"

@@ -16,9 +16,9 @@ from accel_rl.agents import CategoricalAgent
 from accel_rl.algos import DQNConfig
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.stopping import StopRequest
 from accel_rl.training.build import build
 from accel_rl.training.devices import make_capture
-from accel_rl.training.stopping import StopRequest
 
 CPU = torch.device("cpu")
 # Of torch itself, while it compiles.

@@ -21,6 +21,7 @@ from accel_rl.runs.checkpoint import (
     save_if_best,
 )
 from accel_rl.samplers import SerialSampler
+from accel_rl.stopping import StopRequest
 from accel_rl.sweep.plan import is_finished, plan_runs
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
@@ -31,7 +32,6 @@ from accel_rl.training.evaluation import (
     make_evaluation_sampler,
 )
 from accel_rl.training.records import Records
-from accel_rl.training.stopping import StopRequest
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}

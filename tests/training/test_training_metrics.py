@@ -15,19 +15,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.tables import (
+    CsvTable,
+    CurveRows,
+    EventsWriter,
+    MetricsWriter,
+    read_rows,
+    tag,
+)
 from accel_rl.samplers import Episode
 from accel_rl.sweep.display import Standing, read_standing
 from accel_rl.training import metrics
 from accel_rl.training.drawing import draw_learning_curve
 from accel_rl.training.metrics import (
-    CsvTable,
-    CurveRows,
-    EventsWriter,
     LearnerMetrics,
-    MetricsWriter,
     Scores,
-    read_rows,
-    tag,
 )
 from accel_rl.training.records import Interval
 from accel_rl.training.train import train

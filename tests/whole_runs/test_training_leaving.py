@@ -18,7 +18,7 @@ from accel_rl.console import LastingConsole
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import open_loopback_store
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.training.stopping import LAUNCHER_VARIABLE, StopRequest
+from accel_rl.stopping import LAUNCHER_VARIABLE, StopRequest
 
 
 @pytest.mark.parametrize("uses_nccl", [False, True])

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, LearnerConfig
-from accel_rl.envs import AtariConfig, is_atari_game
+from accel_rl.envs import (
+    AtariConfig,
+    EnvFactory,
+    EnvSpec,
+    is_atari_game,
+    make_env_factory,
+    probe_spec,
+)
+from accel_rl.envs.clipped import clipped
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.settings import check_settings, option, when
@@ -206,6 +214,24 @@ class TrainConfig:
                 f"step, minutes above {_MOST_CAPTURED_STEPS}"
             )
         return None
+
+    @property
+    def env_factory(self) -> EnvFactory:
+        """What makes the environments as the algorithm wants them.
+
+        Raises:
+            ValueError: there is no environment of that name.
+        """
+        factory = make_env_factory(self.env, self.atari, self.info_keys)
+        return clipped(factory) if self.learner.clips_actions else factory
+
+    def probe_spec(self) -> EnvSpec:
+        """Return what the environments are like, as one tells that is made for it.
+
+        Raises:
+            ValueError: there is none, or it cannot be made here.
+        """
+        return probe_spec(self.env_factory, self.sampler.reset_timeout_seconds)
 
     @property
     def title(self) -> str:

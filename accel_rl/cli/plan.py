@@ -7,13 +7,11 @@ from contextlib import closing
 
 from accel_rl.cli.tune import Trial
 from accel_rl.config import TrainConfig
-from accel_rl.envs.make import probe_spec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Machine, Seat, format_cpus, read_machine
-from accel_rl.training.agent import factory_of
+from accel_rl.training.build import sampler_share
 from accel_rl.training.devices import gpu_nodes, learner_device
-from accel_rl.training.division import sampler_share
 from accel_rl.training.torch_setup import sampling_threads
 
 PLAN = "--plan"
@@ -46,7 +44,7 @@ def describe_plan(
         num_gpus = _num_gpus(config)
     if nodes is None and num_gpus and is_here:
         nodes = gpu_nodes(num, num_gpus)
-    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+    spec = config.probe_spec()
     share = sampler_share(config, Ranks(size=num))
     yield f"plan of {config.title}, on {machine.describe()}"
     for rank in range(num):

@@ -18,7 +18,6 @@ from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.cli.plan import PLAN, describe_plan
 from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.envs.make import probe_spec
 from accel_rl.functions import ExitError, refusing_exit
 from accel_rl.parallel import (
     ParallelConfig,
@@ -34,10 +33,14 @@ from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
 from accel_rl.stopping import Interrupted
-from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.auto import choose_learners
-from accel_rl.training.devices import all_have_own_gpus, check_same_processors, learner_device
-from accel_rl.training.division import check_learners
+from accel_rl.training.build import agent_of
+from accel_rl.training.devices import (
+    all_have_own_gpus,
+    check_learners,
+    check_same_processors,
+    learner_device,
+)
 from accel_rl.training.progress import summary
 from accel_rl.training.run import ALONE
 from accel_rl.training.torch_setup import tune_malloc
@@ -98,7 +101,7 @@ def _probe(config: TrainConfig) -> None:
 
     Here, there is one message of that, before any process starts.
     """
-    spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+    spec = config.probe_spec()
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone
         agent_of(config, spec, device)

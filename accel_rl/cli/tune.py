@@ -22,16 +22,13 @@ import torch
 from accel_rl.cli.parse import parse_arguments, wants_help
 from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.envs.make import probe_spec
 from accel_rl.functions import ExitError
 from accel_rl.options import format_value
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.training.agent import agent_of, factory_of
-from accel_rl.training.build import make_action_server, make_sampler
+from accel_rl.training.build import agent_of, make_action_server, make_sampler, sampler_share
 from accel_rl.training.devices import learner_device, make_capture
-from accel_rl.training.division import sampler_share
 
 USAGE = """\
 python -m accel_rl tune [key=value ...]    options with which that run samples fastest here
@@ -124,7 +121,7 @@ class Trial:
         self.num_envs = self._share.num_envs
         self._cpus = os.sched_getaffinity(0)
         self._device = learner_device(config, self._ranks)
-        spec = probe_spec(factory_of(config), config.sampler.reset_timeout_seconds)
+        spec = config.probe_spec()
         self._agent = agent_of(
             config, spec, self._device, capture=make_capture(config, self._device)
         )

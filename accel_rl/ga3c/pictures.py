@@ -11,9 +11,7 @@ import numpy as np
 
 from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, to_png
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.tables import (
-    Row,
-)
+from accel_rl.runs.tables import Row
 
 _COUNTS = {"num_trainers": "trainers", "num_predictors": "predictors", "num_agents": "agents"}
 

@@ -21,15 +21,12 @@ from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.parallel import FlatParameters, Team
-from accel_rl.runs.files import write_whole
-from accel_rl.runs.tables import (
-    CsvTable,
-)
+from accel_rl.runs.files import draw_or_warn, write_whole
+from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.topology import available_cpus
-from accel_rl.training.agent import agent_of, factory_of
+from accel_rl.training.build import agent_of
 from accel_rl.training.devices import learner_device
-from accel_rl.training.drawing import draw_or_warn
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
@@ -188,7 +185,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
     device = learner_device(config, team.ranks)
     agents = config.sampler.num_groups
     sampler = QueuedSampler(
-        factory_of(config),
+        config.env_factory,
         config.sampler,
         seed,
         list(config.cpus) or None,

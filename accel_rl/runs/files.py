@@ -6,14 +6,18 @@ What is being written lies beside it as ``.NAME.<16 hexadecimal digits>.part``.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import secrets
 import stat
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_LOGGER = logging.getLogger(__name__)
 
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
 
@@ -158,3 +162,17 @@ def read_text(path: Path) -> str:
 
 def _open_now(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def draw_or_warn(draw: Callable[[], object], path: Path) -> bool:
+    """Call ``draw``, which draws the picture ``path``; log a warning and return False if it fails.
+
+    Matplotlib is to be imported in ``draw``, since its import may fail, too.
+    """
+    try:
+        draw()
+    except Exception as error:
+        _LOGGER.warning("%s was not drawn: %s: %s", path, type(error).__name__, error)
+        _LOGGER.info("%s", traceback.format_exc())
+        return False
+    return True

@@ -22,16 +22,13 @@ from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.option_file import read_option_file
-from accel_rl.runs.tables import (
-    read_rows,
-)
+from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code, write_yaml
 from accel_rl.settings import check_settings
 from accel_rl.signing import UntrustedError
 from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build
-from accel_rl.training.devices import pick_device
-from accel_rl.training.division import check_learners
+from accel_rl.training.devices import check_learners, pick_device
 from accel_rl.training.evaluation import lacks_last_evaluation
 
 GROWING = ("env", "algo", "seed", "total_steps")

@@ -18,12 +18,7 @@ from accel_rl.runs.directory import hold
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.yaml_file import code_in
 from accel_rl.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
-from accel_rl.sweep.plan import (
-    PlannedRun,
-    find_checkpoints,
-    is_finished,
-    options_of_all,
-)
+from accel_rl.sweep.plan import PlannedRun, find_checkpoints, is_finished, options_of_all
 from accel_rl.sweep.slots import Slot
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]

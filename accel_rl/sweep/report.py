@@ -17,15 +17,11 @@ from textwrap import fill
 
 import numpy as np
 
-from accel_rl.runs.files import write_whole
-from accel_rl.runs.tables import (
-    EPISODE_WINDOW,
-    read_rows,
-)
+from accel_rl.runs.files import draw_or_warn, write_whole
+from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
 from accel_rl.sweep.aggregate import NUM_RESAMPLES, Estimate, aggregate
 from accel_rl.sweep.queue import Job
 from accel_rl.tools.human_scores import human_normalized
-from accel_rl.training.drawing import draw_or_warn
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _COLOUR, _GRID = "#1f6f8b", "#e3e3e3"

@@ -23,9 +23,7 @@ from accel_rl.presets import find_preset
 from accel_rl.runs.files import whole_lines
 from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
-from accel_rl.runs.tables import (
-    read_rows,
-)
+from accel_rl.runs.tables import read_rows
 from accel_rl.settings import Kind
 
 Axis = Literal["steps", "frames", "minutes"]

@@ -33,9 +33,7 @@ from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import load_agent
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
-from accel_rl.training.metrics import (
-    info_means,
-)
+from accel_rl.training.metrics import info_means
 from accel_rl.training.torch_setup import sampling_threads
 
 

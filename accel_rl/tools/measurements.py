@@ -15,9 +15,7 @@ from accel_rl.algos.update import COSINE
 from accel_rl.runs.figures import COLOURS, Figure, new_figure, plain, to_png
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import read_config
-from accel_rl.runs.tables import (
-    read_rows,
-)
+from accel_rl.runs.tables import read_rows
 from accel_rl.tools.compare import COLUMNS, Values, label_runs
 from accel_rl.tools.output import check_output
 from accel_rl.tools.plot import PlotOptions, check_named, style_axes

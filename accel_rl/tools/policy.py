@@ -28,7 +28,7 @@ from accel_rl.runs.saved import find_checkpoint, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
 from accel_rl.spaces import Leaf, first_leaf, map_leaves, tensor_views, views, write_values, zeros
-from accel_rl.training.agent import agent_of
+from accel_rl.training.build import agent_of
 from accel_rl.training.devices import pick_device
 from accel_rl.training.torch_setup import own_torch_state
 

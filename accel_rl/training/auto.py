@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping
 
 from accel_rl.algos import Task
 from accel_rl.config import TrainConfig
-from accel_rl.envs import is_atari_game, probe_spec
+from accel_rl.envs import is_atari_game
 from accel_rl.options import list_options
 from accel_rl.parallel import Ranks
+from accel_rl.stopping import LAUNCHER_VARIABLE
 from accel_rl.topology import Machine, free_memory, read_machine
-from accel_rl.training.agent import factory_of
-from accel_rl.training.devices import learner_device
-from accel_rl.training.division import check_learners, sampler_share
-from accel_rl.training.stopping import LAUNCHER_VARIABLE
+from accel_rl.training.build import sampler_share
+from accel_rl.training.devices import check_learners, learner_device
 
 LEAST_STEPS = 100_000
 """of a run with several learners. To start two took 4 s of CPU more than to start one, which runs
@@ -131,7 +130,7 @@ def _why_workers(several: TrainConfig, given: Collection[str]) -> str:
 def _why_undivided(several: TrainConfig) -> str:
     """Return why learners cannot divide the environments, batches or memory of a run."""
     num = several.num_learners
-    spec = probe_spec(factory_of(several), several.sampler.reset_timeout_seconds)
+    spec = several.probe_spec()
     try:
         check_learners(several, Ranks())
         share = sampler_share(several, Ranks(size=num))

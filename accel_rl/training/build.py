@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -12,26 +13,35 @@ import numpy as np
 import torch
 
 from accel_rl.agents import AnyAgent, is_softmax
-from accel_rl.algos import Task
-from accel_rl.capture import EAGER
+from accel_rl.algos import Network, Task
+from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec
+from accel_rl.envs.make import probe_observations
 from accel_rl.models.image import ImageNetwork
-from accel_rl.parallel import Ranks, StoreExchange, Team, rank_seed
-from accel_rl.samplers import (
-    ActionServer,
-    ParallelSampler,
-    SamplerConfig,
-    SerialSampler,
+from accel_rl.models.make import fits_images
+from accel_rl.parallel import (
+    Adam,
+    AllReduce,
+    Exchange,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    Ranks,
+    StoreExchange,
+    Team,
+    rank_seed,
 )
+from accel_rl.presets import IMAGE_MODELS
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.spaces import Leaf, seen_space
 from accel_rl.topology import Seat, plan_cores
-from accel_rl.training.agent import agent_of, factory_of
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
-from accel_rl.training.division import sampler_share
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.exchanges import PullingServer, Server, make_exchange
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.rollouts import Experience, InTurns, RolloutRun
+from accel_rl.training.rollouts import Experience, InTurns, PullingServer, RolloutRun, Server
 from accel_rl.training.run import ALONE, Run
 from accel_rl.training.torch_setup import has_small_updates, num_learning_threads
 
@@ -103,6 +113,69 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
     )
 
 
+def agent_of(
+    config: TrainConfig,
+    spec: EnvSpec,
+    device: torch.device,
+    *,
+    capture: Capture = EAGER,
+) -> AnyAgent:
+    """The agent that ``config`` asks for, with fresh parameters on ``device``.
+
+    A network of the user's own is tried on observations of the environment: others may have
+    numbers in them that it need not take.
+
+    Raises:
+        ValueError: there is no such network, or it does not fit the environment.
+    """
+    observations, model = None, config.model
+    own = IMAGE_MODELS.get(config.algo)
+    seen = seen_space(spec.observation)
+    if model == "auto" and own is not None and isinstance(seen, Leaf):
+        if fits_images(own, seen.shape, seen.dtype):
+            model = own
+    if ":" in model:
+        observations = probe_observations(config.env_factory, config.sampler.reset_timeout_seconds)
+    network = Network(model, spec, device, config.lstm, capture, observations)
+    return config.learner.make_agent(network)
+
+
+def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
+    """For the parameters of ``agent``, on their device. Every learner of the team must call it.
+
+    Raises:
+        TeamError: another learner is gone.
+    """
+    flat = FlatParameters(agent.model)
+    learner = config.learner
+    rule, max_norm, eps = learner.rule, learner.max_gradient_norm, learner.gradient_norm_eps
+    parallel = config.parallel
+    if parallel.sync == "store":
+        timeout = parallel.learner_timeout_seconds
+        if team.ranks.is_first:
+            store = ParameterStore.create(flat, rule, parallel.num_chunks, timeout)
+            team.share("store", store.address)
+        else:
+            store = ParameterStore.open(team.share("store"), flat, rule, timeout)
+        if parallel.sync_period == 1:
+            return StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
+        assert isinstance(rule, Adam)
+        period = parallel.sync_period
+        return MultiStepAdam(flat, store, rule, max_norm, period, gradient_norm_eps=eps)
+    if team.ranks.size > 1:
+        assert team.group is not None, "open_group comes first"
+        return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)
+    return Local(flat, rule, max_norm, agent.capture, gradient_norm_eps=eps)
+
+
+def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:
+    """The sampler settings of one learner: its part of the environments, or all with a store."""
+    if config.parallel.sync == "store":
+        return config.sampler
+    num_envs = config.sampler.num_envs // ranks.size
+    return dataclasses.replace(config.sampler, num_envs=num_envs)
+
+
 def make_action_server(
     config: TrainConfig, agent: AnyAgent, sampler: RolloutSampler, device: torch.device
 ) -> ActionServer:
@@ -135,7 +208,7 @@ def make_sampler(
 
     ``share``: its sampler settings. ``seed``: of all learners together.
     """
-    factory = factory_of(config)
+    factory = config.env_factory
     seed = rank_seed(seed, ranks.rank)
     on_gpu = device.type == "cuda"
     nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None

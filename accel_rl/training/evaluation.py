@@ -20,23 +20,12 @@ import torch
 
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
-from accel_rl.runs.tables import (
-    read_rows,
-)
-from accel_rl.samplers import (
-    ActionServer,
-    Evaluation,
-    ParallelSampler,
-    SerialSampler,
-    evaluate,
-)
+from accel_rl.runs.tables import read_rows
+from accel_rl.samplers import ActionServer, Evaluation, ParallelSampler, SerialSampler, evaluate
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.topology import available_cpus
-from accel_rl.training.agent import factory_of
-from accel_rl.training.metrics import (
-    info_means,
-)
+from accel_rl.training.metrics import info_means
 
 MAX_STEPS = 27_000
 """of one game"""
@@ -137,7 +126,7 @@ def make_evaluation_sampler(
     serial: bool,
 ) -> RolloutSampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games."""
-    factory = factory_of(config)
+    factory = config.env_factory
     sampler_config = dataclasses.replace(
         config.sampler,
         num_envs=num_envs,

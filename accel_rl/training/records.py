@@ -15,24 +15,21 @@ import torch
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
-from accel_rl.runs.tables import (
-    EPISODE_WINDOW,
-    CurveRows,
-    MetricsWriter,
-)
+from accel_rl.runs.files import draw_or_warn
+from accel_rl.runs.tables import EPISODE_WINDOW, CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.stopping import Interrupted, StopRequest
-from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import (
-    SAVED,
-    LearnerMetrics,
-    Others,
-    Scores,
-    make_report,
+from accel_rl.training.metrics import SAVED, LearnerMetrics, Others, Scores, make_report
+from accel_rl.training.progress import (
+    Clock,
+    Progress,
+    Status,
+    TimeSplit,
+    clock,
+    find_bottleneck,
+    line,
 )
-from accel_rl.training.progress import Progress, Status, clock, line
-from accel_rl.training.timing import Clock, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""
@@ -313,6 +310,10 @@ class Records:
         title = f"{self._config.title}, {clock(self.seconds)}"
 
         def draw() -> None:
+            from accel_rl.runs.figures import (
+                draw_learning_curve,  # Matplotlib takes a while to load
+            )
+
             draw_learning_curve(path, self._curve.rows, title, self._of_first.frame_skip)
 
         return draw_or_warn(draw, path)

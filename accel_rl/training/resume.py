@@ -35,10 +35,7 @@ from accel_rl.samplers import SamplerState
 from accel_rl.states import decode_state
 from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
-from accel_rl.training.metrics import (
-    LearnerMetrics,
-    Scores,
-)
+from accel_rl.training.metrics import LearnerMetrics, Scores
 
 _CHANGEABLE = ("course", "engine", "watching")
 """kinds of options that say how long, where and how watched a run is, not what is learned"""

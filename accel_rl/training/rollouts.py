@@ -14,14 +14,29 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import Learner
+from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
+from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.states import decode_state, encode_state
-from accel_rl.training.exchanges import Server
 from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads
 
 Metrics = Mapping[str, Tensor]
+
+
+class Server(Protocol):
+    """What the loop needs of an action server: it acts, then hands over the rollout."""
+
+    def __call__(self, step: PolicyInput) -> Any: ...
+
+    def finish(self) -> RolloutTensors: ...
+
+    def get_state(self) -> Tensor | None: ...
+
+    def set_state(self, state: Tensor | None) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Experience(Protocol):
@@ -80,6 +95,47 @@ class InTurns:
 
     def close(self) -> None:
         """Nothing is ahead."""
+
+
+class PullingServer:
+    """An action server whose learner takes over the store's parameters within a rollout.
+
+    Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
+    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if the learner uses probability ratios, before
+    it learns.
+    """
+
+    def __init__(
+        self, server: Server, exchange: StoreExchange, learner: Learner, pull_steps: int
+    ) -> None:
+        self._server = server
+        self._exchange = exchange
+        self._behaviour = learner.behaviour
+        self._pull_steps = pull_steps
+
+    def __call__(self, step: PolicyInput) -> Any:
+        is_first = step.columns.start == 0  # of the groups that take this step
+        if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
+            if self._behaviour is not None:
+                self._behaviour.note(step.t)
+            self._exchange.pull()
+        return self._server(step)
+
+    def finish(self) -> RolloutTensors:
+        batch = self._server.finish()
+        if self._behaviour is not None:
+            self._behaviour.note(len(batch.action))
+            self._exchange.pull()
+        return batch
+
+    def get_state(self) -> Tensor | None:
+        return self._server.get_state()
+
+    def set_state(self, state: Tensor | None) -> None:
+        self._server.set_state(state)
+
+    def close(self) -> None:
+        self._server.close()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -22,28 +22,15 @@ from accel_rl.console import LastingConsole
 from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.parallel import Team, TeamError
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
-from accel_rl.runs.directory import (
-    describe_machine,
-    log_to,
-    write_config,
-)
+from accel_rl.runs.directory import describe_machine, log_to, write_config
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
 from accel_rl.stopping import StopRequest
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.notices import notices
-from accel_rl.training.progress import (
-    Progress,
-    ProgressHandler,
-    Status,
-    make_progress,
-)
+from accel_rl.training.progress import Progress, ProgressHandler, Status, make_progress
 from accel_rl.training.records import OnRow, Records
-from accel_rl.training.resume import (
-    begin,
-    load_saved,
-    without_loaded,
-)
+from accel_rl.training.resume import begin, load_saved, without_loaded
 from accel_rl.training.run import ALONE
 from accel_rl.training.torch_setup import own_torch_state, sampling_threads
 

@@ -23,9 +23,7 @@ from accel_rl.envs import probe_spec
 from accel_rl.parallel import Ranks, SharedGroup
 from accel_rl.samplers import SerialSampler
 from accel_rl.samplers.base import PolicyInput
-from accel_rl.training.agent import factory_of
-from accel_rl.training.build import build_rollouts
-from accel_rl.training.division import sampler_share
+from accel_rl.training.build import build_rollouts, sampler_share
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.torch_setup import has_small_updates, learning_threads, num_learning_threads
 from benchmarks.scaling.speed_model import Costs, all_reduce_seconds
@@ -65,7 +63,7 @@ class PartsOfOne:
     """
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
-        factory = factory_of(config)
+        factory = config.env_factory
         spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
         self._config = alone(config, num_learners, spec.frame_stack)
         self._num_learners = num_learners

@@ -12,7 +12,7 @@ from accel_rl.envs import EnvSpec
 from accel_rl.models import make_model, make_q_model
 from accel_rl.presets import PRESETS
 from accel_rl.spaces import Leaf, discrete
-from accel_rl.training.agent import agent_of
+from accel_rl.training.build import agent_of
 from accel_rl.training.train import train
 
 NETWORKS = {

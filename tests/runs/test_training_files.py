@@ -25,9 +25,7 @@ from accel_rl.runs.checkpoint import (
 )
 from accel_rl.runs.directory import log_to, make_run_directory
 from accel_rl.runs.files import WriteError, delete_unfinished, explain, write_whole
-from accel_rl.runs.tables import (
-    EventsWriter,
-)
+from accel_rl.runs.tables import EventsWriter
 from accel_rl.training.train import RunError, train
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)

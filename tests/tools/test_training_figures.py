@@ -15,12 +15,12 @@ from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.run import write_lags
-from accel_rl.runs.figures import new_figure, plain, to_png
+from accel_rl.runs.figures import draw_learning_curve, new_figure, plain, to_png
+from accel_rl.runs.files import draw_or_warn
 from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
 from accel_rl.tools.plot import _draw, scores_table
-from accel_rl.training.drawing import draw_learning_curve, draw_or_warn
 from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"

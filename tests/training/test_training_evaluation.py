@@ -26,11 +26,7 @@ from accel_rl.sweep.plan import is_finished, plan_runs
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
 from accel_rl.training import evaluation, records
-from accel_rl.training.evaluation import (
-    Evaluator,
-    lacks_last_evaluation,
-    make_evaluation_sampler,
-)
+from accel_rl.training.evaluation import Evaluator, lacks_last_evaluation, make_evaluation_sampler
 from accel_rl.training.records import Records
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}

@@ -22,9 +22,8 @@ from accel_rl.parallel import (
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.stopping import StopRequest
-from accel_rl.training.exchanges import PullingServer
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.rollouts import RolloutRun
+from accel_rl.training.rollouts import PullingServer, RolloutRun
 
 
 class Exchange:

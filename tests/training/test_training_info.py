@@ -13,14 +13,10 @@ from saved_runs import quiet, trained
 from telling_envs import KEYS, TellingEnv
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.runs.tables import (
-    tag,
-)
+from accel_rl.runs.tables import tag
 from accel_rl.samplers import Episode
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
-from accel_rl.training.metrics import (
-    Scores,
-)
+from accel_rl.training.metrics import Scores
 from accel_rl.training.train import train
 
 TELLING = ("env=telling_envs:TellingEnv", "num_envs=1", "num_groups=1")

@@ -15,22 +15,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.runs.tables import (
-    CsvTable,
-    CurveRows,
-    EventsWriter,
-    MetricsWriter,
-    read_rows,
-    tag,
-)
+from accel_rl.runs import tables
+from accel_rl.runs.figures import draw_learning_curve
+from accel_rl.runs.tables import CsvTable, CurveRows, EventsWriter, MetricsWriter, read_rows, tag
 from accel_rl.samplers import Episode
 from accel_rl.sweep.display import Standing, read_standing
-from accel_rl.training import metrics
-from accel_rl.training.drawing import draw_learning_curve
-from accel_rl.training.metrics import (
-    LearnerMetrics,
-    Scores,
-)
+from accel_rl.training.metrics import LearnerMetrics, Scores
 from accel_rl.training.records import Interval
 from accel_rl.training.train import train
 
@@ -225,7 +215,7 @@ def test_events_that_cannot_be_written_fail_once(tmp_path) -> None:
 def test_parts_of_a_run_that_begin_in_one_second_have_files_of_events_each(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(metrics.time, "time", lambda: 1_800_000_000.5)
+    monkeypatch.setattr(tables.time, "time", lambda: 1_800_000_000.5)
     for i in range(12):
         writer = EventsWriter(tmp_path, i)
         writer.write({"loss": float(i)}, i + 1)
@@ -250,7 +240,7 @@ def test_table_keeps_no_rows_in_memory(tmp_path) -> None:
 def test_curve_goes_through_few_rows_at_equal_distances_and_the_last_one(
     number: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(metrics, "MOST_CURVE_ROWS", 8)
+    monkeypatch.setattr(tables, "MOST_CURVE_ROWS", 8)
     curve = CurveRows({"steps": i} for i in range(number))
     steps = [int(row["steps"]) for row in curve.rows]
     assert len(steps) <= 9
@@ -266,8 +256,8 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
     def draw(path: Path, rows: list[dict[str, float]], *_: object) -> None:
         drawn.append([row["steps"] for row in rows])
 
-    monkeypatch.setattr("accel_rl.training.records.draw_learning_curve", draw)
-    monkeypatch.setattr(metrics, "MOST_CURVE_ROWS", 4)
+    monkeypatch.setattr("accel_rl.runs.figures.draw_learning_curve", draw)
+    monkeypatch.setattr(tables, "MOST_CURVE_ROWS", 4)
     run_dir = trained(tmp_path / "run", "env=catch", "log_interval=10", "total_steps=60")
     train(parse_arguments([f"resume={run_dir}", "total_steps=120"]), quiet())
     assert drawn == [[10, 30, 50, 60], [10, 50, 90, 120]]

@@ -13,9 +13,7 @@ from saved_runs import quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.runs.tables import (
-    read_rows,
-)
+from accel_rl.runs.tables import read_rows
 from accel_rl.stopping import OWN_CODE, StopRequest
 from accel_rl.training.progress import summary
 from accel_rl.training.train import RunError, train

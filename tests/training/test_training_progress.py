@@ -16,19 +16,22 @@ from saved_runs import SMALL, quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
 from accel_rl.training.progress import (
+    Bottleneck,
+    Clock,
     LivePanel,
     PlainLines,
     ProgressHandler,
     Status,
+    TimeSplit,
     clock,
     count,
+    find_bottleneck,
     line,
     make_progress,
     panel,
     summary,
 )
 from accel_rl.training.records import Records
-from accel_rl.training.timing import Bottleneck, Clock, TimeSplit, find_bottleneck
 from accel_rl.training.train import train
 
 ESCAPE = "\x1b"

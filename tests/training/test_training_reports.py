@@ -13,13 +13,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
-from accel_rl.training.metrics import (
-    SAVED,
-    Others,
-    Report,
-    Scores,
-    make_report,
-)
+from accel_rl.training.metrics import SAVED, Others, Report, Scores, make_report
 from accel_rl.training.records import Recorded, Records
 from accel_rl.training.rollouts import RolloutRun
 

@@ -17,7 +17,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import load_agent, load_policy
-from accel_rl.training.division import check_learners
+from accel_rl.training.devices import check_learners
 
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"

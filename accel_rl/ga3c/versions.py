@@ -21,13 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import (
-    LASAGNE_EPS,
-    State,
-    clip_gradient_,
-    load_state,
-    make_state,
-)
+from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_, load_state, make_state
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 

@@ -35,12 +35,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel import FlatParameters, TeamError
-from accel_rl.runs.archive import (
-    DamagedError,
-    leaves,
-    read_archive,
-    write_archive,
-)
+from accel_rl.runs.archive import DamagedError, leaves, read_archive, write_archive
 from accel_rl.runs.files import write_whole
 from accel_rl.signing import sign, user_key
 

@@ -12,12 +12,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS, find_preset
-from accel_rl.runs.checkpoint import (
-    best_path,
-    checkpoint_path,
-    checkpoint_steps,
-    list_checkpoints,
-)
+from accel_rl.runs.checkpoint import best_path, checkpoint_path, checkpoint_steps, list_checkpoints
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
 
 

@@ -5,20 +5,53 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
+from accel_rl.training.progress import Progress
 
 SAVED = "saved"
 """what learners call the steps after which they saved their last parts of checkpoints"""
 
+OnRow = Callable[[Mapping[str, float]], object]
+"""is given a row of metrics, by column; NaN where there is no value"""
+
 _LOGGER = logging.getLogger(__name__)
+
+
+class Recorded(NamedTuple):
+    """What is recorded: a run, as one of its learners sees it.
+
+    ``make_state`` gives what a checkpoint holds beside what is counted here.
+    """
+
+    config: TrainConfig
+    run_dir: Path
+    team: Team
+    exchange: Exchange
+    make_state: Callable[[], dict[str, Any]]
+
+
+class Rows(NamedTuple):
+    """Where the first learner's rows go, and what is in them.
+
+    ``metric_names``: the learner's, NaN in rows in which it has not learned. ``info_keys``: the
+    environments'. ``on_row`` is given each row.
+    """
+
+    progress: Progress
+    metric_names: Sequence[str]
+    frame_skip: int = 1
+    info_keys: Sequence[str] = ()
+    on_row: OnRow = lambda row: None
 
 
 class LearnerMetrics:
@@ -302,3 +335,32 @@ def merge_exchanges(
         else:
             merged[name] = sum(values) / len(values)
     return merged
+
+
+def exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:
+    """Columns of metrics; seconds as shares of the ``seconds`` that the row is about."""
+    for name, value in numbers.items():
+        if name.endswith("_seconds"):
+            yield name.removesuffix("_seconds") + "_share", value / seconds
+        else:
+            yield name, value
+
+
+class Interval:
+    """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
+
+    ``begin``: where steps begin.
+    """
+
+    def __init__(self, steps: int, begin: int = 0) -> None:
+        self._steps = steps
+        self._passed = begin // steps
+
+    def is_ahead(self, steps: int) -> bool:
+        """What `is_due` will tell after ``steps``; this is not to ask."""
+        return steps // self._steps > self._passed
+
+    def is_due(self, steps: int) -> bool:
+        passed = steps // self._steps
+        is_due, self._passed = passed > self._passed, passed
+        return is_due

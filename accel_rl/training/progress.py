@@ -31,8 +31,8 @@ _NO_EPISODE = (
 )
 
 
-class Clock(NamedTuple):
-    """Readings of the accumulating clocks, in seconds: of the wall, the sampler and the learner.
+class Reading(NamedTuple):
+    """Counts, and clocks in seconds, at one moment: of the wall, the sampler and the learner.
 
     ``evaluating``: of the wall's, in which this learner evaluated while others went on.
     ``logging``, ``saving``: of the wall's, for rows of metrics and for checkpoints that were due.
@@ -46,6 +46,8 @@ class Clock(NamedTuple):
     evaluating: float = 0.0
     logging: float = 0.0
     saving: float = 0.0
+    steps: int = 0
+    updates: int = 0
 
 
 class TimeSplit(NamedTuple):
@@ -71,7 +73,7 @@ class TimeSplit(NamedTuple):
     saving: float = 0.0
 
     @classmethod
-    def between(cls, before: Clock, after: Clock) -> TimeSplit:
+    def between(cls, before: Reading, after: Reading) -> TimeSplit:
         evaluating = after.evaluating - before.evaluating
         wall = max(after.wall - before.wall - evaluating, 1e-9)
         waiting = (after.waiting - before.waiting) / wall

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange, Team
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
 from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import EPISODE_WINDOW, CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import SAVED, LearnerMetrics, Others, Scores, make_report
+from accel_rl.training.metrics import (
+    SAVED,
+    Interval,
+    LearnerMetrics,
+    Others,
+    Recorded,
+    Rows,
+    Scores,
+    exchange_columns,
+    make_report,
+)
 from accel_rl.training.progress import (
-    Clock,
-    Progress,
+    Reading,
     Status,
     TimeSplit,
     clock,
@@ -36,46 +42,7 @@ CURVE_SECONDS = 60.0
 _END = 2**62
 """more steps than any run has"""
 
-OnRow = Callable[[Mapping[str, float]], object]
-"""is given a row of metrics, by column; NaN where there is no value"""
-
 _LOGGER = logging.getLogger(__name__)
-
-
-class Recorded(NamedTuple):
-    """What is recorded: a run, as one of its learners sees it.
-
-    ``make_state`` gives what a checkpoint holds beside what is counted here.
-    """
-
-    config: TrainConfig
-    run_dir: Path
-    team: Team
-    exchange: Exchange
-    make_state: Callable[[], dict[str, Any]]
-
-
-class Rows(NamedTuple):
-    """Where the first learner's rows go, and what is in them.
-
-    ``metric_names``: the learner's, NaN in rows in which it has not learned. ``info_keys``: the
-    environments'. ``on_row`` is given each row.
-    """
-
-    progress: Progress
-    metric_names: Sequence[str]
-    frame_skip: int = 1
-    info_keys: Sequence[str] = ()
-    on_row: OnRow = lambda row: None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Counts and clocks at one moment."""
-
-    steps: int
-    updates: int
-    clock: Clock
 
 
 class Records:
@@ -160,7 +127,7 @@ class Records:
 
     def whole_run(self) -> Status:
         """Where the run stands, speeds and shares since `begin`."""
-        return self.status(self._first)
+        return self._status(self._first, self._read())
 
     def add_metrics(self, metrics: Mapping[str, torch.Tensor]) -> None:
         """The learner's, of one update: 0-d each."""
@@ -225,32 +192,27 @@ class Records:
         self.scores.add(report.episodes, report.num_episodes)
         self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()
-        seconds = max(now.clock.wall - before.clock.wall, 1e-9)
-        steps_per_second = (now.steps - before.steps) / seconds
-        split = TimeSplit.between(before.clock, now.clock)
+        status = self._status(before, now)
+        seconds, split = max(now.wall - before.wall, 1e-9), status.split
         row: dict[str, float] = {
-            "steps": self.steps,
-            "frames": self.frames,
-            "updates": self.updates,
-            "episodes": self.scores.num_episodes,
-            "training_seconds": now.clock.wall,
-            "steps_per_second": steps_per_second,
-            "frames_per_second": steps_per_second * self._rows.frame_skip,
+            **self._counts(now.wall),
+            "steps_per_second": status.steps_per_second,
+            "frames_per_second": status.steps_per_second * self._rows.frame_skip,
             "updates_per_second": (now.updates - before.updates) / seconds,
-            **self.scores.summary(),
+            **status.scores,
             "waiting_for_simulators_share": split.waiting,
             "inference_share": split.inference,
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
-            **dict(_exchange_columns(report.exchange, seconds)),
+            **dict(exchange_columns(report.exchange, seconds)),
             **dict.fromkeys(self._rows.metric_names, math.nan),
             **report.metrics,
         }
         self._writer.write(row)
         self._curve.add(row)
         self._before_last_row, self._last_row = before, now
-        _LOGGER.info(line(self.status(before)))
+        _LOGGER.info(line(status))
         self._rows.on_row(row)
         self._tell_of_unseen_keys(row)
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
@@ -263,9 +225,7 @@ class Records:
         unseen = [k for k in self._unseen_keys if math.isnan(row[f"episode_info_{k}_mean"])]
         self._unseen_keys = ()
         if unseen:
-            text = f"info_keys: none of the last episodes told a number for {', '.join(unseen)}"
-            self._of_first.progress.say(text)
-            _LOGGER.info("%s", text)
+            self._say(f"info_keys: none of the last episodes told a number for {', '.join(unseen)}")
 
     def _refuse(self, diverged: Iterable[str]) -> None:
         """Raises FloatingPointError if there are metrics that have ``diverged``."""
@@ -283,24 +243,20 @@ class Records:
             OSError: its row, or the policy as the best so far, could not be written.
         """
         began = perf_counter()
-        try:
+        with suppress(Interrupted):  # the loop ends, and saves
             row = evaluator.evaluate(self.steps, stop)
             score = row["episode_return_raw_mean"]
             parameters = self._exchange.parameters
             save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
-            self.write_evaluation(row)
+            self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
+            said = "no game was finished"
+            if games := round(row["episodes"]):
+                said = f"score {score:.4g} in {games:,} game{'s' * (games > 1)}"
+            self._say(f"evaluation after {self.steps:,} steps: {said}")
             self._has_unsaved_evaluation = True
-        except Interrupted:  # the loop ends, and saves
-            pass
         self.pause(perf_counter() - began)
 
-    def write_evaluation(self, row: Mapping[str, float]) -> None:
-        """A row of ``evaluation.csv``, the counts put before it."""
-        self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
-        text = f"evaluation after {self.steps:,} steps: no game was finished"
-        if games := round(row["episodes"]):
-            score = f"{row['episode_return_raw_mean']:.4g} in {games:,} game{'s' * (games > 1)}"
-            text = f"evaluation after {self.steps:,} steps: score {score}"
+    def _say(self, text: str) -> None:
         self._of_first.progress.say(text)
         _LOGGER.info("%s", text)
 
@@ -310,9 +266,7 @@ class Records:
         title = f"{self._config.title}, {clock(self.seconds)}"
 
         def draw() -> None:
-            from accel_rl.runs.figures import (
-                draw_learning_curve,  # Matplotlib takes a while to load
-            )
+            from accel_rl.runs.figures import draw_learning_curve
 
             draw_learning_curve(path, self._curve.rows, title, self._of_first.frame_skip)
 
@@ -342,20 +296,16 @@ class Records:
         self._refuse(self._learner_metrics.not_finite())
         parts = None if alone else self._others.await_parts(self.steps if due is None else due)
         self.scores.add(*self._unreported.take())
-        counts = {
-            "steps": self.steps,
-            "frames": self.frames,
-            "updates": self.updates,
-            "episodes": self.scores.num_episodes,
-            "training_seconds": self.seconds,
-        }
+        counts = self._counts(self.seconds)
         statistics = {
             "scores": self.scores.get_state(),
             "learner_metrics": self._learner_metrics.get_state(),
         }
         learners = {"num_learners": self._team.ranks.size, "parts": parts}
         state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
-        self._refuse(_lost_to_nan(state))  # of a store, where others may have diverged
+        # Of a store, where others may have diverged; constants may be infinite.
+        if any(torch.isnan(each).any() for each in state["learner"]["parameters"].values()):
+            self._refuse(["parameters"])
         failure = state.pop("failure", None)
         save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
         self._saved_steps, self._has_unsaved_evaluation = self.steps, False
@@ -364,15 +314,13 @@ class Records:
             raise failure
 
     def _save_part(self, *, is_last: bool) -> None:
+        failure = None
         if self.steps > self._saved_steps:
             state = self._make_state()
-            failure = state.pop("failure")
-            own = {name: state[name] for name in PART}
-            rank, num_kept = self._team.ranks.rank, self._config.num_checkpoints
-            save_part(self._run_dir, self.steps, rank, own, num_kept)
+            failure = state["failure"]
+            own, rank = {name: state[name] for name in PART}, self._team.ranks.rank
+            save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
             self._saved_steps = self.steps
-        else:
-            failure = None
         self._team.reach(SAVED, _END if is_last else self.steps, self._saved_steps)
         if failure is not None:
             raise failure
@@ -407,71 +355,45 @@ class Records:
         if self._rows is not None:
             self._writer.close()
 
-    def status(self, since: Reading | None = None) -> Status:
-        """Where the run stands; speeds and shares since ``since``, the last row but one if not
-        given: the last may have been written just now.
+    def status(self) -> Status:
+        """Where the run stands; speeds and shares since the last row but one.
+
+        The last may have been written just now.
         """
-        before, now = since or self._before_last_row, self._read()
-        seconds = max(now.clock.wall - before.clock.wall, 1e-9)
-        split = TimeSplit.between(before.clock, now.clock)
+        return self._status(self._before_last_row, self._read())
+
+    def _status(self, before: Reading, now: Reading) -> Status:
+        seconds, split = max(now.wall - before.wall, 1e-9), TimeSplit.between(before, now)
+        on_gpu = self._exchange.parameters.parameter.is_cuda
         return Status(
             steps=self.steps,
             planned_steps=self._config.planned_steps,
             frame_skip=self._of_first.frame_skip,
-            seconds=now.clock.wall,
+            seconds=now.wall,
             steps_per_second=(now.steps - before.steps) / seconds,
             num_episodes=self.scores.num_episodes,
             scores=self.scores.summary(),
             split=split,
-            bottleneck=find_bottleneck(
-                split,
-                is_serial=self._config.serial,
-                on_gpu=self._exchange.parameters.parameter.is_cuda,
-            ),
+            bottleneck=find_bottleneck(split, is_serial=self._config.serial, on_gpu=on_gpu),
         )
 
+    def _counts(self, seconds: float) -> dict[str, float]:
+        return {
+            "steps": self.steps,
+            "frames": self.frames,
+            "updates": self.updates,
+            "episodes": self.scores.num_episodes,
+            "training_seconds": seconds,
+        }
+
     def _read(self) -> Reading:
-        clock = Clock(
+        return Reading(
             self.seconds,
             *self._times,
             self.learning_seconds,
             self._evaluating_seconds,
             self._logging_seconds,
             self._saving_seconds,
+            self.steps,
+            self.updates,
         )
-        return Reading(self.steps, self.updates, clock)
-
-
-def _lost_to_nan(state: Mapping[str, Any]) -> Iterator[str]:
-    """Which parameters that a checkpoint would hold are NaN; constants may be infinite."""
-    if any(torch.isnan(each).any() for each in state["learner"]["parameters"].values()):
-        yield "parameters"
-
-
-def _exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:
-    """Columns of metrics; seconds as shares of the ``seconds`` that the row is about."""
-    for name, value in numbers.items():
-        if name.endswith("_seconds"):
-            yield name.removesuffix("_seconds") + "_share", value / seconds
-        else:
-            yield name, value
-
-
-class Interval:
-    """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
-
-    ``begin``: where steps begin.
-    """
-
-    def __init__(self, steps: int, begin: int = 0) -> None:
-        self._steps = steps
-        self._passed = begin // steps
-
-    def is_ahead(self, steps: int) -> bool:
-        """What `is_due` will tell after ``steps``; this is not to ask."""
-        return steps // self._steps > self._passed
-
-    def is_due(self, steps: int) -> bool:
-        passed = steps // self._steps
-        is_due, self._passed = passed > self._passed, passed
-        return is_due

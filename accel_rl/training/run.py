@@ -21,8 +21,9 @@ from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress
-from accel_rl.training.records import OnRow, Recorded, Records, Rows
+from accel_rl.training.records import Records
 
 ALONE = Team(Ranks())
 

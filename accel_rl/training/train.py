@@ -27,9 +27,10 @@ from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
 from accel_rl.stopping import StopRequest
 from accel_rl.training.build import AnyRun, build
+from accel_rl.training.metrics import OnRow
 from accel_rl.training.notices import notices
 from accel_rl.training.progress import Progress, ProgressHandler, Status, make_progress
-from accel_rl.training.records import OnRow, Records
+from accel_rl.training.records import Records
 from accel_rl.training.resume import begin, load_saved, without_loaded
 from accel_rl.training.run import ALONE
 from accel_rl.training.torch_setup import own_torch_state, sampling_threads

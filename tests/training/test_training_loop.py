@@ -18,9 +18,9 @@ from accel_rl.parallel import FlatParameters
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.stopping import StopRequest
-from accel_rl.training.metrics import Others
+from accel_rl.training.metrics import Others, Recorded, Rows
 from accel_rl.training.progress import PlainLines
-from accel_rl.training.records import Recorded, Records, Rows
+from accel_rl.training.records import Records
 from accel_rl.training.rollouts import InTurns, RolloutRun
 from accel_rl.training.run import ALONE
 from accel_rl.training.train import _save_what_can_be

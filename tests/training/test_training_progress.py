@@ -17,10 +17,10 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
 from accel_rl.training.progress import (
     Bottleneck,
-    Clock,
     LivePanel,
     PlainLines,
     ProgressHandler,
+    Reading,
     Status,
     TimeSplit,
     clock,
@@ -177,8 +177,8 @@ def test_clock_shows_hours_minutes_seconds(seconds: float, text: str) -> None:
 
 
 def test_time_split_is_what_passed_between_two_readings() -> None:
-    before = Clock(10.0, *SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
-    after = Clock(20.0, *SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
+    before = Reading(10.0, *SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
+    after = Reading(20.0, *SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
     assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7, 0, 0))
     # 30 seconds more, of which 30 in an evaluation
     later = after._replace(wall=50.0, evaluating=30.0, logging=0.5, saving=1.0)

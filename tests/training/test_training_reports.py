@@ -13,8 +13,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
-from accel_rl.training.metrics import SAVED, Others, Report, Scores, make_report
-from accel_rl.training.records import Recorded, Records
+from accel_rl.training.metrics import SAVED, Others, Recorded, Report, Scores, make_report
+from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
 
 NO_EXCHANGE: Any = SimpleNamespace(num_sharing=1, num_updates=0, take_metrics=dict)

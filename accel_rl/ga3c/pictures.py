@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, to_png
+from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, style_axes, to_png
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.tables import Row
 
@@ -53,9 +53,7 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
     for axes in (speed, few, agents):
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
-        axes.grid(color="#e3e3e3", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["right", "top"]].set_visible(False)
+        style_axes(axes)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.suptitle(plain(title), fontsize=11)
     write_whole(path, to_png(figure))
@@ -74,6 +72,5 @@ def draw_lags(path: Path, lags: Mapping[int, int], title: str) -> None:
     axes.set_xlabel("policy lag of the oldest sample (updates)")
     axes.set_ylabel("share of batches")
     axes.set_title(plain(title))
-    axes.grid(color="#e3e3e3", linewidth=0.8, axis="y")
-    axes.set_axisbelow(True)
+    style_axes(axes, "y")
     write_whole(path, to_png(figure))

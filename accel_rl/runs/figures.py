@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -51,11 +52,12 @@ __all__ = [
     "draw_learning_curve",
     "new_figure",
     "plain",
+    "style_axes",
     "to_png",
 ]
 
 COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
-_LINE, _BAND, _INK, _GRID = "#1f6f8b", "#9ecbd6", "#333333", "#e3e3e3"
+_BAND, _INK, _GRID = "#9ecbd6", "#333333", "#e3e3e3"
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -68,6 +70,13 @@ def new_figure(width: float, height: float) -> Figure:
 def plain(text: str) -> str:
     """Return ``text`` so that Matplotlib shows it as it is: dollar signs begin no formula."""
     return text.replace("$", r"\$")
+
+
+def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """Give ``axes`` a light grid behind what is drawn, and no frame at the right and the top."""
+    axes.grid(color=_GRID, linewidth=0.8, axis=grid)
+    axes.set_axisbelow(True)
+    axes.spines[["right", "top"]].set_visible(False)
 
 
 def to_png(figure: Figure) -> memoryview:
@@ -103,10 +112,8 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
     axes.set_xlabel("steps")
     axes.set_ylabel(f"episode return, raw\n(last {EPISODE_WINDOW} episodes: mean, 10 to 90 %)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("right",) if frame_skip > 1 else ("right", "top"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes)
+    axes.spines["top"].set_visible(frame_skip > 1)
     if frame_skip > 1:
         to_frames = partial(np.multiply, frame_skip)
         from_frames = partial(np.multiply, 1 / frame_skip)
@@ -129,7 +136,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:
         )
     )
     axes.fill_between(steps, low, high, color=_BAND, alpha=0.45, linewidth=0)
-    axes.plot(steps, mean, color=_LINE, linewidth=1.8, marker="." if len(rows) < 20 else None)
+    axes.plot(steps, mean, color=COLOURS[0], linewidth=1.8, marker="." if len(rows) < 20 else None)
     finished = np.flatnonzero(np.isfinite(mean))
     if finished.size:
         last = finished[-1]
@@ -138,7 +145,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:
             (steps[last], mean[last]),
             xytext=(5, 0),
             textcoords="offset points",
-            color=_LINE,
+            color=COLOURS[0],
             fontweight="bold",
             va="center",
         )

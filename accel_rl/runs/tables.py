@@ -48,7 +48,7 @@ class CsvTable:
 
     def earlier_rows(self) -> Iterator[dict[str, float]]:
         """Read the rows that stay from an earlier part of the run, before the first `write`."""
-        return _read_rows(self._path, math.inf)
+        return _rows(self._path, ["steps"])
 
     def write(self, row: Row) -> None:
         text = io.StringIO()
@@ -71,11 +71,16 @@ class CsvTable:
         """Keep the rows up to ``steps``, with ``columns``, or their own if there are none given."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        for row in _read_rows(self._path, steps):
-            if not text.tell():
-                self._earlier = columns or tuple(row)
-                writer.writerow(self._earlier)
-            writer.writerow(_texts(row, self._earlier))
+        try:
+            for row in _rows(self._path, ["steps"]):
+                if row["steps"] > steps:
+                    continue
+                if not text.tell():
+                    self._earlier = columns or tuple(row)
+                    writer.writerow(self._earlier)
+                writer.writerow(_texts(row, self._earlier))
+        except ValueError as error:
+            raise ValueError(f"{error}; move it away") from error
         write_whole(self._path, text.getvalue().encode())
 
 
@@ -88,21 +93,6 @@ def _has_text(path: Path) -> bool:
         return path.stat().st_size > 0
     except OSError:
         return False
-
-
-def _read_rows(path: Path, steps: float) -> Iterator[dict[str, float]]:
-    """Rows of a `CsvTable` up to ``steps``; none where there is no file."""
-    try:
-        for texts in csv.DictReader(whole_lines(path)):
-            row = {name: float(text) for name, text in texts.items()}
-            if row["steps"] <= steps:
-                yield row
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; move it away") from error
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise ValueError(f"{path} is no table of metrics: {error}; move it away") from error
 
 
 class CurveRows:
@@ -237,14 +227,17 @@ def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
     Raises:
         ValueError: it cannot be read, or lacks a column of those ``needed``.
     """
+    return list(_rows(path, needed))
+
+
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[dict[str, float]]:
     try:
-        rows = list(csv.DictReader(whole_lines(path)))
-        lacking = [name for name in needed if rows and name not in rows[0]]
-        if lacking:
-            raise ValueError(f"there is no column {lacking[0]} in its first line")
-        return [{name: float(text) for name, text in row.items()} for row in rows]
+        for texts in csv.DictReader(whole_lines(path)):
+            if lacking := [name for name in needed if name not in texts]:
+                raise ValueError(f"there is no column {lacking[0]} in its first line")
+            yield {name: float(text) for name, text in texts.items()}
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (TypeError, ValueError, csv.Error) as error:

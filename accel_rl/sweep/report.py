@@ -24,7 +24,6 @@ from accel_rl.sweep.queue import Job
 from accel_rl.tools.human_scores import human_normalized
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
-_COLOUR, _GRID = "#1f6f8b", "#e3e3e3"
 _MOST_INTERVALS = 3
 """between ticks of scores, for whose labels a panel has little room"""
 _SCORE = "episode_return_raw_mean"
@@ -244,7 +243,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _draw(panels: Sequence[Panel]) -> memoryview:
     """A row for each panel: each configuration's statistics as points with their intervals."""
-    from accel_rl.runs.figures import MaxNLocator, new_figure, plain, to_png
+    from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, style_axes, to_png
 
     most = max(len(panel.estimates) for panel in panels)
     labels = [[plain(_in_lines(label)) for label in panel.estimates] for panel in panels]
@@ -259,23 +258,19 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
                     axes.plot(
                         [each.low, each.high],
                         [place, place],
-                        color=_COLOUR,
+                        color=COLOURS[0],
                         linewidth=6,
                         alpha=0.35,
                         solid_capstyle="butt",
                     )
-                axes.plot(
-                    [each.value], [place], "|", color=_COLOUR, markersize=14, markeredgewidth=2.5
-                )
+                axes.plot([each.value], [place], "|", color=COLOURS[0], ms=14, mew=2.5)
             axes.set_yticks(range(len(panel.estimates)))
             axes.set_yticklabels(labels[row] if column == 0 else [])
             axes.tick_params(labelsize=8)
             axes.set_ylim(len(panel.estimates) - 0.5, -0.5)
             axes.xaxis.set_major_locator(MaxNLocator(_MOST_INTERVALS))
             axes.set_title(name)
-            axes.grid(axis="x", color=_GRID, linewidth=0.8)
-            axes.set_axisbelow(True)
-            axes.spines[["right", "top"]].set_visible(False)
+            style_axes(axes, "x")
             axes.set_xlabel(plain(panel.title) if column == 1 else "")
     return to_png(figure)
 

@@ -18,7 +18,7 @@ from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.tools.compare import COLUMNS, Values, label_runs
 from accel_rl.tools.output import check_output
-from accel_rl.tools.plot import PlotOptions, check_named, style_axes
+from accel_rl.tools.plot import PlotOptions, check_named, style_panel
 
 NEEDED = {
     "norms": (KINDS[0], "norms", "learner.log_norms=true"),
@@ -90,7 +90,7 @@ def _draw_norms(runs: Sequence[Measured], options: PlotOptions) -> Figure:
     for row, kind in zip(panels, KINDS, strict=True):
         for axes, layer in zip(row, ("", *layers), strict=True):
             _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind)
-            style_axes(axes, options.x)
+            style_panel(axes, options.x)
             if kind == "parameter_norm":
                 axes.ticklabel_format(axis="y", useOffset=False)
             else:
@@ -107,7 +107,7 @@ def _draw_cosine(runs: Sequence[Measured], options: PlotOptions) -> Figure:
     _draw_lines(axes, runs, COSINE)
     label = "1 / sqrt(2): orthogonal halves"
     axes.axhline(1 / sqrt(2), color="#555555", linewidth=0.8, linestyle=":", label=label)
-    style_axes(axes, options.x)
+    style_panel(axes, options.x)
     axes.set_ylabel("cosine of the gradients of\nhalf the batch and of all of it")
     _add_legend(figure, axes)
     return figure

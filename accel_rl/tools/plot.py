@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from accel_rl.runs.figures import COLOURS, EngFormatter, new_figure, plain, to_png
+from accel_rl.runs.figures import COLOURS, EngFormatter, new_figure, plain, style_axes, to_png
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.settings import check_settings
@@ -30,7 +30,6 @@ from accel_rl.tools.compare import (
 )
 from accel_rl.tools.output import check_output, make_table
 
-_GRID = "#e3e3e3"
 _FEWEST_FOR_BAND = 3
 """runs; the interval of two is six times as wide as that of three, and hides everything"""
 
@@ -173,7 +172,7 @@ def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
         axes.set_title(plain(env))
         score = f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)"
         axes.set_ylabel(score if column == SCORE else plain(column))
-        style_axes(axes, axis)
+        style_panel(axes, axis)
         axes.legend(
             frameon=False,
             fontsize=8,
@@ -184,15 +183,13 @@ def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
     return to_png(figure)
 
 
-def style_axes(axes: Any, axis: Axis) -> None:
+def style_panel(axes: Any, axis: Axis) -> None:
     """How each panel looks; ``axis``: what it stands over."""
     axes.set_xlabel(axis)
     if axis != "minutes":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["right", "top"]].set_visible(False)
+    style_axes(axes)
 
 
 def _draw_group(axes: Any, group: Group, colour: str) -> None:

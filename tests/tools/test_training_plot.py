@@ -16,7 +16,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
 from accel_rl.tools.compare import interval_half_width, make_groups, read_curve
 from accel_rl.tools.measurements import plot_measurements
-from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_axes
+from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_panel
 
 NAN = float("nan")
 
@@ -214,7 +214,7 @@ def test_minutes_are_counted_without_thousands_and_thousandths() -> None:
     for axis, expected in (("steps", "2m"), ("minutes", "0.002")):
         axes = Figure().add_subplot()
         axes.plot([0, 0.004], [0, 1])
-        style_axes(axes, axis)
+        style_panel(axes, axis)
         labels = axes.xaxis.get_major_formatter().format_ticks([0.002])
         assert labels == [expected]
 

@@ -79,7 +79,7 @@ def test_metrics_of_something_else_are_named_and_the_config_stays(
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     (run_dir / "metrics.csv").write_text(text)
-    with pytest.raises(RunError, match=r"metrics\.csv is no table of metrics"):
+    with pytest.raises(RunError, match=r"metrics\.csv cannot be read: .*; move it away"):
         resume(run_dir, "total_steps=5000")
     same = ("config.yaml", "learning_curve.png")
     assert all((run_dir / name).read_bytes() == (finished / name).read_bytes() for name in same)

@@ -8,6 +8,7 @@ copied when it is complete.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
@@ -73,9 +74,12 @@ class ActionServer:
             raise ValueError(
                 f"precision is {precision!r}; it must be float32, or with kept_layers bfloat16"
             )
-        self._agent: Agent | RecurrentStates | Activations
-        self._own_agent = agent
+        self._agent = agent
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
+        self._states: RecurrentStates | None = None
+        # What chooses actions, and what it leaves in the rollout beside them, by field.
+        self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
+        self._left: dict[str, Callable[[], Any]] = {}
         T, B = sampler.rollout.action.shape[:2]
         if kept_layers:
             model = _network_to_keep(agent, device)
@@ -89,11 +93,18 @@ class ActionServer:
                     f"kept_layers is {kept_layers}; it must be from 1 to {model.num_layers}, the "
                     f"layers of this network before its heads, or 0"
                 )
-            self._agent = Activations(model, T, B, kept_layers, _DTYPES[precision])
+            kept = Activations(model, T, B, kept_layers, _DTYPES[precision])
+            self._act = lambda seen, uniform, step, _: kept.act(seen, uniform, step.t, step.columns)
+            self._left["activations"] = kept.finish
         elif isinstance(agent, RecurrentAgent):
-            self._agent = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
+            states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
+            self._act = lambda seen, uniform, step, rows: states.act(
+                seen, uniform, step.t, step.columns, rows.read_begins(step)
+            )
+            self._left["recurrent_state"] = states.finish
+            self._states = states
         else:
-            self._agent = agent
+            self._act = lambda seen, uniform, step, _: agent.act(seen, uniform, step.columns)
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
@@ -104,15 +115,8 @@ class ActionServer:
         """Actions ``[n, ...]`` for the ``n`` environments of ``step``."""
         observation, uniform = self._rows.read(step)
         if step.t == 0:
-            self._normalizer = getattr(self._own_agent, "normalizer", None)
-        if isinstance(self._agent, RecurrentStates):
-            begins = self._rows.read_begins(step)
-            action = self._agent.act(observation, uniform, step.t, step.columns, begins)
-        elif isinstance(self._agent, Activations):
-            action = self._agent.act(observation, uniform, step.t, step.columns)
-        else:
-            action = self._agent.act(observation, uniform, step.columns)
-        return self._rows.answer(step, action)
+            self._normalizer = getattr(self._agent, "normalizer", None)
+        return self._rows.answer(step, self._act(observation, uniform, step, self._rows))
 
     def finish(self) -> RolloutTensors:
         """The rollout that ``collect`` has completed; to be used up before the next ``collect``.
@@ -120,22 +124,17 @@ class ActionServer:
         With ``keeps_rollout``, before the next `finish`.
         """
         batch = self._rows.finish()
-        if self._normalizer is not None:
-            batch = batch._replace(normalizer=self._normalizer)
-        if isinstance(self._agent, RecurrentStates):
-            return batch._replace(recurrent_state=self._agent.finish())
-        if isinstance(self._agent, Activations):
-            return batch._replace(activations=self._agent.finish())
-        return batch
+        left = {name: take() for name, take in self._left.items()}
+        return batch._replace(normalizer=self._normalizer, **left)
 
     def get_state(self) -> Tensor | None:
         """The recurrent states between two rollouts, for `set_state`; None: there are none."""
-        return self._agent.get_state() if isinstance(self._agent, RecurrentStates) else None
+        return None if self._states is None else self._states.get_state()
 
     def set_state(self, state: Tensor | None) -> None:
         """Go on with what `get_state` gave, before the first rollout; None changes nothing."""
-        if state is not None and isinstance(self._agent, RecurrentStates):
-            self._agent.set_state(state)
+        if state is not None and self._states is not None:
+            self._states.set_state(state)
 
     def close(self) -> None:
         """Release the sampler's memory. Calling it again does nothing."""

@@ -59,6 +59,7 @@ class A2CConfig(ActorCriticConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
+    # An update that learns from what acting has computed is as fast; measured at load average 6.
     compiled: ClassVar = Compiled(seconds=126.0, share=0.0, per_million=300.0)
 
     lr: float | None = option(None, common=True)

@@ -42,6 +42,12 @@ def one_thread() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.fixture
+def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fails a test that leaves child processes or threads."""

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_models_recurrent import plain_steps
-from test_recurrent_acting import collect, config, make_agent
+from recurrent_play import collect, config, make_agent, plain_steps
 from torch import Tensor
 from toy_envs import ToyEnv
 

@@ -14,6 +14,8 @@ from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Core, Machine, available_cpus
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 NUM_ENVS, NUM_CORES = 32, 4
 
 
@@ -70,11 +72,6 @@ class Fake:
     def close(self) -> None:
         if self in self.shop.running:
             self.shop.running.remove(self)
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 @pytest.fixture

@@ -207,6 +207,16 @@ def test_imports_of_each_file_are_absolute_and_not_through_the_links() -> None:
     assert not wrong
 
 
+def test_tests_share_through_helpers_alone() -> None:
+    wrong = {
+        (name_of(path), module)
+        for path in TESTS
+        for module in all_imports(path)
+        if module.split(".")[-1].startswith("test_")
+    }
+    assert not wrong
+
+
 @pytest.mark.parametrize("part", WITHOUT_TORCH)
 def test_parts_of_simulator_processes_never_name_torch(part: str) -> None:
     paths = [path for path in MODULES if part_of(module_of(path)) == part]

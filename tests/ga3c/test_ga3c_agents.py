@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from queued_play import make_sampler, policy, predictors, serve_until, take_all
-from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
+from toy_envs import CloseHangs, FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import QueuedSampler
@@ -42,18 +42,6 @@ def serve_for(sampler: QueuedSampler, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         sampler.serve(policy)
-
-
-class CloseHangs(ToyEnv):
-    """In other processes than ``own``."""
-
-    def __init__(self, own: int) -> None:
-        super().__init__()
-        self.own = own
-
-    def close(self) -> None:
-        if os.getpid() != self.own:
-            time.sleep(600)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """GA3C runs from start to end: what they learn, leave behind, and how they end."""
 
-import csv
 import dataclasses
 import io
 import os
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from run_files import numbers_of
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
@@ -54,11 +54,6 @@ def run(config: TrainConfig, run_dir: Path) -> TrainResult:
     return train(dataclasses.replace(config, run_dir=str(run_dir)), Console(file=io.StringIO()))
 
 
-def rows_of(path: Path) -> list[dict[str, float]]:
-    with path.open(newline="") as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-
-
 def learn_catch(seed: int, run_dir: Path) -> None:
     sampler = SamplerConfig(num_envs=16, horizon=5, num_groups=2)
     config = dataclasses.replace(
@@ -69,7 +64,7 @@ def learn_catch(seed: int, run_dir: Path) -> None:
         log_interval=2_000,
     )
     run(config, run_dir)
-    scores = [row["episode_return_raw_mean"] for row in rows_of(run_dir / "metrics.csv")]
+    scores = [row["episode_return_raw_mean"] for row in numbers_of(run_dir / "metrics.csv")]
     assert scores[0] < 0.5  # what it begins with fails
     assert max(scores) >= 0.9, scores  # 95 % of catches
 
@@ -91,7 +86,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
     config = dataclasses.replace(CONFIG, learner=learner, total_steps=8_000, log_interval=2_000)
     result = run(config, tmp_path / "run")
     assert result.status is not None and result.status.steps >= 8_000
-    rows = rows_of(tmp_path / "run" / "metrics.csv")
+    rows = numbers_of(tmp_path / "run" / "metrics.csv")
     last = rows[-1]
     assert last["steps"] == result.status.steps
     assert 50 < last["updates"] <= result.updates  # some may end behind the last step
@@ -106,10 +101,10 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
         assert row["training_batch_mean"] >= 20 or row is last  # which has what is left
         assert 1 <= row["prediction_batch_mean"] <= 16
         assert row["num_predictors"] >= 1  # in the last row, too
-    line = rows_of(tmp_path / "run" / "tuner.csv")
+    line = numbers_of(tmp_path / "run" / "tuner.csv")
     counts = [tuple(row[f"num_{x}"] for x in ("predictors", "trainers", "agents")) for row in line]
     assert counts[0] == (1, 2, 2) != counts[1]
-    lags = rows_of(tmp_path / "run" / "policy_lag.csv")
+    lags = numbers_of(tmp_path / "run" / "policy_lag.csv")
     assert sum(row["batches"] for row in lags) == result.updates
     for name in ("tuner.png", "policy_lag.png", "learning_curve.png"):
         assert (tmp_path / "run" / name).read_bytes().startswith(b"\x89PNG")
@@ -167,7 +162,7 @@ def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert second.updates > first.updates
     saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
     assert second.updates == int(saved["learner"]["counts"]["num_updates"])
-    before, after = rows_of(tmp_path / "run" / "metrics.csv")
+    before, after = numbers_of(tmp_path / "run" / "metrics.csv")
     assert after["steps"] >= 3_000 and after["updates"] == second.updates
     assert after["distance_norm"] > before["distance_norm"] > 0  # from the initial parameters
 
@@ -192,7 +187,7 @@ def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
     began = time.monotonic()
     run(config, tmp_path / "run")
     elapsed = time.monotonic() - began
-    for row in rows_of(tmp_path / "run" / "metrics.csv"):  # none has evaluations in it
+    for row in numbers_of(tmp_path / "run" / "metrics.csv"):  # none has evaluations in it
         names = ("waiting_for_simulators", "inference", "learning", "other")
         assert sum(row[f"{name}_share"] for name in names) == pytest.approx(1, abs=0.1)
         assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)
@@ -200,7 +195,7 @@ def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
         # All seconds in which agents waited for actions were of training.
         latency = row["prediction_latency_ms"] / 1e3 * row["latency_waiting_share"]
         assert latency * row["predictions_per_second"] < 8
-    rows = rows_of(tmp_path / "run" / "evaluation.csv")
+    rows = numbers_of(tmp_path / "run" / "evaluation.csv")
     assert len(rows) >= 2
     assert all(row["episodes"] >= 4 for row in rows)
 
@@ -247,7 +242,7 @@ def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = dataclasses.replace(CONFIG, log_interval=500)
     with pytest.raises(RunError, match="learning has diverged: policy_loss not finite"):
         run(config, tmp_path / "run")
-    assert rows_of(tmp_path / "run" / "policy_lag.csv")
+    assert numbers_of(tmp_path / "run" / "policy_lag.csv")
 
 
 @pytest.mark.parametrize(

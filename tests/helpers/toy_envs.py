@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from accel_rl.envs import Catch
 from accel_rl.envs.base import EnvSpec, StepResult
 from accel_rl.spaces import Leaf, discrete
 
@@ -166,3 +167,20 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+class CloseHangs(ToyEnv):
+    """In other processes than ``own``."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.own = own
+
+    def close(self) -> None:
+        if os.getpid() != self.own:
+            time.sleep(600)
+
+
+class Secretive(Catch):
+    def get_state(self) -> dict[str, Any]:
+        return {"rng": self._rng}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from recurrent_play import plain_steps
 from torch import Tensor
 
 from accel_rl.models import Sequences, make_model, make_recurrent_model
@@ -74,20 +75,6 @@ def test_lstm_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
         part, state = lstm(x[t * B : (t + 1) * B], state, begins[t : t + 1])
         torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
     torch.testing.assert_close(state, after)
-
-
-def plain_steps(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> Tensor:
-    """Outputs by operations that autograd knows."""
-    output, cell = state.chunk(2, 1)
-    outputs = []
-    for row, begin in zip(x.view(*begins.shape, -1), begins, strict=True):
-        keep = (~begin).unsqueeze(1)
-        gates = lstm.input(row) + lstm.recurrent(output * keep)
-        i, f, o, g = gates.chunk(4, 1)
-        cell = f.sigmoid() * cell * keep + i.sigmoid() * g.tanh()
-        output = o.sigmoid() * cell.tanh()
-        outputs.append(output)
-    return torch.cat(outputs)
 
 
 def test_gradient_is_that_of_autograd() -> None:

@@ -1,73 +1,14 @@
 """Acting with a recurrent state: what is remembered of whom, and what the learner gets of it."""
 
-from typing import Any, Literal
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from recurrent_play import CPU, B, Policy, T, collect, config, make_agent
 from toy_envs import ToyEnv
 
-from accel_rl.agents import (
-    CategoricalAgent,
-    RecurrentAgent,
-    RecurrentStates,
-    RolloutTensors,
-)
-from accel_rl.models import RecurrentModel, Sequences, make_model, make_recurrent_model
-from accel_rl.models.policy_value import SharedNetwork
-from accel_rl.models.recurrent import SharedRecurrentModel
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
-
-CPU = torch.device("cpu")
-T, B = 7, 4
-Policy = Literal["immediate", "wait"]
-
-
-class SmallShared(SharedNetwork):
-    """One layer for both heads, as networks for images have several."""
-
-    width = 16
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(3, self.width)
-        self.policy, self.value = nn.Linear(self.width, 4), nn.Linear(self.width, 1)
-
-    def features(self, observation: Tensor) -> Tensor:
-        x: Tensor = self.hidden(observation.float()).tanh()
-        return x
-
-
-def make_agent(*, is_shared: bool = False) -> RecurrentAgent:
-    """Its weights are large enough for actions to tell what is remembered."""
-    torch.manual_seed(0)
-    model: RecurrentModel = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4)
-    if is_shared:
-        model = SharedRecurrentModel(SmallShared())
-    for name, parameter in model.named_parameters():
-        parameter.data.mul_(100 if name == "policy.output.weight" else 3)  # it begins with 0.01
-    return RecurrentAgent(model)
-
-
-def config(reset_policy: Policy = "immediate", **options: Any) -> SamplerConfig:
-    options = {"num_envs": B, "horizon": T, **options}
-    return SamplerConfig(reset_policy=reset_policy, final_observation_slots=T, **options)
-
-
-def copies(batch: RolloutTensors) -> RolloutTensors:
-    return batch.map(torch.clone)
-
-
-def collect(
-    sampler: Any, number: int = 6, agent: RecurrentAgent | None = None
-) -> list[RolloutTensors]:
-    server, batches = ActionServer(agent or make_agent(), sampler, CPU), []
-    with sampler:
-        for _ in range(number):
-            sampler.collect(server)
-            batches.append(copies(server.finish()))
-    return batches
+from accel_rl.agents import CategoricalAgent, RecurrentStates
+from accel_rl.models import Sequences, make_model
+from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 
 
 @pytest.mark.numeric

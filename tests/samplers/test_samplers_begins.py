@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_samplers_lost_episodes import T as ROWS
-from test_samplers_lost_episodes import lose_worker, make_sampler, zeros
-from test_samplers_state import make
+from sampler_cases import T as ROWS
+from sampler_cases import lose_worker, make, make_sampler, zeros
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import PolicyInput, SamplerState

@@ -15,23 +15,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
-from toy_envs import FaultyEnv, ToyEnv, is_running
+from sampler_cases import worker_pids, zeros
+from toy_envs import CloseHangs, FaultyEnv, ToyEnv, is_running
 
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
 from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
-
-
-def zeros(step) -> np.ndarray:
-    return np.zeros(len(step.observation), np.int64)
-
-
-def worker_pids() -> list[int]:
-    return sorted(process.pid for process in psutil.Process().children())
 
 
 def num_descriptors() -> int:
@@ -332,18 +324,6 @@ def test_worker_that_the_limits_do_not_allow_is_one_error(number, message, monke
     assert not worker_pids()
     del sampler
     assert num_descriptors() == before
-
-
-class CloseHangs(ToyEnv):
-    """In other processes than ``own``."""
-
-    def __init__(self, own: int) -> None:
-        super().__init__()
-        self.own = own
-
-    def close(self) -> None:
-        if os.getpid() != self.own:
-            time.sleep(600)
 
 
 def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):

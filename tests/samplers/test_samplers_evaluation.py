@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from sampler_cases import zeros
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import (
@@ -19,10 +20,6 @@ from accel_rl.samplers import (
 def config(**options) -> SamplerConfig:
     given = {"num_envs": 4, "horizon": 5, "num_groups": 1, "final_observation_slots": 5, **options}
     return SamplerConfig(**given)
-
-
-def zeros(step):
-    return np.zeros(len(step.observation), int)
 
 
 def play(factory, num_steps: int, max_episode_steps: int = 50, **options) -> Evaluation:

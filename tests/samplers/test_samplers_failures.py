@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from sampler_cases import worker_pids, zeros
 from toy_envs import FaultyEnv, ToyEnv, is_running
 
 from accel_rl.samplers import (
@@ -30,14 +30,6 @@ T = 5
 def config(**options) -> SamplerConfig:
     settings = {"num_envs": 8, "horizon": T, "num_groups": 2, "num_workers": 2}
     return SamplerConfig(**{**settings, "step_timeout_seconds": 2, **options})
-
-
-def zeros(step) -> np.ndarray:
-    return np.zeros(len(step.observation), np.int64)
-
-
-def worker_pids() -> list[int]:
-    return sorted(p.pid for p in psutil.Process().children())
 
 
 @pytest.mark.parametrize(

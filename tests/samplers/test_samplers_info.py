@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from queued_play import make_sampler, serve_until
+from sampler_cases import zeros
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
 
 from accel_rl.envs import EnvError, make_env_factory
@@ -22,10 +23,6 @@ TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
 
 def policy(step: PolicyInput) -> np.ndarray:
     return (step.uniform * 4).astype(np.int64)
-
-
-def nothing(step: PolicyInput) -> np.ndarray:
-    return np.zeros(len(step.uniform), np.int64)
 
 
 def predict(observation: np.ndarray, uniform: np.ndarray) -> Prediction:
@@ -118,7 +115,7 @@ def test_info_tells_of_the_observation_behind_the_step() -> None:
     factory = make_env_factory(CartPole, info_keys=["distance"])
     with SerialSampler(factory, config=config(), seed=3) as sampler:
         for _ in range(6):
-            rollout = sampler.collect(nothing)
+            rollout = sampler.collect(zeros)
             following = np.abs(rollout.observation[1:, :, 0])
             slots, columns = np.nonzero(rollout.final_step >= 0)
             final = rollout.final_observation[slots, columns, 0]
@@ -137,14 +134,14 @@ def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
         expected[step == 3] = np.nan
         np.testing.assert_array_equal(rollout.info, expected)
         copy = rollout.copy()
-        sampler.collect(nothing)
+        sampler.collect(zeros)
         np.testing.assert_array_equal(copy.info, expected)
         assert {episode.info["step"] for episode in sampler.take_episodes()} == {4}
 
 
 def test_without_keys_there_is_nothing() -> None:
     with SerialSampler(make_env_factory(TellingEnv), config=config()) as sampler:
-        rollout = sampler.collect(nothing)
+        rollout = sampler.collect(zeros)
         assert rollout.info.shape == (T, B, 0)
         episodes = sampler.take_episodes()
     assert episodes and all(episode.info == {} for episode in episodes)
@@ -178,7 +175,7 @@ def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
     factory = partial(Dying, str(tmp_path / "marker"))
     options = config(num_groups=1, num_workers=1, on_worker_failure="restart")
     with ParallelSampler(factory, config=options) as sampler:
-        rollout = sampler.collect(nothing)
+        rollout = sampler.collect(zeros)
         assert sampler.generation == 1
         assert not rollout.valid[6].any()
         assert np.isnan(rollout.info[6]).all() and not np.isnan(rollout.info[:6]).any()
@@ -204,7 +201,7 @@ def test_too_few_numbers_are_refused() -> None:
         with pytest.raises(
             RuntimeError, match=r"0 \(stepping\) failed in step: .* 1 values; .* 2 info_k"
         ):
-            sampler.collect(nothing)
+            sampler.collect(zeros)
 
 
 class Tells(TellingEnv):
@@ -236,7 +233,7 @@ class Tells(TellingEnv):
 def test_number_of_any_kind_is_taken(value: Any, number: float) -> None:
     factory = make_env_factory(partial(Tells, value), info_keys=["x"])
     with SerialSampler(factory, config=config()) as sampler:
-        assert (sampler.collect(nothing).info == number).all()
+        assert (sampler.collect(zeros).info == number).all()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +252,7 @@ def test_what_is_no_number_is_refused(value: Any, kind: str) -> None:
     with SerialSampler(factory, config=config()) as sampler:
         message = rf"returned info\['x'\] of type {kind} from step; .* must be a number or an array"
         with pytest.raises(RuntimeError, match=message):
-            sampler.collect(nothing)
+            sampler.collect(zeros)
 
 
 @pytest.mark.parametrize("env", ["breakout", "catch", "counting"])

@@ -1,43 +1,14 @@
 """Which episodes are reported when workers are lost: no part of a game passes for a whole one."""
 
-import signal
-import time
 from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
+from sampler_cases import LENGTH, T, lose_worker, make_sampler, zeros
 from toy_envs import ScriptedEnv
 
-from accel_rl.samplers import Episode, ParallelSampler, SamplerConfig
-
-T, LENGTH = 5, 7
-GAMES = partial(ScriptedEnv, "." * (LENGTH - 1) + "t")
-
-
-def make_sampler(factory=GAMES, **options) -> ParallelSampler:
-    given = {"horizon": T, "decorrelation_steps": 30, **options}
-    config = SamplerConfig(num_envs=8, num_workers=1, on_worker_failure="restart", **given)
-    return ParallelSampler(factory, config=config, seed=5)
-
-
-def zeros(step) -> np.ndarray:
-    return np.zeros(len(step.observation), np.int64)
-
-
-def lose_worker(sampler: ParallelSampler, after_order_of: int) -> None:
-    """Kill the one worker when it has carried out the last order of this group."""
-    workers = sampler._pool._workers
-    deadline = time.monotonic() + 10
-    while workers.owes(0, after_order_of):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    process = psutil.Process(workers.processes[0].pid)
-    process.send_signal(signal.SIGKILL)
-    while process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+from accel_rl.samplers import Episode
 
 
 def check(episodes: list[Episode], lost: NDArray[np.bool_]) -> None:

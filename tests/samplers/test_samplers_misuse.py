@@ -8,6 +8,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from sampler_cases import zeros
 from toy_envs import FaultyEnv, ToyEnv
 
 from accel_rl.envs import make_env_factory
@@ -16,10 +17,6 @@ from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=4, horizon=5)
 ONE_WORKER = SamplerConfig(num_envs=2, horizon=5, num_workers=1, num_groups=2)
-
-
-def zeros(step) -> np.ndarray:
-    return np.zeros(len(step.observation), np.int64)
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from sampler_cases import zeros
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs.base import StepResult
@@ -34,10 +35,6 @@ def make(kind: str, env: Any = ToyEnv, **settings: Any) -> RolloutSampler:
     config = SamplerConfig(num_envs=B, horizon=T)
     sampler: RolloutSampler = KINDS[kind](env, config=config, seed=3, **settings)
     return sampler
-
-
-def zeros(step: PolicyInput) -> np.ndarray:
-    return np.zeros(len(step.uniform), np.int64)
 
 
 # ---- a policy that raises ------------------------------------------------------------------------

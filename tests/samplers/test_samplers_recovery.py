@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from interrupts import codes, interrupted
+from sampler_cases import zeros
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.envs.base import StepResult
@@ -38,10 +39,6 @@ from accel_rl.vector import VectorEnv
 
 T, B = 4, 4
 GAMES = partial(ScriptedEnv, "..t")
-
-
-def zeros(step: PolicyInput) -> np.ndarray:
-    return np.zeros(len(step.uniform), np.int64)
 
 
 def num_taken(observation: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from toy_envs import ToyEnv
+from sampler_cases import make
+from toy_envs import Secretive, ToyEnv
 
 from accel_rl.envs import (
     AtariConfig,
@@ -27,13 +28,7 @@ from accel_rl.envs import (
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.rollout import Rollout
-from accel_rl.samplers import (
-    ParallelSampler,
-    SamplerConfig,
-    SamplerError,
-    SamplerState,
-    SerialSampler,
-)
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.states import decode_state, encode_state
@@ -100,23 +95,6 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
         for name, array in rollout.items():
             np.testing.assert_array_equal(array, other_rollout[name], err_msg=name)
         assert episodes == other_episodes
-
-
-def make(
-    factory: EnvFactory, kind: str, reset_policy: str = "immediate", seed: int = 3
-) -> RolloutSampler:
-    config = SamplerConfig(
-        num_envs=4,
-        horizon=10,
-        num_groups=2,
-        num_workers=int(kind) if kind.isdigit() else None,
-        reset_policy=reset_policy,  # type: ignore[arg-type]
-        decorrelation_steps=20,
-        final_observation_slots=10,
-    )
-    if kind == "serial":
-        return SerialSampler(factory, config=config, seed=seed)
-    return ParallelSampler(factory, config=config, seed=seed)
 
 
 def stop_and_go_on(
@@ -259,11 +237,6 @@ def test_sampler_that_is_not_running_has_no_state(kind: str) -> None:
     with pytest.raises(SamplerError, match="not running"):
         sampler.get_state()
     sampler.close()
-
-
-class Secretive(Catch):
-    def get_state(self) -> dict[str, Any]:
-        return {"rng": self._rng}
 
 
 @pytest.mark.parametrize("kind", ["serial", "2"])

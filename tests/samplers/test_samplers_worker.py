@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from sampler_cases import zeros
 from toy_envs import ToyEnv, is_running
 
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
 
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
-
-
-def zeros(step) -> np.ndarray:
-    return np.zeros(len(step.observation), np.int64)
 
 
 class HelpedEnv(ToyEnv):

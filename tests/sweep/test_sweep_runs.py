@@ -1,6 +1,5 @@
 """Sweeps of short runs: failures, interruptions, what is left behind."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from run_files import rows_of
 
 from accel_rl.__main__ import main
 from accel_rl.envs.catch import Catch
@@ -33,11 +33,6 @@ def fragile() -> Catch:
     if is_run and not os.path.exists(os.environ["FRAGILE"]):
         raise RuntimeError("the simulator is not installed")
     return Catch()
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.learning

@@ -1,6 +1,5 @@
 """``info_keys`` of a run: columns of metrics and evaluations, over resumes too."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_files import numbers_of
 from saved_runs import quiet, trained
 from telling_envs import KEYS, TellingEnv
 
@@ -21,11 +21,6 @@ from accel_rl.training.train import train
 
 TELLING = ("env=telling_envs:TellingEnv", "num_envs=1", "num_groups=1")
 ALL = f"info_keys=[{','.join(KEYS)}]"
-
-
-def rows_of(path: Path) -> list[dict[str, float]]:
-    with path.open(newline="") as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
 def successes(first: int, last: int) -> float:
@@ -63,7 +58,7 @@ def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
         "evaluation_steps=50",
         "evaluation_envs=1",
     )
-    rows = rows_of(run_dir / "metrics.csv")
+    rows = numbers_of(run_dir / "metrics.csv")
     assert len(rows) == 25
     for row in rows:
         last = round(row["episodes"])
@@ -75,7 +70,7 @@ def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
     notice = "info_keys: none of the last episodes told a number for never"
     assert (run_dir / "train.log").read_text().count(notice) == 1
     assert rows[-1]["episodes_in_window"] == 100 < rows[-1]["episodes"]
-    evaluations = rows_of(run_dir / "evaluation.csv")
+    evaluations = numbers_of(run_dir / "evaluation.csv")
     assert len(evaluations) == 2
     for row in evaluations:
         mean = successes(1, round(row["episodes"]))
@@ -123,9 +118,9 @@ def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
 
     def go_on(*arguments: str) -> list[dict[str, float]]:
         train(parse_arguments([f"resume={run_dir}", *arguments]), quiet())
-        return rows_of(run_dir / "metrics.csv")
+        return numbers_of(run_dir / "metrics.csv")
 
-    before = rows_of(run_dir / "metrics.csv")
+    before = numbers_of(run_dir / "metrics.csv")
     rows = go_on("total_steps=400")
     assert rows[:5] == [pytest.approx(row, nan_ok=True) for row in before] and len(rows) == 10
     num_episodes = round(rows[5]["episodes"]) - round(rows[4]["episodes"])
@@ -139,7 +134,7 @@ def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
 
 def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", "env=telling_envs:SteppingEnv")
-    assert rows_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
+    assert numbers_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
 
 
 def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
@@ -153,7 +148,7 @@ def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
     )
     run_dir = tmp_path / "run"
     train(parse_arguments([*arguments, *given, f"run_dir={run_dir}"]), quiet())
-    last = rows_of(run_dir / "metrics.csv")[-1]
+    last = numbers_of(run_dir / "metrics.csv")[-1]
     assert 0.2 < last["episode_info_is_success_mean"] < 0.8
     assert last["episode_info_place_mean"] > 100
 

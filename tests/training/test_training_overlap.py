@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_training_loop import FakeEvaluator, FakeSampler, Tape, make_config, make_run
-from test_training_resume import assert_same, forget_last_checkpoint, last_checkpoint, table
+from run_files import assert_same, forget_last_checkpoint, last_checkpoint, table
+from taped_runs import FakeEvaluator, FakeSampler, Tape, make_config, make_run
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import PPO
@@ -28,6 +28,8 @@ from accel_rl.training.build import AnyRun, build
 from accel_rl.training.overlap import Overlapped, _prepare_thread
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.train import RunError, train
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 CPU = torch.device("cpu")
 Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", "horizon=4")
@@ -44,12 +46,6 @@ ALGORITHMS = {
     ),
 }
 SMALL = ("env=catch", "num_envs=4", "decorrelation_steps=10", "log_interval=80")
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def run(run_dir: Path, *arguments: str) -> Path:

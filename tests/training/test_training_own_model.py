@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from run_files import parameters_of
 from saved_runs import quiet, trained
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import load_policy
@@ -91,10 +91,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_nets", raising=False)
     return tmp_path
-
-
-def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

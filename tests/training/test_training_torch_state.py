@@ -4,21 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_files import parameters_of
 from saved_runs import trained
 
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.tools.policy import load_policy
-
-
-def parameters(run_dir: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_run_is_the_same_within_modes_that_record_no_gradients(mode, tmp_path: Path) -> None:
-    expected = parameters(trained(tmp_path / "plain", "env=catch"))
+    expected = parameters_of(trained(tmp_path / "plain", "env=catch"))
     with mode():
-        found = parameters(trained(tmp_path / "run", "env=catch"))
+        found = parameters_of(trained(tmp_path / "run", "env=catch"))
         load_policy(tmp_path / "run")
         assert not torch.is_grad_enabled()
     assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from sampler_cases import worker_pids
 from toy_envs import FaultyEnv, ToyEnv
 
 from accel_rl.samplers import SamplerError, WorkerError
@@ -62,10 +63,6 @@ def under_torchrl(make: Callable[[], Any]) -> tuple[Any, Step]:
 
 
 FACES = [stepped, by_groups, under_sb3, under_torchrl]
-
-
-def worker_pids() -> list[int]:
-    return sorted(p.pid for p in psutil.Process().children())
 
 
 @pytest.mark.parametrize("face", FACES)

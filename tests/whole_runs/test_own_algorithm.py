@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import subprocess
@@ -17,6 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 from rich.console import Console
+from run_files import rows_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
@@ -138,11 +138,6 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE.parents[1])
 
 
-def rows_of(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def values_of(run_dir: Path) -> dict[str, torch.Tensor]:
     state = load_checkpoint(list_checkpoints(run_dir)[-1])
     rest = {"algorithm": torch.tensor(list(state["algorithm"].values()), dtype=torch.float64)}
@@ -175,7 +170,7 @@ def test_resumed_run_goes_on_to_the_bit(algo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [[], ["overlap=true"]], ids=["in turns", "overlap"])
 def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", ALGO, *SERIAL, WHOLE, "lr=0.05", *options)
-    spreads = [float(row["spread"]) for row in rows_of(run_dir)[1:]]
+    spreads = [float(row["spread"]) for row in rows_of(run_dir / "metrics.csv")[1:]]
     assert all((spread > 1e-4) == bool(options) for spread in spreads)
 
 
@@ -193,7 +188,7 @@ def test_two_learners_in_step_go_on_to_the_bit(algo: str, tmp_path: Path) -> Non
 def test_learners_over_a_store_take_over_its_parameters_within_rollouts(tmp_path: Path) -> None:
     options = [ALGO, *SMALL, "learners=2", "num_workers=1", "sync=store", "pull_steps=2"]
     launch(tmp_path / "run", *options, "lr=0.05", "total_steps=400")
-    assert any(float(row["spread"]) > 1e-4 for row in rows_of(tmp_path / "run"))
+    assert any(float(row["spread"]) > 1e-4 for row in rows_of(tmp_path / "run" / "metrics.csv"))
 
 
 def test_plan_policy_evaluation_and_plot_know_the_algorithm(

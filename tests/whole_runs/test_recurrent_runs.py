@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from launched_runs import goes_on_to_the_bit
 from saved_runs import quiet, trained
-from test_training_learners import goes_on_to_the_bit
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
@@ -19,16 +19,12 @@ from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import load_agent, load_policy
 from accel_rl.training.devices import check_learners
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"
 PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
 A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def mean_score(run_dir: Path) -> float:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import psutil
 import pytest
-from test_training_learners import ENDLESS, REPOSITORY, SMALL, launched
+from launched_runs import ENDLESS, REPOSITORY, SMALL, launched
 
 from accel_rl.cli.run import _run_in_team
 from accel_rl.console import LastingConsole

@@ -1,6 +1,5 @@
 """Runs that go on: to the bit as if they had never stopped."""
 
-import csv
 import io
 import os
 import shutil
@@ -12,20 +11,20 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from rich.console import Console
+from run_files import assert_same, forget_last_checkpoint, last_checkpoint, table
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from toy_envs import Secretive
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.envs import Catch
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.states import decode_state
 from accel_rl.training import resume
 from accel_rl.training.resume import _refuse_changes, load_last
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.train import RunError, TrainResult, train
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = (
@@ -56,64 +55,12 @@ SMALL_ATARI = (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
-
-
 def run(*arguments: str) -> TrainResult:
     return train(parse_arguments(arguments), Console(file=io.StringIO()))
 
 
 def serial(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return (*(each for each in arguments if not each.startswith("num_workers")), "serial=true")
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    """A table without the columns that depend on time."""
-    with path.open() as file:
-        return [
-            {
-                name: value
-                for name, value in row.items()
-                if not name.endswith(("_seconds", "_share", "_per_second"))
-            }
-            for row in csv.DictReader(file)
-        ]
-
-
-def assert_same(one: Any, other: Any) -> None:
-    """Equal to the bit, but for times."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one.keys() - {"training_seconds"}:
-            assert_same(one[name], other[name])
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, np.ndarray):
-        np.testing.assert_array_equal(one, other)
-    else:
-        assert one == other
-
-
-def last_checkpoint(run_dir: Path) -> dict[str, Any]:
-    """Its sampler decoded, without the count of how often it was started, and without times."""
-    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    del saved["signature"]  # of that count, too
-    saved["sampler"] = decode_state(saved["sampler"].numpy().tobytes())
-    states = saved["sampler"].pop("environments")
-    saved["sampler"]["environments"] = {b: decode_state(state) for b, state in enumerate(states)}
-    del saved["sampler"]["generation"]
-    return saved
-
-
-def forget_last_checkpoint(run_dir: Path, copy: Path) -> Path:
-    """A copy of a run as one killed after its last checkpoint but one would have left it."""
-    shutil.copytree(run_dir, copy)
-    list_checkpoints(copy)[-1].unlink()
-    return copy
 
 
 def slow(*values: tuple[str, ...]) -> Any:
@@ -294,11 +241,6 @@ def test_tensorboard_forgets_what_was_written_after_the_checkpoint(tmp_path) -> 
     events = EventAccumulator(str(resumed)).Reload()
     steps = [event.step for event in events.Scalars("run/updates")]
     assert steps == [int(row["steps"]) for row in table(resumed / "metrics.csv")]
-
-
-class Secretive(Catch):
-    def get_state(self) -> dict[str, Any]:
-        return {"rng": self._rng}
 
 
 @pytest.mark.parametrize("options", [serial(SMALL), SMALL], ids=["serial", "parallel"])

@@ -18,6 +18,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
+from run_files import parameters_of, rows_of
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
@@ -26,29 +27,16 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.training.train import RunError, TrainResult, train
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 REPOSITORY = Path(__file__).parents[2]
 SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def run(run_dir: Path, *arguments: str) -> TrainResult:
     options = SMALL | dict(each.split("=") for each in arguments) | {"run_dir": str(run_dir)}
     config = parse_arguments([f"{key}={value}" for key, value in options.items()])
     return train(config, Console(file=io.StringIO()))
-
-
-def rows_of(run_dir: Path) -> list[dict[str, str]]:
-    with (run_dir / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def parameters_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(list_checkpoints(run_dir)[-1])["learner"]["parameters"]
 
 
 def saved_steps(run_dir: Path) -> int:
@@ -88,7 +76,13 @@ def test_short_run_leaves_everything_it_promises(env: str, serial: str, tmp_path
         "train.log",
         "checkpoints",
     }
-    assert [row["steps"] for row in rows_of(run_dir)] == ["400", "800", "1200", "1600", "2000"]
+    assert [row["steps"] for row in rows_of(run_dir / "metrics.csv")] == [
+        "400",
+        "800",
+        "1200",
+        "1600",
+        "2000",
+    ]
     assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000002000.pt"]
     config = OmegaConf.load(run_dir / "config.yaml")
     assert (config.env, config.sampler.num_envs, config.total_steps) == (env, 4, 2000)
@@ -108,7 +102,7 @@ def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
         "decorrelation_steps=0",
     )
     assert result.status.frame_skip == 4
-    last = rows_of(tmp_path)[-1]
+    last = rows_of(tmp_path / "metrics.csv")[-1]
     assert (last["steps"], last["frames"], last["updates"]) == ("1000", "4000", "25")
     assert int(last["episodes"]) > 0
     assert 0 <= float(last["episode_return_raw_mean"]) < 10
@@ -184,7 +178,7 @@ def test_every_way_to_start_trains_and_prints_no_escape_codes(command: list[str]
     assert "\x1b" not in result.stdout
     assert "100%  1,000 steps" in result.stdout
     assert re.search(r"run +finished", result.stdout)
-    assert rows_of(tmp_path / "run")[-1]["steps"] == "1000"
+    assert rows_of(tmp_path / "run" / "metrics.csv")[-1]["steps"] == "1000"
 
 
 @pytest.mark.parametrize("serial", ["true", "false"])
@@ -207,7 +201,7 @@ def test_signal_saves_and_stops_within_seconds(
     assert err == ""
     assert f"stopped by {number.name}" in out
     assert not psutil.wait_procs(workers, timeout=5)[1]
-    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
+    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
     assert (run_dir / "learning_curve.png").stat().st_size > 1_000
 
 
@@ -220,7 +214,7 @@ def test_run_whose_output_nobody_reads_any_more_saves_all_the_same(tmp_path) -> 
     process.stdout.close()  # as `| tee` ends by the same Ctrl-C
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
+    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
 
 
 def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
@@ -243,7 +237,7 @@ def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
     os.close(terminal)  # as the kernel does then; and nothing can be printed any more
     assert process.wait(30) == 128 + signal.SIGHUP
     assert "stopped by SIGHUP" in (run_dir / "train.log").read_text()
-    assert saved_steps(run_dir) == int(rows_of(run_dir)[-1]["steps"])
+    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
     assert load_checkpoint(list_checkpoints(run_dir)[-1])["sampler"] is not None
 
 
@@ -359,4 +353,4 @@ def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path
     assert err.startswith(f"error: cannot write {checkpoint}: File too large; change that, or")
     assert "Traceback" not in err
     assert list((run_dir / "checkpoints").iterdir()) == []
-    assert rows_of(run_dir)[-1]["steps"] == "160"
+    assert rows_of(run_dir / "metrics.csv")[-1]["steps"] == "160"

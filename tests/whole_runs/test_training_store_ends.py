@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from test_training_learners import ENDLESS, SMALL, TORCHRUN, last_checkpoint, launched, table
+from launched_runs import ENDLESS, SMALL, TORCHRUN, last_checkpoint, launched
+from run_files import table
 
 STORE = (*SMALL, "sync=store", ENDLESS)
 
@@ -47,7 +48,9 @@ def wait_for(path: Path) -> None:
 
 def assert_saved_at_the_end(run_dir: Path) -> None:
     """The last row is of the last steps, whatever was saved at intervals."""
-    assert last_checkpoint(run_dir)["counts"]["steps"] == int(table(run_dir)[-1]["steps"])
+    assert last_checkpoint(run_dir)["counts"]["steps"] == int(
+        table(run_dir / "metrics.csv")[-1]["steps"]
+    )
 
 
 def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_which_saves(

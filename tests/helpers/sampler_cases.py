@@ -1,0 +1,62 @@
+"""Samplers, policies and worker processes for the tests of samplers."""
+
+import signal
+import time
+from functools import partial
+
+import numpy as np
+import psutil
+from toy_envs import ScriptedEnv
+
+from accel_rl.envs import EnvFactory
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.samplers.base import PolicyInput
+from accel_rl.samplers.sampler import RolloutSampler
+
+T, LENGTH = 5, 7
+GAMES = partial(ScriptedEnv, "." * (LENGTH - 1) + "t")
+
+
+def make_sampler(factory=GAMES, **options) -> ParallelSampler:
+    given = {"horizon": T, "decorrelation_steps": 30, **options}
+    config = SamplerConfig(num_envs=8, num_workers=1, on_worker_failure="restart", **given)
+    return ParallelSampler(factory, config=config, seed=5)
+
+
+def zeros(step: PolicyInput) -> np.ndarray:
+    return np.zeros(len(step.uniform), np.int64)
+
+
+def lose_worker(sampler: ParallelSampler, after_order_of: int) -> None:
+    """Kill the one worker when it has carried out the last order of this group."""
+    workers = sampler._pool._workers
+    deadline = time.monotonic() + 10
+    while workers.owes(0, after_order_of):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process = psutil.Process(workers.processes[0].pid)
+    process.send_signal(signal.SIGKILL)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def make(
+    factory: EnvFactory, kind: str, reset_policy: str = "immediate", seed: int = 3
+) -> RolloutSampler:
+    config = SamplerConfig(
+        num_envs=4,
+        horizon=10,
+        num_groups=2,
+        num_workers=int(kind) if kind.isdigit() else None,
+        reset_policy=reset_policy,  # type: ignore[arg-type]
+        decorrelation_steps=20,
+        final_observation_slots=10,
+    )
+    if kind == "serial":
+        return SerialSampler(factory, config=config, seed=seed)
+    return ParallelSampler(factory, config=config, seed=seed)
+
+
+def worker_pids() -> list[int]:
+    return sorted(process.pid for process in psutil.Process().children())

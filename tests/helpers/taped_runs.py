@@ -1,0 +1,148 @@
+"""Runs of fakes, which note on a tape what happens in which order."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import FlatParameters
+from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
+from accel_rl.stopping import StopRequest
+from accel_rl.training.metrics import Recorded, Rows
+from accel_rl.training.progress import PlainLines
+from accel_rl.training.records import Records
+from accel_rl.training.rollouts import InTurns, RolloutRun
+from accel_rl.training.run import ALONE
+
+CPU = torch.device("cpu")
+
+
+class Tape(list[str]):
+    """Everything that happens, in order."""
+
+
+class FakeSampler:
+    times = SamplerTimes(0.0, 0.0, 0.0)
+    config = SamplerConfig(num_envs=2, horizon=2)
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def collect(self, policy: Any) -> None:
+        self.tape.append("collect")
+
+    def take_episodes(self) -> list[Episode]:
+        self.tape.append("episodes")
+        return [Episode(0, 3.0, 1.0, 7, False)]
+
+
+class FakeServer:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def finish(self) -> str:
+        self.tape.append("finish")
+        return "batch"
+
+
+class FakeLearner:
+    def __init__(self, tape: Tape, loss: float = 0.5, on_update: Any = lambda: None) -> None:
+        self.tape, self.loss, self.on_update = tape, loss, on_update
+
+    def update(self, batch: str, progress: float, steps: int) -> dict[str, torch.Tensor]:
+        assert batch == "batch"
+        self.tape.append(f"update {progress:.2f}")
+        self.on_update()
+        return {"loss": torch.tensor(self.loss)}
+
+
+class FakeExchange:
+    """Its learner is on its own, and counts updates."""
+
+    num_sharing, num_updates = 1, 0
+    parameters = FlatParameters(torch.nn.Linear(1, 1))
+
+    def take_metrics(self) -> dict[str, float]:
+        return {}
+
+
+class FakeEvaluator:
+    def __init__(self, tape: Tape, interval: int) -> None:
+        self.tape, self.interval, self.last = tape, interval, 0
+
+    def is_due(self, steps: int) -> bool:
+        is_due, self.last = steps // self.interval > self.last // self.interval, steps
+        return is_due
+
+    def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
+        self.tape.append("evaluate")
+        return {"episodes": 1, "episode_return_raw_mean": 9.0}
+
+
+class TapedRecords(Records):
+    tape: Tape
+
+    def write_row(self, *, alone: bool = False) -> None:
+        self.tape.append(f"row {self.steps}")
+        super().write_row(alone=alone)
+
+    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
+        self.tape.append(f"save {self.steps}")
+        super().save(mark, alone=alone)
+
+    def draw_curve(self) -> bool:
+        self.tape.append(f"curve {self.steps}")
+        return super().draw_curve()
+
+
+def make_config(**changes: Any) -> TrainConfig:
+    values: dict = {
+        "total_steps": 20,
+        "log_interval": 10,
+        "checkpoint_interval": 10,
+        "sampler": SamplerConfig(num_envs=2, horizon=2),
+    }
+    return TrainConfig(**(values | changes))
+
+
+def make_records(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecords:
+    def make_state() -> dict[str, Any]:
+        return {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}}
+
+    exchange: Any = FakeExchange()
+    rows = Rows(PlainLines(Console(file=io.StringIO())), ("loss", "policy_lag"), frame_skip=4)
+    records = TapedRecords(Recorded(config, run_dir, ALONE, exchange, make_state), rows)
+    records.tape = tape
+    records.begin(FakeSampler.times)
+    return records
+
+
+def make_run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> RolloutRun:
+    """A run of fakes. ``changes``: parts in place of those."""
+    parts: dict = {
+        "sampler": FakeSampler(tape),
+        "server": FakeServer(tape),
+        "learner": FakeLearner(tape),
+        "evaluator": None,
+        "agent": None,
+    }
+    stop = changes.pop("stop", StopRequest())
+    parts |= changes
+    if "experience" not in parts:
+        parts["experience"] = InTurns(parts["sampler"], parts["server"], parts["learner"], 1)
+    records = make_records(config, run_dir, tape)
+    exchange = records._exchange
+    run = RolloutRun(config=config, team=ALONE, device=CPU, exchange=exchange, **parts)
+    run.run_dir, run.records, run.stop = run_dir, records, stop
+    update = run.experience.update
+
+    def update_and_count(*arguments: Any) -> Any:
+        metrics = update(*arguments)
+        exchange.num_updates += 1
+        return metrics
+
+    run.experience.update = update_and_count  # type: ignore[misc]
+    return run

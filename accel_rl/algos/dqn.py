@@ -210,8 +210,7 @@ class DQN:
 
     ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
     of the draws from the replay. ``ranks``: which of a run's learners it is, whose steps count
-    together. ``first``: the learner whose replay and priorities it draws from, without writing to
-    them; None: it has its own.
+    together.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
@@ -227,7 +226,6 @@ class DQN:
         replay_spec: ReplaySpec,
         seed: int,
         ranks: Ranks = ALONE,
-        first: DQN | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
@@ -237,12 +235,9 @@ class DQN:
         on = config.where_replay_lies(replay_spec, self._device, ranks.size)
         self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
-        self._owns_replay = first is None
-        self.replay: Replay = (
-            Replay(replay_spec, on, ranks.size, ranks.local_size) if first is None else first.replay
-        )
-        self._priorities: Priorities | None = None if first is None else first._priorities
-        if config.prioritized and first is None:
+        self.replay = Replay(replay_spec, on, ranks.size, ranks.local_size)
+        self._priorities: Priorities | None = None
+        if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
         self._generator = torch.Generator(on).manual_seed(seed)
         B, num_sharing = replay_spec.num_envs, exchange.num_sharing
@@ -263,7 +258,7 @@ class DQN:
             **self._pace.get_state(),
             **self._update.get_state(),
         }
-        if self.config.save_replay and self._owns_replay:
+        if self.config.save_replay:
             state["replay"] = self.replay.get_state()
             if self._priorities is not None:
                 state["priorities"] = self._priorities.get_state()
@@ -304,7 +299,7 @@ class DQN:
             drawn = sent(self.replay.gather(step, env), self._device)
             loss, priority, metrics = self._losses(drawn, weight)
             self._update.step(loss, metrics, lr, drawn.valid.sum())
-            if self._priorities is not None and self._owns_replay:
+            if self._priorities is not None:
                 priority = priority.masked_fill(~drawn.valid, 0.0)  # a final one may be gone
                 self._priorities.update(step, env, priority.to(self.replay.device))
         if self._pace.steps // config.target_update_steps > before // config.target_update_steps:

@@ -57,9 +57,12 @@ class Option:
 
 
 def list_options(config: object, group: str = "", idle: Idle | None = None) -> list[Option]:
-    """Every leaf of the dataclass instance ``config``, in order.
+    """Return an `Option` for every leaf of ``config``, in the order of the fields.
 
-    ``idle``: of those that say nothing themselves.
+    Args:
+        config: a dataclass instance; fields that are dataclasses are groups of options.
+        group: dotted key of the group that ``config`` is, empty at the top.
+        idle: when options without an ``idle`` of their own have no effect; None: never.
     """
     assert is_dataclass(config)
     cls: type = type(config)

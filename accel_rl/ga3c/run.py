@@ -232,10 +232,11 @@ def _meanwhile(threads: QueueThreads, action: Callable[[], None]) -> tuple[int, 
 
 
 class Shares:
-    """Clocks of predictors and trainers, as shares of the time of all these threads together.
+    """The time of predictors and trainers, divided among waiting, inference and learning.
 
-    Predictors that wait for trainers count as learning. What is left they wait for simulators,
-    trainers through predictors. Agents' time is that of the mean of those that run.
+    Times are means over all these threads. A predictor that waits for trainers counts as learning.
+    All other time counts as waiting for simulators. The simulators' time is the mean over the
+    agents that run.
     """
 
     def __init__(self, sampler: QueuedSampler, threads: QueueThreads, records: Records) -> None:
@@ -247,18 +248,18 @@ class Shares:
         self._before = self._read()
 
     def leave_out(self, learning_seconds: float) -> None:
-        """Of trainers, while the records' clock stood still."""
+        """Leave out seconds in which trainers learned while the records' clock stood still."""
         wall, policy, learning, busy = self._before
         self._before = wall, policy, learning + learning_seconds, busy
 
     def read(self) -> SamplerTimes:
-        """The sampler's clocks; adds to the records' ``learning_seconds``."""
+        """Return the sampler's clocks, and add to the records' ``learning_seconds``."""
         now = self._read()
         wall, policy, learning, busy = (b - a for a, b in zip(self._before, now, strict=True))
         self._before = now
         number = max(1, self._threads.num_predictors + self._threads.num_trainers)
         self._policy += policy / number
-        # Less than nothing where an update ends that began before the last reading.
+        # Negative if an update has ended that began before the last reading.
         self._rest += wall - (policy + learning) / number
         self._waiting = max(self._waiting, self._rest)
         self._records.learning_seconds += learning / number

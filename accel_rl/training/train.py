@@ -24,16 +24,26 @@ from accel_rl.parallel import Team, TeamError
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.directory import describe_machine, log_to, write_config
 from accel_rl.runs.files import WriteError, explain
-from accel_rl.samplers import SamplerError
+from accel_rl.runs.yaml_file import UNSIGNED
+from accel_rl.samplers import ParallelSampler, SamplerError
+from accel_rl.samplers.layout import even_num_envs
+from accel_rl.signing import user_key
+from accel_rl.spaces import Leaf
 from accel_rl.stopping import StopRequest
 from accel_rl.training.build import AnyRun, build
+from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.metrics import OnRow
-from accel_rl.training.notices import notices
 from accel_rl.training.progress import Progress, ProgressHandler, Status, make_progress
 from accel_rl.training.records import Records
-from accel_rl.training.resume import begin, load_saved, without_loaded
+from accel_rl.training.resume import (
+    begin,
+    describe_idleness,
+    describe_resumed,
+    load_saved,
+    without_loaded,
+)
 from accel_rl.training.run import ALONE
-from accel_rl.training.torch_setup import own_torch_state, sampling_threads
+from accel_rl.training.torch_setup import is_forked, own_torch_state, sampling_threads
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -174,10 +184,82 @@ def _begin_records(
     """The resolved config in the run's directory, and the first lines that people read."""
     if run.team.ranks.is_first:
         write_config(run.config, run.run_dir / "config.yaml")
-        for notice in (*notices(run, saved), *[note] * bool(note)):
-            progress.say(notice)
-            _LOGGER.info("%s", notice)
+        for text in (*first_lines(run, saved), *[note] * bool(note)):
+            progress.say(text)
+            _LOGGER.info("%s", text)
     _LOGGER.info("%s", describe_machine(run.device))
+
+
+def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what people should know of ``run`` before it begins, a line each.
+
+    Args:
+        run: the run, whose directory is there.
+        saved: the checkpoint from which it continues, or None.
+    """
+    config, ranks = run.config, run.team.ranks
+    yield f"run directory: {run.run_dir}"
+    yield run.describe()
+    if ranks.size > 1:
+        how = "they make each update together"
+        if config.parallel.sync == "store":
+            how = "they update one store of parameters"
+        yield f"this is the first of {ranks.size} learners; {how}"
+    if not run.team.is_signed:
+        yield (
+            "learners do not sign their records, so anybody who reaches their store can change the "
+            "run; give all learners the same ACCEL_RL_SECRET_FILE (docs/safety.md)"
+        )
+    if user_key() is None:
+        yield f"the run is {UNSIGNED}"
+    if saved is not None:
+        yield describe_resumed(saved, config, ranks.size)
+        if idleness := describe_idleness(saved, config):
+            yield idleness
+    if config.planned_steps != config.total_steps:
+        is_far = config.planned_steps > 2 * config.total_steps
+        advice = "; a smaller horizon or num_envs takes fewer steps" if is_far else ""
+        yield (
+            f"total_steps={config.total_steps:,} is rounded up to {config.planned_steps:,}, whole "
+            f"rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon} steps"
+            f"{advice}"
+        )
+    yield from _uneven(run)
+    if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
+        yield (
+            f"each environment first takes up to {config.sampler.decorrelation_steps:,} random "
+            f"steps (decorrelation_steps)"
+        )
+    if config.lstm and config.sampler.horizon == 1:
+        yield "lstm=true with horizon=1 hardly learns what to remember; use a larger horizon"
+    if is_forked():
+        yield (
+            "this process was forked, so torch computes in one thread; start the process by spawn "
+            "for more threads"
+        )
+    space = run.sampler.env_spec.observation
+    if isinstance(space, Leaf) and space.shape == () and space.dtype.kind in "iu":
+        yield (
+            f"observations of {config.env} are single integers, which the network takes as "
+            f"quantities; if they only name states, wrap the environment in "
+            f"gymnasium.wrappers.FlattenObservation"
+        )
+    if computes_bfloat16_slowly(config, run.device):
+        yield "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
+
+
+def _uneven(run: AnyRun) -> Iterator[str]:
+    config, sampler = run.config, run.sampler
+    if not isinstance(sampler, ParallelSampler):
+        return
+    num_workers = len(sampler.plan.worker_cpus)
+    num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
+    better = [str(num_shares * each) for each in even_num_envs(sampler.config, num_workers)]
+    if better:
+        yield (
+            f"num_envs={config.sampler.num_envs} gives some of {num_workers} workers more "
+            f"environments than others; num_envs={' or '.join(better)} keeps all evenly busy"
+        )
 
 
 def _result(run: AnyRun, progress: Progress) -> TrainResult:

@@ -56,7 +56,7 @@ def test_observations_that_are_single_integers_are_pointed_out(
     name: str, is_told: bool, tmp_path: Path
 ) -> None:
     said = run(name, tmp_path / "run")
-    assert (f"{name} are single integers, which the network takes as they are" in said) == is_told
+    assert (f"{name} are single integers, which the network takes as quantities" in said) == is_told
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

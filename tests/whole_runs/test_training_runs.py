@@ -126,7 +126,7 @@ def test_rollouts_far_longer_than_the_run_are_told_of(total_steps, is_said, tmp_
     run(tmp_path, "env=catch", "serial=true", f"total_steps={total_steps}", "log_interval=20")
     log = (tmp_path / "train.log").read_text()
     assert f"total_steps={total_steps} is rounded up to 20, whole rollouts" in log
-    assert ("a smaller horizon or num_envs takes fewer" in log) == is_said
+    assert ("a smaller horizon or num_envs takes fewer steps" in log) == is_said
 
 
 @pytest.mark.parametrize(("num_envs", "is_said"), [(3, True), (4, False)])

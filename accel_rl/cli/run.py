@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from accel_rl.cli.auto import choose_learners
 from accel_rl.cli.launcher import end_with_parent, launch
 from accel_rl.cli.parse import given_options, help_text, parse_arguments, wants_help
 from accel_rl.cli.plain_config import from_plain, to_plain
@@ -33,7 +34,6 @@ from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
 from accel_rl.stopping import Interrupted
-from accel_rl.training.auto import choose_learners
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import (
     all_have_own_gpus,

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from accel_rl.algos import A2CConfig, RunOptions
+from accel_rl.cli import auto
+from accel_rl.cli.auto import LEAST_STEPS, choose_learners
 from accel_rl.cli.parse import given_options, parse_arguments
 from accel_rl.cli.run import run
 from accel_rl.config import TrainConfig
+from accel_rl.stopping import LAUNCHER_VARIABLE
 from accel_rl.topology import Core, Machine
-from accel_rl.training import auto
-from accel_rl.training.auto import LEAST_STEPS, choose_learners
-from accel_rl.training.stopping import LAUNCHER_VARIABLE
 
 TWO_CORES = Machine((Core((0,)), Core((1,))))
 RULE = auto.is_faster

@@ -1,6 +1,7 @@
 """Runs of fakes, which note on a tape what happens in which order."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ class FakeExchange:
 
 
 class FakeEvaluator:
+    others: Mapping[str, Any] = {}
+
     def __init__(self, tape: Tape, interval: int) -> None:
         self.tape, self.interval, self.last = tape, interval, 0
 

@@ -112,7 +112,9 @@ def _compiler(variable: str, default: str) -> str | None:
 
 
 def _own(result: Any) -> Any:
-    """``result``, tensors or tuples of them, out of the memory that the next replay overwrites."""
+    """``result``, of tensors, out of the memory that the next replay overwrites."""
     if isinstance(result, Tensor):
         return result if result.requires_grad else result.clone()
+    if isinstance(result, dict):
+        return {name: _own(each) for name, each in result.items()}
     return tuple(map(_own, result)) if isinstance(result, tuple) else result

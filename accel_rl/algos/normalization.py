@@ -17,8 +17,9 @@ from torch import Tensor
 from accel_rl.agents import Normalizer, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.task import Task
+from accel_rl.models.joined import indicated
 from accel_rl.parallel import Exchange
-from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf
+from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, seen_space
 
 if TYPE_CHECKING:
     from accel_rl.algos.actor_critic import ActorCriticAgent, ActorCriticConfig
@@ -186,9 +187,10 @@ class Normalization:
 
 
 def normalized_leaves(observation: Any) -> dict[str, Leaf]:
-    """Return the leaves of an observation that are normalized: all but action masks and images.
+    """Return the leaves of an observation that are normalized, by their names.
 
-    They have their names; a single one is `OBSERVATION`.
+    All but action masks, images, and the integers of a mapping that a network takes as names of
+    their values (`indicated`). A single leaf is `OBSERVATION`.
 
     Raises:
         ValueError: There is none, or a leaf lies in an inner mapping.
@@ -200,15 +202,17 @@ def normalized_leaves(observation: Any) -> dict[str, Leaf]:
             "normalize_observation=true takes observations of one mapping, and there is another "
             "mapping in it; leave it out, or flatten the observations"
         )
+    is_alone = isinstance(seen_space(observation), Leaf)
     numbers = {
         name: leaf
         for name, leaf in leaves.items()
         if not (leaf.dtype == np.uint8 and len(leaf.shape) == 3)
+        and (is_alone or indicated(leaf) is None)
     }
     if not numbers:
         raise ValueError(
             "normalize_observation=true is for numbers, and observations are images, which "
-            "networks scale themselves; leave it out"
+            "networks scale themselves, or integers that are names; leave it out"
         )
     return numbers
 

@@ -41,7 +41,7 @@ from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall_heads
 from accel_rl.parallel import Adam, Exchange
-from accel_rl.settings import option
+from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
 
 
@@ -60,7 +60,7 @@ class PPOConfig(ActorCriticConfig):
     lr: float = option(1e-3, common=True)
     """learning rate"""
     lr_schedule: Literal["constant", "linear"] = option("linear", common=True)
-    """linear: the learning rate and clip_range fall to 0 over the run"""
+    """linear: the learning rate falls to 0 over the run, and clip_range with it"""
     gae_lambda: float = option(0.95, common=True)
     """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
     value_coefficient: float = option(1.0, common=True)
@@ -73,6 +73,10 @@ class PPOConfig(ActorCriticConfig):
     """steps in one update; it must divide num_envs * horizon"""
     clip_range: float = option(0.2, common=True)
     """probability ratios gain nothing further than this from 1"""
+    clip_schedule: Literal["constant", "linear"] = option(
+        "linear", idle=when("learner.lr_schedule", "constant")
+    )
+    """constant: clip_range stays as it is while the learning rate falls"""
     clip_value: bool = False
     """values gain nothing further than clip_range from those at acting time"""
     adam_eps: float = 1e-5
@@ -95,7 +99,11 @@ class PPOConfig(ActorCriticConfig):
         return PPO(agent, self, exchange, task.seed, task)
 
     def check_run(self, run: RunOptions) -> None:
-        """Check that minibatches divide the rollouts, see `check_rollout`."""
+        """Check that minibatches divide the rollouts, and that learners can share moments.
+
+        See `check_rollout` and `check_normalization`.
+        """
+        self.check_normalization(run)
         num_sequences = 0
         if run.lstm:
             num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
@@ -292,7 +300,9 @@ class PPO:
         observation, whole = self._prepare(batch)
         sequences = batch.sequences(slice(0, T))
         lr = config.lr * config.remaining(progress)
-        clip_range = config.clip_range * config.remaining(progress)
+        clip_range = config.clip_range
+        if config.clip_schedule == "linear":
+            clip_range *= config.remaining(progress)
         num_sharing = self._exchange.num_sharing
         minibatch_size = config.minibatch_size // num_sharing
         if sequences is not None:

@@ -82,13 +82,23 @@ class EnvSpec:
     def check_plain(self, user: str) -> None:
         """Raises ValueError unless observations are one array and actions the integers from 0.
 
+        A mask of actions is refused as well.
+
         Args:
             user: what can use no other environment, for the message.
         """
+        if self.mask is not None:
+            raise ValueError(
+                f"{user} cannot use this environment: the observations of {self.name} have a leaf "
+                f"{ACTION_MASK}, which it does not know; use algo=a2c or algo=ppo, or leave the "
+                f"mask out"
+            )
         try:
             _ = self.num_actions, self.observation_shape
         except ValueError as error:
-            raise ValueError(f"{user} cannot use this environment: {error}") from None
+            raise ValueError(
+                f"{user} cannot use this environment: {error}; algo=a2c and algo=ppo take every one"
+            ) from None
 
     @property
     def num_actions(self) -> int:

@@ -358,7 +358,14 @@ def _make_from_gymnasium(env_id: str, spec: Any, info_keys: Sequence[str]) -> En
         import_module(module_name, "env", env_id)  # for what else it does
     # Gymnasium's own checker is left out: it slows every step, and ours raises where it warns.
     make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
-    return GymnasiumEnv(make, env_id, info_keys)
+    try:
+        return GymnasiumEnv(make, env_id, info_keys)
+    except gymnasium.error.DependencyNotInstalled as error:
+        if not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+            raise
+        raise EnvError(
+            f"environment {env_id} needs MuJoCo, which is not installed: {how_to_install('mujoco')}"
+        ) from error
 
 
 def _gymnasium_spec(env: str) -> Any:

@@ -47,6 +47,12 @@ class JoinedNetwork(SharedNetwork):
         return torch.tanh(self.joined(seen))
 
 
+def indicated(leaf: Leaf) -> list[int] | None:
+    """Return the numbers of values of integers that become indicators; None: they do not."""
+    counts = leaf.counts
+    return counts if counts is not None and sum(counts) <= MOST_VALUES else None
+
+
 def _trunk(leaf: Leaf) -> ImageNetwork | _Trunk:
     is_image = leaf.dtype.kind == "u" and leaf.dtype.itemsize == 1 and len(leaf.shape) == 3
     if is_image and min(A3C_NET.feature_shape(*leaf.shape[1:])) >= 1:
@@ -61,8 +67,7 @@ class _Trunk(nn.Module):
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
-        counts = leaf.counts
-        self._counts = counts if counts is not None and sum(counts) <= MOST_VALUES else None
+        self._counts = indicated(leaf)
         size = prod(leaf.shape) if self._counts is None else sum(self._counts)
         self.layer = linear(size, HIDDEN, gain=sqrt(2))
         low = leaf.bounds[0]

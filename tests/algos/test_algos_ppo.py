@@ -244,14 +244,22 @@ def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> N
 
     monkeypatch.setattr("accel_rl.algos.ppo.ppo_loss", spy)
     moves = []
-    for schedule, progress in (("linear", 0.0), ("linear", 0.75), ("constant", 0.75)):
-        learner, _, exchange = make_learner(epochs=1, minibatch_size=24, lr_schedule=schedule)
+    for schedule, progress, of_clip in (
+        ("linear", 0.0, "linear"),
+        ("linear", 0.75, "linear"),
+        ("constant", 0.75, "linear"),
+        ("linear", 0.75, "constant"),
+    ):
+        learner, _, exchange = make_learner(
+            epochs=1, minibatch_size=24, lr_schedule=schedule, clip_schedule=of_clip
+        )
         before = exchange.parameters.parameter.clone()
         learner.update(make_batch(), progress)
         moves.append((exchange.parameters.parameter - before).abs().max().item())
-    assert clip_ranges == pytest.approx([0.2, 0.05, 0.2])
+    assert clip_ranges == pytest.approx([0.2, 0.05, 0.2, 0.2])
     assert moves[1] == pytest.approx(moves[0] / 4, rel=1e-3)
     assert moves[2] == pytest.approx(moves[0], rel=1e-3)
+    assert moves[3] == pytest.approx(moves[1], rel=1e-3)
 
 
 def test_shuffling_goes_on_from_a_state() -> None:

@@ -124,3 +124,15 @@ def test_images_and_masks_are_left_as_they_are() -> None:
         normalized_leaves(image)
     with pytest.raises(ValueError, match="takes observations of one mapping"):
         normalized_leaves({"inner": {"speed": FLOATS}})
+
+
+def test_integers_that_name_something_are_normalized_only_alone() -> None:
+    """Beside others a network takes them as indicators of their values."""
+    names = {"direction": discrete(4), "speed": FLOATS, "far": Leaf((), np.dtype(np.int32))}
+    assert list(normalized_leaves(names)) == ["speed", "far"]
+    assert list(normalized_leaves(discrete(4))) == ["observation"]
+    assert list(normalized_leaves({"direction": FLOATS, "kind": discrete(3)})) == ["direction"]
+    with pytest.raises(ValueError, match="or integers that are names; leave it out"):
+        normalized_leaves({"kind": discrete(3)})
+    masked = {"observation": discrete(4), "action_mask": Leaf((4,), np.dtype(np.bool_))}
+    assert list(normalized_leaves(masked)) == ["observation"]

@@ -24,6 +24,7 @@ NETWORKS = {
     "ppo": "a3c",
     "appo": "a3c",
     "ppo_baselines": "nature",
+    "ppo_mujoco": "a3c",
     "dqn": "dqn",
     "async_dqn": "dqn",
     "double_dqn": "dqn",

@@ -148,6 +148,29 @@ OTHERS = {
         "entropy_coefficient": 0.01,
         "adam_eps": 1e-5,
     },
+    ("ppo_mujoco", ()): {
+        "num_envs": 1,
+        "horizon": 2_048,
+        "minibatch_size": 64,
+        "epochs": 10,
+        "lr": 3e-4,
+        "lr_schedule": "linear",
+        "clip_range": 0.2,
+        "clip_schedule": "constant",
+        "clip_value": True,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "entropy_coefficient": 0.0,
+        "value_coefficient": 0.25,  # 0.5 * 0.5 of theirs
+        "max_gradient_norm": 0.5,
+        "normalize_advantage": True,
+        "normalize_observation": True,
+        "normalize_reward": True,
+        "adam_eps": 1e-5,
+        "decorrelation_steps": 0,
+        "total_steps": 1_000_000,
+    },
+    ("ppo_mujoco", ("num_envs=8", "serial=false")): {"num_envs": 8, "horizon": 256},
     ("dqn", ()): {
         "num_envs": 32,
         "horizon": 4,
@@ -246,9 +269,10 @@ def test_adam_of_categorical_dqn_has_the_epsilon_of_its_batch() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_trains_like_a_training_run(name: str) -> None:
     config = PRESETS[name]()
-    assert config.env == "pong"
+    is_mujoco = name == "ppo_mujoco"
+    assert config.env == ("HalfCheetah-v5" if is_mujoco else "pong")
     assert config.seed == 0
-    assert config.sampler.decorrelation_steps == (0 if name == "sac" else 2_000)
+    assert config.sampler.decorrelation_steps == (0 if is_mujoco or name == "sac" else 2_000)
     assert config.sampler.on_worker_failure == "restart"
 
 

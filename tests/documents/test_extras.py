@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ("cloudpickle", "gymnasium", "numpy", "psutil")
 NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
 OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
-EXTRAS = ("all", "atari", "envpool", "sb3", "torchrl", "train")
+EXTRAS = ("all", "atari", "envpool", "mujoco", "sb3", "torchrl", "train")
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +197,7 @@ def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
     [
         ("atari", {"ale-py", "opencv-python-headless"}),
         ("envpool", {"envpool"}),
+        ("mujoco", set()),  # gymnasium, with its own extra
         ("sb3", {"stable-baselines3"}),
         ("torchrl", {"torchrl"}),
     ],

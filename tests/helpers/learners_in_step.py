@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RolloutTensors
-from accel_rl.algos import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig
+from accel_rl.algos import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig, Task
 from accel_rl.algos.replay import ReplaySpec
+from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
 from accel_rl.parallel import (
@@ -36,6 +37,7 @@ from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
 MEASURED: Any = {"gradient_cosine_interval": 1}
+NORMALIZED: Any = {"normalize_observation": True, "normalize_reward": True}
 
 
 class Network(PolicyValueModel):
@@ -45,6 +47,7 @@ class Network(PolicyValueModel):
         self.heads = nn.Linear(7, NUM_ACTIONS + 1)
 
     def forward(self, observation: Tensor) -> PolicyValue:
+        observation = observation.to(self.hidden.weight.dtype)  # normalized, it is float32
         heads = self.heads(self.hidden(observation).tanh())
         return PolicyValue(heads[:, :-1], heads[:, -1])
 
@@ -100,6 +103,49 @@ def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     # In order, so that every other step is of the same environments whoever has them.
     with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
         return train(learner, rollouts(rank, size))
+
+
+def normalized_a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    return normalized(A2C, A2CConfig(**NORMALIZED, lr=0.01), rank, size, exchange_of)
+
+
+def normalized_ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    config = PPOConfig(**NORMALIZED, minibatch_size=T * B)
+    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
+        return normalized(PPO, config, rank, size, exchange_of)
+
+
+def normalized(
+    learner_type: Any,
+    config: A2CConfig | PPOConfig,
+    rank: int,
+    size: int,
+    exchange_of: Callable[..., Exchange],
+) -> Tensor:
+    """Parameters and moments at the end; the rollouts have means and deviations of their own."""
+    model = Network().double()
+    agent = CategoricalAgent(model)
+    spec = EnvSpec(
+        name="made up", observation=Leaf((3,), np.dtype(np.float64)), action=discrete(NUM_ACTIONS)
+    )
+    seed = (rank,) if learner_type is PPO else ()
+    task = Task(spec, B // size, T, rank, Ranks(rank, size, rank, size))
+    learner = learner_type(agent, config, exchange_of(model, config), *seed, task)
+    for number, batch in enumerate(rollouts(rank, size)):
+        shifted = batch.observation * (number + 2) + 5
+        learner.update(
+            batch._replace(
+                observation=shifted,
+                reward=batch.reward * 7,
+                final_observation=batch.final_observation + 5,
+                normalizer=agent.normalizer,
+            ),
+            0.1 * number,
+        )
+    state = learner.get_state()
+    moments = {**state["observation_moments"], "reward": state["reward_moments"]}
+    numbers = [each.flatten() for name in moments for each in moments[name].values()]
+    return torch.cat((learner._exchange.parameters.parameter.detach(), *numbers))
 
 
 def dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
@@ -161,7 +207,7 @@ def train(learner: A2C | PPO | DQN, batches: list[RolloutTensors]) -> Tensor:
     return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
-CASES = (a2c, ppo, dqn, cat_dqn)
+CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn)
 
 
 def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:

@@ -1,0 +1,196 @@
+"""Runs of Pendulum with normalized observations and rewards, from their first step to the film."""
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from saved_runs import quiet, trained
+
+from accel_rl.agents import CategoricalAgent
+from accel_rl.algos.normalization import Normalization
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
+from accel_rl.runs.saved import read_config
+from accel_rl.samplers import PolicyInput
+from accel_rl.states import decode_state
+from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
+from accel_rl.tools.play import PlayOptions, play
+from accel_rl.tools.policy import SavedPolicy, load_policy
+from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.train import train
+
+ENV = "env=control_envs:Swing"
+OPTIONS = (
+    *(ENV, "algo=ppo", "normalize_observation=true", "normalize_reward=true"),
+    *("num_envs=4", "horizon=25", "minibatch_size=50", "epochs=2", "decorrelation_steps=10"),
+    *("log_interval=200", "checkpoint_interval=400", "total_steps=800"),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread(monkeypatch) -> None:
+    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
+    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
+
+
+def last(run_dir: Path) -> dict[str, Any]:
+    """The last checkpoint, without what counts starts and seconds."""
+    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
+    sampler = decode_state(saved.pop("sampler").numpy().tobytes())
+    sampler["environments"] = [decode_state(state) for state in sampler["environments"]]
+    del saved["signature"], saved["counts"]["training_seconds"], saved["recorder"]
+    del sampler["generation"]
+    return {**saved, "sampler": sampler}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal to the bit."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("serial=true",),
+        ("num_workers=2",),
+        ("serial=true", "lstm=true"),
+        ("serial=true", "overlap=true"),
+        ("num_workers=2", "overlap=true", "lstm=true"),
+    ],
+    ids=["serial", "2-workers", "lstm", "overlap", "all"],
+)
+def test_resumed_run_equals_one_that_never_stopped(more: tuple[str, ...], tmp_path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train(parse_arguments([*OPTIONS, *more, f"run_dir={whole}"]), quiet())
+    shutil.copytree(whole, resumed)
+    list_checkpoints(resumed)[-1].unlink()
+    assert len(list_checkpoints(resumed)) == 1
+    train(parse_arguments([f"resume={resumed}"]), quiet())
+    expected = last(whole)
+    assert {"observation_moments", "reward_moments", "reward_sums"} <= expected["algorithm"].keys()
+    assert expected["normalizer"]["mean"]["observation"].shape == (3,)
+    assert_same(last(resumed), expected)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlap"])
+def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
+    overlap: bool, tmp_path, monkeypatch
+) -> None:
+    acted, is_behind = {}, []
+    act, take = CategoricalAgent.act, Normalization.take
+
+    def watched_act(agent: Any, observation: Any, *rest: Any) -> Any:
+        assert agent.normalizer is not None
+        for row in observation.numpy():
+            acted[row.tobytes()] = agent.normalizer
+        return act(agent, observation, *rest)
+
+    def watched_take(self: Any, batch: Any) -> Any:
+        for row in batch.observation[:-1].flatten(0, 1).numpy():
+            assert_same(acted[row.tobytes()]._asdict(), batch.normalizer._asdict())
+        is_behind.append(batch.normalizer is not self._agent.normalizer)
+        return take(self, batch)
+
+    monkeypatch.setattr(CategoricalAgent, "act", watched_act)
+    monkeypatch.setattr(Normalization, "take", watched_take)
+    options = [each for each in OPTIONS if "checkpoint" not in each]
+    more = ("serial=true", f"overlap={overlap}".lower(), f"run_dir={tmp_path}/run")
+    train(parse_arguments([*options, *more]), quiet())
+    assert is_behind == [False, *[overlap] * 7]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, CategoricalAgent]]:
+    """A run, and the agents of its own evaluations by steps, as they were."""
+    agents, evaluate = {}, Evaluator.evaluate
+
+    def watched(self: Evaluator, steps: int, *rest: Any) -> dict[str, float]:
+        agents[steps] = copy.deepcopy(self._agent)
+        return {**evaluate(self, steps, *rest), "episode_return_raw_mean": float(-steps)}
+
+    options = ("evaluation_interval=400", "evaluation_steps=200", "evaluation_envs=2", "lr=1e-2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluator, "evaluate", watched)
+        run_dir = trained(tmp_path_factory.mktemp("run") / "run", *OPTIONS, *options)
+    assert list(agents) == [400, 800]
+    return run_dir, agents  # type: ignore[return-value]
+
+
+def steps_of(num: int) -> PolicyInput:
+    """Observations of Pendulum, more than the torque's bounds allow for."""
+    rng = np.random.default_rng(1)
+    angle, speed = rng.uniform(-3, 3, num), rng.uniform(-8, 8, num)
+    observation = np.stack((np.cos(angle), np.sin(angle), speed), 1).astype(np.float32)
+    return PolicyInput(observation, rng.random(num), 0, slice(0, num), np.zeros(num, np.bool_))
+
+
+def actions(agent: CategoricalAgent, step: PolicyInput) -> Any:
+    tensors = torch.from_numpy(step.observation.copy()), torch.from_numpy(step.uniform)
+    return agent.act(*tensors, step.columns).numpy()
+
+
+@pytest.mark.parametrize(("checkpoint", "steps"), [(None, 800), (400, 400), ("best", 400)])
+@pytest.mark.parametrize("greedy", [False, True], ids=["drawn", "greedy"])
+def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
+    checkpoint: Any, steps: int, greedy: bool, evaluated: Any
+) -> None:
+    run_dir, agents = evaluated
+    agent = agents[steps].greedy() if greedy else agents[steps]
+    step = steps_of(500)
+    found = load_policy(run_dir, checkpoint, greedy=greedy)(step)
+    drawn = actions(agent, step)
+    np.testing.assert_array_equal(found, drawn.clip(-2, 2))
+    assert greedy or abs(drawn).max() > 2
+    agent.normalizer, normalizer = None, agent.normalizer
+    assert not np.array_equal(actions(agent, step), drawn)
+    agent.normalizer = normalizer
+
+
+def test_film_shows_the_actions_of_the_evaluation(evaluated: Any, monkeypatch, tmp_path) -> None:
+    run_dir, agents = evaluated
+    call, seen = SavedPolicy.__call__, []
+
+    def watched(self: SavedPolicy, step: Any) -> Any:
+        assert np.isfinite(step.observation).all()
+        found = call(self, step)
+        seen.append(np.array_equal(found, actions(agents[800], step).clip(-2, 2)))
+        return found
+
+    monkeypatch.setattr(SavedPolicy, "__call__", watched)
+    game = play(run_dir, PlayOptions(out=f"{tmp_path}/game.mp4", device="cpu"), quiet())
+    assert seen == [True] * 200 and game.num_steps == 200 and game.is_truncated
+
+
+@pytest.mark.parametrize(("checkpoint", "steps"), [(None, 800), ("best", 400)])
+def test_saved_run_is_evaluated_with_its_moments(
+    checkpoint: Any, steps: int, evaluated: Any, monkeypatch
+) -> None:
+    run_dir, agents = evaluated
+    act, seen = CategoricalAgent.act, []
+
+    def watched(agent: Any, *arguments: Any) -> Any:
+        found = act(agent, *arguments)
+        seen.append(torch.equal(found, act(agents[steps], *arguments)))
+        return found
+
+    monkeypatch.setattr(CategoricalAgent, "act", watched)
+    options = EvaluateOptions(
+        checkpoint=checkpoint, num_steps=200, num_envs=2, serial=True, overwrite=True
+    )
+    evaluate_run(run_dir, options, quiet())
+    assert len(seen) > 20 and all(seen)
+    assert read_config(run_dir).learner.normalize_observation
+    assert best_path(run_dir).exists()

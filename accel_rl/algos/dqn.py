@@ -63,6 +63,7 @@ class DQNConfig(ReplayConfig):
 
     # With one torch thread, at load average 5, before Adam was a single pass uncompiled, too.
     compiled: ClassVar = Compiled(seconds=83.0, share=0.23, per_million=3500.0)
+    batches = ReplayConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
     """learning rate"""

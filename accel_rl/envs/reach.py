@@ -68,7 +68,7 @@ def call(env: Environment, name: str, arguments: tuple[Any, ...], keywords: dict
 
 def reach_batch(
     batch: Any, function: Callable[..., Any] | str, given: dict[int, Any], n: int
-) -> list[Any]:
+) -> dict[int, Any]:
     """Return what `get_attr`, `set_attr` or `call` returns for environments of a batch.
 
     A batch may have methods of these names, as `gymnasium.vector.SyncVectorEnv` has; so may what it
@@ -83,6 +83,8 @@ def reach_batch(
     Raises:
         TypeError: another function, a part of a batch, or a shared attribute with several values.
     """
+    if not given:
+        return {}
     if function not in (get_attr, set_attr, call) or (function is not get_attr and len(given) < n):
         raise TypeError("environments of a batch cannot be reached one by one")
     assert callable(function)
@@ -98,12 +100,12 @@ def reach_batch(
             setattr(batch, *first)
         else:
             raise TypeError(f"environments of a batch share {first[0]}: give one value")
-        return [None] * n
+        return dict.fromkeys(given)
     if own is None:
-        return [function(batch, *first)] * len(given)
+        return dict.fromkeys(given, function(batch, *first))
     name, arguments, keywords = (*first, (), {})[:3]
     found = own(name, *arguments, **keywords)
-    return [found[i] for i in given]
+    return {i: found[i] for i in given}
 
 
 def is_wrapped(env: Environment, wrapper: type[Any]) -> bool:

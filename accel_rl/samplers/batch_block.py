@@ -296,13 +296,9 @@ class BatchBlock:
         """Call a function in the environments of this block that are meant, see `reach_batch`."""
         begin, stop = self._columns.start, self._columns.stop
         given = {b - begin: each for b, each in request.arguments.items() if begin <= b < stop}
-        if not given:
-            return {}
         answer = attempt(reach_batch, self._simulators, request.function, given, self._n)
-        values = [None] * len(given) if answer.error else answer.value
-        return {
-            begin + i: answer._replace(value=value) for i, value in zip(given, values, strict=True)
-        }
+        values = answer.value or dict.fromkeys(given)
+        return {begin + i: answer._replace(value=values[i]) for i in given}
 
     def close(self) -> None:
         self._simulators.close()

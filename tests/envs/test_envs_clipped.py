@@ -1,0 +1,148 @@
+"""Clipped environments: bounds are kept behind them, and nothing else changes."""
+
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from batches import LoopBatch, Walk
+from control_envs import Aim, Swing
+
+from accel_rl.envs import (
+    Batched,
+    Environment,
+    EnvSpec,
+    Resumable,
+    StepResult,
+    make_env_factory,
+    probe_spec,
+)
+from accel_rl.envs.clipped import Clipped, ClippedBatch, clip, clipped
+from accel_rl.samplers import ParallelSampler, PolicyInput, SerialSampler
+from accel_rl.spaces import Leaf, discrete
+
+BOUNDED = Leaf((2,), np.dtype(np.float64), [-1, -np.inf], [0.5, 2])
+
+
+class Echo:
+    """The observation is the last action; the reward its sum, and the number of the environment."""
+
+    spec = EnvSpec(name="echo", observation=Leaf((2,), np.dtype(np.float64)), action=BOUNDED)
+
+    def __init__(self, env_index: int = 0) -> None:
+        self.number = env_index
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        pass
+
+    def reset(self, out: Any) -> None:
+        out[:] = 0
+
+    def step(self, action: Any, out: Any) -> StepResult:
+        out[:] = action
+        reward = float(action.sum())
+        return StepResult(reward, 100.0 * self.number, False, False, False)
+
+    def close(self) -> None:
+        pass
+
+
+class EchoBatch:
+    """The same, as a batch."""
+
+    spec, autoreset = Echo.spec, "disabled"
+
+    def __init__(self, n: int, first_index: int) -> None:
+        self.number = np.arange(first_index, first_index + n)
+
+    def seed(self, seeds: Any) -> None:
+        pass
+
+    def reset(self, mask: Any, out: Any) -> None:
+        out[mask] = 0
+
+    def step(self, action: Any, out: Any, results: Any) -> None:
+        out[:] = action
+        results.reward[:], results.raw_reward[:] = action.sum(1), 100.0 * self.number
+        for array in (results.terminated, results.truncated, results.episode_ended):
+            array[:] = False
+
+    def close(self) -> None:
+        pass
+
+    def get_state(self, i: int) -> int:
+        return int(self.number[i])
+
+
+def wild(step: PolicyInput) -> Any:
+    return np.stack((step.uniform * 8 - 4, 4 - step.uniform * 8), 1)
+
+
+@pytest.mark.parametrize("sampler_type", [SerialSampler, ParallelSampler])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+def test_rollout_has_the_action_as_drawn_and_the_environment_the_clipped_one(
+    is_batch: bool, sampler_type: Any
+) -> None:
+    made: Any = Batched(EchoBatch, indexed=True) if is_batch else Echo
+    with sampler_type(clipped(made), num_envs=6, horizon=20, num_groups=2) as sampler:
+        assert sampler.env_spec.action == Leaf((2,), np.dtype(np.float64))
+        rollout = sampler.collect(wild)
+        action, seen = rollout.action.copy(), rollout.observation[1:].copy()
+        numbers = rollout.raw_reward.copy() if hasattr(rollout, "raw_reward") else None
+        reward = rollout.reward.copy()
+    assert abs(action).max() > 3
+    np.testing.assert_array_equal(seen, action.clip([-1, -np.inf], [0.5, 2]))
+    np.testing.assert_allclose(reward, seen.sum(2), rtol=1e-5)
+    assert numbers is None or sorted(set(numbers.ravel())) == [100.0 * i for i in range(6)]
+
+
+def test_environments_are_made_with_their_numbers() -> None:
+    factory: Any = pickle.loads(pickle.dumps(clipped(Echo)))
+    env = factory(env_index=4)
+    assert isinstance(env, Clipped) and env.number == 4
+    assert env.spec.action == Leaf((2,), np.dtype(np.float64)) and env.env.spec.action == BOUNDED
+    batch = clipped(Batched(EchoBatch, indexed=True))()  # type: ignore[arg-type]
+    simulators = batch.make(3, 5)  # type: ignore[attr-defined]
+    assert isinstance(simulators, ClippedBatch)
+    assert simulators.number.tolist() == [5, 6, 7]  # type: ignore[attr-defined]
+    assert simulators.get_state(2) == 7  # type: ignore[attr-defined]
+
+
+def test_environments_without_bounded_floats_stay_as_they_are() -> None:
+    assert type(clipped(Walk)()) is Walk
+    walks = clipped(Batched(partial(LoopBatch, make=Walk, autoreset="disabled")))()
+    assert type(walks.make(2)) is LoopBatch  # type: ignore[attr-defined]
+    assert probe_spec(clipped(Walk)) == Walk.spec
+
+
+def test_state_goes_through_and_play_goes_on_from_it() -> None:
+    env: Any = clipped(make_env_factory(Swing))()
+    assert isinstance(env, Resumable) and isinstance(env, Environment)
+    out, again = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    env.seed(np.random.SeedSequence(3))
+    env.reset(out)
+    env.step(np.array([9.0], np.float32), out)
+    state = env.get_state()
+    expected = [(env.step(np.array([-5.0], np.float32), out), out.tolist()) for _ in range(5)]
+    other: Any = clipped(make_env_factory(Swing))()
+    other.seed(np.random.SeedSequence(4))
+    other.set_state(state)
+    found = [(other.step(np.array([-5.0], np.float32), again), again.tolist()) for _ in range(5)]
+    assert found == expected
+    walk: Any = clipped(Echo)()
+    assert not isinstance(walk, Resumable)
+
+
+def test_leaves_of_a_mapping_are_clipped_where_they_have_bounds() -> None:
+    spec = probe_spec(clipped(make_env_factory(Aim)))
+    assert spec.action["number"] == Leaf((1,), np.dtype(np.float32))  # type: ignore[index]
+    assert spec.action["kind"] == discrete(3)  # type: ignore[index]
+    space = {"a": BOUNDED, "b": discrete(3), "c": {"d": Leaf((), np.dtype(np.float32), 0, 1)}}
+    kind = [("a", "f8", 2), ("b", "i8"), ("c", [("d", "f4")])]
+    action = np.array([([-3, -3], 2, (7,)), ([3, 3], 0, (-7,))], kind)
+    before = action.copy()
+    inside = clip(space, action)
+    assert np.array_equal(action, before)
+    assert inside["a"].tolist() == [[-1, -3], [0.5, 2]]
+    assert inside["b"].tolist() == [2, 0] and inside["c"]["d"].tolist() == [1, 0]

@@ -43,7 +43,7 @@ python launch/train.py --plan [...]        where it would run and how fast, with
 torchrun launch/train.py [key=value ...]   the same as without torchrun
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
-python -m accel_rl tune [key=value ...]    groups and workers with which a run samples fastest here
+python -m accel_rl tune [key=value ...]    groups and workers that sample fastest here
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
 config=FILE takes options from a YAML file, as the config.yaml of a run, but no run_dir; what the

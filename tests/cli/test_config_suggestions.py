@@ -34,7 +34,7 @@ def test_another_library_s_name_gives_ours(arguments: str, suggestion: str) -> N
         ("entropy=1", "entropy_coefficient"),
         ("gae=1", "gae_lambda"),
         ("lambda=1", "gae_lambda"),
-        ("algo=ppo clip=1", "clip_reward or clip_range or clip_value"),
+        ("algo=ppo clip=1", "clip_reward or clip_range or clip_schedule"),
         ("algo=ppo batch=1", "minibatch_size"),
         ("algo=dqn batch=1", "batch_size"),
         ("algo=dqn replay=1", "replay_size or replay_device or save_replay"),

@@ -19,7 +19,8 @@ LEARNING = {
     ),
     "parallel": "num_chunks pull_steps sync sync_period",
     "learner": (
-        "adam_eps advantage_eps batch_size clip_range clip_value compatibility double dueling "
+        "adam_eps advantage_eps batch_size clip_range clip_schedule clip_value "
+        "compatibility double dueling "
         "entropy_coefficient epochs epsilon_evaluation epsilon_final epsilon_initial "
         "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
         "loss_scale lr lr_base lr_schedule max_gradient_norm max_importance_ratio "

@@ -372,6 +372,7 @@ def sac() -> TrainConfig:
     """
     return TrainConfig(
         algo="sac",
+        env="HalfCheetah-v5",
         total_steps=1_000_000,
         sampler=replace(_SAMPLER, num_envs=8, horizon=1, decorrelation_steps=0),
         learner=SACConfig(),

@@ -400,12 +400,15 @@ def mask_space(action: Space) -> Space | None:
     return found or None
 
 
-def seen_space(observation: Space) -> Space:
-    """Return the space of what a network gets of observations: all but the action mask.
+def without_mask(observation: Any) -> Any:
+    """Return what a network gets of observations, or of their space: all but the action mask.
 
     Of a mapping with nothing but ``observation`` beside the mask, that leaf.
+
+    Args:
+        observation: A space, or a leaf or mapping of arrays or tensors.
     """
-    if isinstance(observation, Leaf) or ACTION_MASK not in observation:
+    if not isinstance(observation, Mapping) or ACTION_MASK not in observation:
         return observation
     rest = {name: each for name, each in observation.items() if name != ACTION_MASK}
     return rest[OBSERVATION] if list(rest) == [OBSERVATION] else rest

@@ -97,5 +97,5 @@ def _most_probable(
 
 
 def is_softmax(agent: object) -> bool:
-    """Whether an agent's actions are those of a softmax over what its network gives."""
+    """Return whether an agent draws one of ``n`` actions, by a softmax over logits."""
     return isinstance(getattr(agent, "distribution", None), Categorical)

@@ -34,7 +34,7 @@ class Distribution(Protocol):
 
     Attributes:
         num_outputs: ``P``.
-        num_free: Of these, the last so many do not depend on the observation.
+        num_free: How many of these do not depend on the observation. They are the last ones.
     """
 
     num_outputs: int
@@ -100,7 +100,7 @@ def make_distribution(action: Space, device: torch.device) -> Distribution:
 
 
 class Categorical:
-    """One of ``n`` actions, by a softmax over logits. Only who makes networks must give ``n``."""
+    """One of ``n`` actions, by a softmax over logits. Whoever makes the network must give ``n``."""
 
     num_free = 0
 
@@ -193,9 +193,8 @@ class Factored:
 class Gaussian:
     """``D`` independent normal numbers: ``D`` means, then ``D`` logarithms of the deviations.
 
-    The deviations do not depend on the observation, as is usual since TRPO (Schulman et al. 2015,
-    arXiv:1502.05477, appendix D). Actions are drawn without bounds; `Clipped` environments clip
-    them, so that their density is that of what was drawn.
+    The deviations do not depend on the observation. Actions are drawn without bounds, and `Clipped`
+    environments clip them, so that the density is that of what was drawn.
     """
 
     def __init__(self, leaf: Leaf, device: torch.device) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accel_rl.spaces import ACTION_MASK, OBSERVATION
+from accel_rl.spaces import ACTION_MASK, without_mask
 
 
 def split_mask(observation: Any) -> tuple[Any, Tensor | None]:
-    """Return what a network gets of an observation, and the action mask, ``[N, A]``, or None.
-
-    Of a dict with nothing but ``observation`` beside the mask, a network gets that tensor.
-    """
-    if isinstance(observation, Tensor) or ACTION_MASK not in observation:
-        return observation, None
-    rest = {name: each for name, each in observation.items() if name != ACTION_MASK}
-    return rest[OBSERVATION] if list(rest) == [OBSERVATION] else rest, observation[ACTION_MASK]
+    """Return what a network gets (`without_mask`), and the action mask, ``[N, A]``, or None."""
+    mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
+    return without_mask(observation), mask
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ class Normalizer(NamedTuple):
     Attributes:
         mean: For each leaf that is normalized, float32 of its shape. Observations that are one
             array have the leaf ``observation``.
-        scale: One over the deviation, likewise.
+        scale: 1 / standard deviation, with the same names and shapes.
     """
 
     mean: dict[str, Tensor]

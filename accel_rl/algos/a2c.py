@@ -34,7 +34,6 @@ from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
-from accel_rl.capture import Compiled
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
@@ -59,8 +58,6 @@ class A2CConfig(ActorCriticConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
-    # An update that learns from what acting has computed is as fast; measured at load average 6.
-    compiled: ClassVar = Compiled(seconds=126.0, share=0.0, per_million=300.0)
 
     lr: float | None = option(None, common=True)
     """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""

@@ -28,14 +28,13 @@ from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
 from accel_rl.spaces import (
-    OBSERVATION,
     Leaf,
     Space,
     describe,
     first_leaf,
     map_leaves,
-    seen_space,
     tensor_views,
+    without_mask,
 )
 
 ActorCriticAgent = CategoricalAgent | RecurrentAgent
@@ -132,7 +131,7 @@ def make_policy_agent(network: Network) -> ActorCriticAgent:
     """
     env, device = network.env, network.device
     distribution = make_distribution(env.action, device)
-    space = seen_space(env.observation)
+    space = without_mask(env.observation)
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free
     common: dict[str, Any] = {"capture": network.capture, "distribution": distribution}
@@ -153,13 +152,10 @@ def make_policy_agent(network: Network) -> ActorCriticAgent:
 def _make_network(network: Network, space: Space, num_heads: int) -> PolicyValueModel:
     name, device, given = network.model, network.device, network.observations
     if isinstance(space, Leaf):
-        examples = given
-        if given is not None and given.dtype.names is not None:  # beside a mask
-            examples = given[OBSERVATION]
-        return make_model(name, space.shape, space.dtype, num_heads, device, examples)
+        return make_model(name, space.shape, space.dtype, num_heads, device, network.unmasked)
     if ":" in name:
         tensors = None if given is None else tensor_views(network.env.observation, given)
-        return make_own_mapping_model(name, space, num_heads, device, split_mask(tensors)[0])
+        return make_own_mapping_model(name, space, num_heads, device, without_mask(tensors))
     if name not in ("auto", "mlp"):
         raise ValueError(
             f"model={name} is for one image, and the observations of {network.env.name} are "

@@ -44,7 +44,7 @@ from accel_rl.capture import Compiled
 from accel_rl.models import QModel, make_q_model
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
-from accel_rl.spaces import OBSERVATION, seen_space
+from accel_rl.spaces import without_mask
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -61,7 +61,7 @@ class DQNConfig(ReplayConfig):
         ValueError: a value is out of range, or options do not fit each other.
     """
 
-    # With one torch thread, at load average 5, before Adam was a single pass uncompiled, too.
+    # 0.03 and 0.13 were saved in two comparisons, benchmarks/results/training_gate_2cores.json.
     compiled: ClassVar = Compiled(seconds=83.0, share=0.08, per_million=8700.0)
     batches = ReplayConfig.batches  # here, too, since a class says for itself that it divides
 
@@ -148,14 +148,12 @@ class DQNConfig(ReplayConfig):
 
     def make_agent(self, network: Network) -> EpsilonGreedyAgent:
         """Return an agent that takes the best action or, now and then, any."""
-        device, given = network.device, network.observations
-        env = replace(network.env, observation=seen_space(network.env.observation))
+        device = network.device
+        env = replace(network.env, observation=without_mask(network.env.observation))
         env.check_plain(name_of(self))
-        if given is not None and given.dtype.names is not None:  # beside a mask
-            given = given[OBSERVATION]
         shapes = env.observation_shape, env.observation_dtype, env.num_actions
         more = self.num_atoms, self.dueling
-        model = make_q_model(network.model, *shapes, *more, device, given)
+        model = make_q_model(network.model, *shapes, *more, device, network.unmasked)
         support = None
         if self.num_atoms > 1:
             support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=device)

@@ -19,7 +19,7 @@ from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.task import Task
 from accel_rl.models.joined import indicated
 from accel_rl.parallel import Exchange
-from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, seen_space
+from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
 
 if TYPE_CHECKING:
     from accel_rl.algos.actor_critic import ActorCriticAgent, ActorCriticConfig
@@ -202,7 +202,7 @@ def normalized_leaves(observation: Any) -> dict[str, Leaf]:
             "normalize_observation=true takes observations of one mapping, and there is another "
             "mapping in it; leave it out, or flatten the observations"
         )
-    is_alone = isinstance(seen_space(observation), Leaf)
+    is_alone = isinstance(without_mask(observation), Leaf)
     numbers = {
         name: leaf
         for name, leaf in leaves.items()

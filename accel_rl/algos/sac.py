@@ -30,7 +30,7 @@ from accel_rl.algos.update import Update, masked_shares, sums
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
 from accel_rl.settings import option
-from accel_rl.spaces import Leaf, describe, leaves_of
+from accel_rl.spaces import Leaf, describe, leaves_of, map_leaves
 
 
 def _is_temperature_given(run: Any) -> str | Literal[False]:
@@ -197,7 +197,7 @@ class SAC:
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
         state = {
-            "target": {name: each.cpu() for name, each in self._target.state_dict().items()},
+            "target": map_leaves(lambda each: each.cpu().clone(), self._target.state_dict()),
             "generator": self._generator.get_state(),
             "noise": self._noise.get_state(),
             **self._pace.get_state(),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
 from accel_rl.parallel import ALONE, ParallelConfig, Ranks
+from accel_rl.spaces import OBSERVATION
 
 
 class Network(NamedTuple):
@@ -30,6 +31,12 @@ class Network(NamedTuple):
     lstm: bool = False
     capture: Capture = EAGER
     observations: NDArray[Any] | None = None
+
+    @property
+    def unmasked(self) -> NDArray[Any] | None:
+        """The ``observations`` of environments that have one array, perhaps beside a mask."""
+        given = self.observations
+        return given if given is None or given.dtype.names is None else given[OBSERVATION]
 
 
 class Task(NamedTuple):

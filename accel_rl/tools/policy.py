@@ -123,9 +123,7 @@ class SavedPolicy:
         """A copy, since torch takes no negative strides, and warns of read-only arrays."""
         space = self.env_spec.observation
         if not isinstance(space, Leaf):
-            array = isinstance(given, np.ndarray)
-            n = len(given if array else np.asarray(first_leaf(given)))
-            out = zeros(space, n)
+            out = zeros(space, len(first_leaf(given)))
             write_values(space, given, out, "observation")
             return out
         observation = np.array(given, order="C")

@@ -36,7 +36,7 @@ from accel_rl.parallel import (
 from accel_rl.presets import IMAGE_MODELS
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.spaces import Leaf, seen_space
+from accel_rl.spaces import Leaf, without_mask
 from accel_rl.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.evaluation import Evaluator
@@ -130,7 +130,7 @@ def agent_of(
     """
     observations, model = None, config.model
     own = IMAGE_MODELS.get(config.algo)
-    seen = seen_space(spec.observation)
+    seen = without_mask(spec.observation)
     if model == "auto" and own is not None and isinstance(seen, Leaf):
         if fits_images(own, seen.shape, seen.dtype):
             model = own

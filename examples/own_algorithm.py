@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from accel_rl.agents import AnyAgent, CategoricalAgent, RolloutTensors
+from accel_rl.agents import AnyAgent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, Task, Update
 from accel_rl.algos.a2c import a2c_loss
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
@@ -33,7 +33,7 @@ class SmoothConfig(ActorCriticConfig):
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> "Smooth":
         """Return the learner of ``agent``."""
-        assert isinstance(agent, CategoricalAgent)
+        assert isinstance(agent, PolicyAgent)
         return Smooth(agent, self, exchange)
 
 
@@ -43,7 +43,7 @@ class Smooth:
     behaviour = None  # it uses no probability ratios
     measured = ("policy_loss", "value_loss", "divergence")
 
-    def __init__(self, agent: CategoricalAgent, config: SmoothConfig, exchange: Exchange) -> None:
+    def __init__(self, agent: PolicyAgent, config: SmoothConfig, exchange: Exchange) -> None:
         self._agent, self._config = agent, config
         self._update = Update(config, exchange)
         self.metric_names = (*self.measured, *self._update.names)

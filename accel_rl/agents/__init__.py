@@ -3,7 +3,6 @@
 from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent, AnyAgent
 from accel_rl.agents.batch import RolloutTensors
-from accel_rl.agents.categorical import CategoricalAgent, is_softmax
 from accel_rl.agents.distributions import (
     CATEGORICAL,
     Distribution,
@@ -12,6 +11,7 @@ from accel_rl.agents.distributions import (
 )
 from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, epsilon_greedy
 from accel_rl.agents.normalizer import Normalizer, normalizer_state, set_normalizer
+from accel_rl.agents.policy import PolicyAgent, is_softmax
 from accel_rl.agents.recurrent import RecurrentAgent
 from accel_rl.agents.recurrent_states import RecurrentStates
 
@@ -20,10 +20,10 @@ __all__ = [
     "Activations",
     "Agent",
     "AnyAgent",
-    "CategoricalAgent",
     "Distribution",
     "EpsilonGreedyAgent",
     "Normalizer",
+    "PolicyAgent",
     "RecurrentAgent",
     "RecurrentStates",
     "RolloutTensors",

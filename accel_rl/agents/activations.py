@@ -41,7 +41,7 @@ class Activations:
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, t: int, columns: slice) -> Tensor:
-        """As `CategoricalAgent.act`, at step ``t``."""
+        """As `PolicyAgent.act`, at step ``t``."""
         if self._is_short and t == 0 and columns.start == 0:
             pairs = zip(self._acting.parameters(), self._model.parameters(), strict=True)
             for copied, own in pairs:

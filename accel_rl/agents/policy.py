@@ -14,7 +14,7 @@ from accel_rl.capture import EAGER, Capture
 from accel_rl.models import PolicyValue, PolicyValueModel, Sequences
 
 
-class CategoricalAgent:
+class PolicyAgent:
     """Draws actions from a distribution that ``model`` gives; those that a mask forbids never.
 
     The mask is the leaf ``action_mask`` of observations that are a dict, see `split_mask`.
@@ -56,9 +56,9 @@ class CategoricalAgent:
             observation = self.normalizer(observation)
         return self._choose(self.model, self.distribution, observation, uniform)
 
-    def greedy(self) -> CategoricalAgent:
+    def greedy(self) -> PolicyAgent:
         """One of the same network that takes the most probable action."""
-        agent = CategoricalAgent(
+        agent = PolicyAgent(
             self.model, self.capture, is_greedy=True, distribution=self.distribution
         )
         agent.normalizer = self.normalizer
@@ -66,7 +66,7 @@ class CategoricalAgent:
 
     def follow(self, other: object) -> None:
         """Take over the normalizer of ``other``, an agent of this class."""
-        assert isinstance(other, CategoricalAgent)
+        assert isinstance(other, PolicyAgent)
         self.normalizer = other.normalizer
 
     def evaluate(self, observation: Any, sequences: Sequences | None = None) -> PolicyValue:

@@ -18,7 +18,7 @@ class RecurrentAgent:
     """Draws actions from a distribution that ``model`` gives, given a recurrent state.
 
     It keeps none itself: that belongs to the environments; see `accel_rl.samplers.ActionServer`.
-    Everything else is as in `CategoricalAgent`.
+    Everything else is as in `PolicyAgent`.
     """
 
     normalizer: Normalizer | None = None

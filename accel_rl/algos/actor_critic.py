@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors, make_distribution
+from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors, make_distribution
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages
@@ -37,7 +37,7 @@ from accel_rl.spaces import (
     without_mask,
 )
 
-ActorCriticAgent = CategoricalAgent | RecurrentAgent
+ActorCriticAgent = PolicyAgent | RecurrentAgent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def make_policy_agent(network: Network) -> ActorCriticAgent:
             recurrent = RecurrentWithFree(recurrent, num_free).to(device)
         return RecurrentAgent(recurrent, **common)
     model = _make_network(network, space, num_heads)
-    return CategoricalAgent(WithFree(model, num_free).to(device) if num_free else model, **common)
+    return PolicyAgent(WithFree(model, num_free).to(device) if num_free else model, **common)
 
 
 def _make_network(network: Network, space: Space, num_heads: int) -> PolicyValueModel:

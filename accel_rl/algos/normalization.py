@@ -80,7 +80,7 @@ class Normalization:
 
     Args:
         config: Which of observations and rewards are normalized.
-        agent: It acts with the newest moments, see `CategoricalAgent.normalizer`.
+        agent: It acts with the newest moments, see `PolicyAgent.normalizer`.
         exchange: Meets the learners that share updates.
         task: What the learner learns.
 

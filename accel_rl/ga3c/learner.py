@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, CategoricalAgent
+from accel_rl.agents import AnyAgent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
@@ -97,18 +97,18 @@ class GA3CConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
-    def make_agent(self, network: Network) -> CategoricalAgent:
+    def make_agent(self, network: Network) -> PolicyAgent:
         """Return an agent that draws actions from a softmax."""
         network.env.check_plain(name_of(self))
         agent = make_policy_agent(network)
-        assert isinstance(agent, CategoricalAgent)
+        assert isinstance(agent, PolicyAgent)
         return agent
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
         self, agent: AnyAgent, exchange: Exchange, task: Task
     ) -> GA3C:
         """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
-        assert isinstance(agent, CategoricalAgent)
+        assert isinstance(agent, PolicyAgent)
         return GA3C(agent, self, exchange)
 
     def check_run(self, run: RunOptions) -> None:
@@ -225,7 +225,7 @@ class GA3C:
     The losses and the entropy in the metrics are means over samples, whatever ``reduction``.
     """
 
-    def __init__(self, agent: CategoricalAgent, config: GA3CConfig, exchange: Exchange) -> None:
+    def __init__(self, agent: PolicyAgent, config: GA3CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange

@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
@@ -201,7 +201,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         undo.callback(sampler.close)
         torch.manual_seed(config.seed)
         agent = agent_of(config, sampler.env_spec, device)
-        assert isinstance(agent, CategoricalAgent)
+        assert isinstance(agent, PolicyAgent)
         flat = FlatParameters(agent.model)
         max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
         versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, sample_categorical
+from accel_rl.agents import PolicyAgent, sample_categorical
 from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
@@ -58,7 +58,7 @@ class QueueThreads:
 
     def __init__(
         self,
-        agent: CategoricalAgent,
+        agent: PolicyAgent,
         learner: GA3C,
         versions: Versions,
         sampler: QueuedSampler,
@@ -167,10 +167,10 @@ class QueueThreads:
             self._stop()
             self.woken.set()
 
-    def _make_network(self) -> tuple[CategoricalAgent, VersionExchange]:
+    def _make_network(self) -> tuple[PolicyAgent, VersionExchange]:
         with self._making:
             model = copy.deepcopy(self._agent.model)
-            return CategoricalAgent(model), VersionExchange(FlatParameters(model), self._versions)
+            return PolicyAgent(model), VersionExchange(FlatParameters(model), self._versions)
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
@@ -218,7 +218,7 @@ class QueueThreads:
 
 @torch.inference_mode()
 def predict(
-    agent: CategoricalAgent,
+    agent: PolicyAgent,
     exchange: VersionExchange,
     device: torch.device,
     tells_probability: bool,

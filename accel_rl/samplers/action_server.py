@@ -20,8 +20,8 @@ from torch import Tensor
 from accel_rl.agents import (
     Activations,
     Agent,
-    CategoricalAgent,
     Normalizer,
+    PolicyAgent,
     RecurrentAgent,
     RecurrentStates,
     RolloutTensors,
@@ -297,7 +297,7 @@ class _DeviceRows:
 
 def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> ImageNetwork | None:
     """Not one of a subclass, which may compute something else."""
-    if type(agent) is not CategoricalAgent or agent.is_greedy or device.type != "cpu":
+    if type(agent) is not PolicyAgent or agent.is_greedy or device.type != "cpu":
         return None
     if not is_softmax(agent):
         return None

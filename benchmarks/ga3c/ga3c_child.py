@@ -59,7 +59,7 @@ def _serve_training(options: list[str]) -> None:
 def _serve_parts(spec: dict[str, Any]) -> None:
     import torch
 
-    from accel_rl.agents import CategoricalAgent, sample_categorical
+    from accel_rl.agents import PolicyAgent, sample_categorical
     from accel_rl.cli.parse import parse_arguments
     from accel_rl.ga3c.learner import GA3C, Samples
     from accel_rl.training.build import build
@@ -67,7 +67,7 @@ def _serve_parts(spec: dict[str, Any]) -> None:
 
     parts = build(parse_arguments(spec["options"]))
     agent, learner, env, device = parts.agent, parts.learner, parts.sampler.env_spec, parts.device
-    assert isinstance(agent, CategoricalAgent) and isinstance(learner, GA3C)
+    assert isinstance(agent, PolicyAgent) and isinstance(learner, GA3C)
     most = max(*spec["prediction_batches"], *spec["training_batches"])
     shape, dtype = (most, *env.observation_shape), getattr(torch, env.observation_dtype.name)
     images = torch.randint(0, 2, shape).to(dtype)  # on the host, as simulators leave them

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.models import make_model
 
 Act = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
 
 
-def make_agent(spec: dict[str, Any]) -> tuple[CategoricalAgent, dict[str, Any]]:
+def make_agent(spec: dict[str, Any]) -> tuple[PolicyAgent, dict[str, Any]]:
     """A3C-Net with initial weights, or those of a checkpoint, and what is to be said of it.
 
     ``spec``: observation_shape, num_actions, torch_threads, device, checkpoint (a path, or None),
@@ -32,7 +32,7 @@ def make_agent(spec: dict[str, Any]) -> tuple[CategoricalAgent, dict[str, Any]]:
 
         model.load_state_dict(load_checkpoint(Path(spec["checkpoint"]))["learner"]["parameters"])
     settings = {name: spec[name] for name in ("torch_threads", "device", "checkpoint", "malloc")}
-    return CategoricalAgent(model.to(spec["device"])), settings
+    return PolicyAgent(model.to(spec["device"])), settings
 
 
 def make_act(spec: dict[str, Any]) -> tuple[Act, dict[str, Any]]:

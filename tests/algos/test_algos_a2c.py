@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model
@@ -34,7 +34,7 @@ class LinearModel(PolicyValueModel):
 def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
     flat = FlatParameters(model)
     exchange = Local(flat, config.rule, config.max_gradient_norm)
-    return A2C(CategoricalAgent(model), config, exchange), flat
+    return A2C(PolicyAgent(model), config, exchange), flat
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:
@@ -95,7 +95,7 @@ def test_lost_worker_is_no_time_limit(time_limit_terminal: bool) -> None:
     batch = truncated_batch()
     batch.valid[2:, 1] = False
     config = A2CConfig(time_limit_terminal=time_limit_terminal)
-    _, final_value = bootstrap_values(CategoricalAgent(LinearModel()), batch, config)
+    _, final_value = bootstrap_values(PolicyAgent(LinearModel()), batch, config)
     assert final_value[2, 1] == 50
     assert final_value.count_nonzero() == 1
 

@@ -16,7 +16,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.models import make_model
 from accel_rl.models.image import ImageNetwork
@@ -145,7 +145,7 @@ def test_a2c_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": rule},
         device="cpu",
     )
-    learner = A2C(CategoricalAgent(model), config, exchange)
+    learner = A2C(PolicyAgent(model), config, exchange)
     compare(learner, exchange, model, other, tolerance=0.002)
 
 
@@ -178,6 +178,6 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_kwargs": {"eps": 1e-12}},
         device="cpu",
     )
-    learner = PPO(CategoricalAgent(model), config, exchange, seed=0)
+    learner = PPO(PolicyAgent(model), config, exchange, seed=0)
     # Without its epsilon Adam makes steps of rounding errors where gradients vanish.
     compare(learner, exchange, model, other, tolerance=0.02)

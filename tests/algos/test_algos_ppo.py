@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import PPO, PPOConfig
 from accel_rl.algos.ppo import Minibatch, PPOLoss, ppo_loss
 from accel_rl.models import PolicyValue, PolicyValueModel
@@ -154,7 +154,7 @@ def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local
     config = PPOConfig(**{"minibatch_size": 8, **options})
     model = LinearModel()
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    return PPO(CategoricalAgent(model), config, exchange, seed), model, exchange
+    return PPO(PolicyAgent(model), config, exchange, seed), model, exchange
 
 
 def make_batch() -> RolloutTensors:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from accel_rl.agents import CategoricalAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import (
     A2CConfig,
     DQNConfig,
@@ -270,7 +270,7 @@ def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any
         model = make_model("mlp", (3,), np.dtype(np.float32), 2)
         config = GA3CConfig(**options)
         exchange = Local(FlatParameters(model), config.rule, None)
-        ga3c = GA3C(CategoricalAgent(model), config, exchange)
+        ga3c = GA3C(PolicyAgent(model), config, exchange)
         samples = Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.randn(5))
         names, metrics = ga3c.metric_names, ga3c.update(samples, 0.0)
     else:

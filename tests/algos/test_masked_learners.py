@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from accel_rl.agents import Activations, CategoricalAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import Activations, PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.models import (
     PolicyValue,
@@ -61,7 +61,7 @@ def agents(is_recurrent: bool) -> tuple[Any, Any]:
         made.append(make("mlp", (3,), FLOAT32, A))
     if is_recurrent:
         return RecurrentAgent(made[0]), RecurrentAgent(RecurrentWithin(made[1]))
-    return CategoricalAgent(made[0]), CategoricalAgent(Within(made[1]))
+    return PolicyAgent(made[0]), PolicyAgent(Within(made[1]))
 
 
 def batches(num: int, state_size: int = 0, shape: Any = (3,)) -> list[RolloutTensors]:
@@ -155,7 +155,7 @@ def test_updates_from_activations_are_those_without(kind: str) -> None:
     found = []
     for keeps in (False, True):
         torch.manual_seed(0)
-        agent: Any = CategoricalAgent(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), A))
+        agent: Any = PolicyAgent(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), A))
         learner, flat = make_learner(kind, agent)
         for batch in batches(2, shape=(2, 40, 44)):
             seen: Any = batch.observation
@@ -228,4 +228,4 @@ def test_acting_that_keeps_activations_obeys_masks() -> None:
     for uniform in (torch.rand(200, dtype=torch.float64), largest_uniforms(200)):
         action = acting.act(rows, uniform, 0, slice(0, 200))
         assert mask.gather(1, action.unsqueeze(1)).all()
-        assert torch.equal(action, CategoricalAgent(model).act(rows, uniform, slice(0, 200)))
+        assert torch.equal(action, PolicyAgent(model).act(rows, uniform, slice(0, 200)))

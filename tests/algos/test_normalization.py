@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.agents import CategoricalAgent, Normalizer, RolloutTensors
+from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, PPOConfig, Task
 from accel_rl.algos.normalization import Moments, Normalization, normalized_leaves
 from accel_rl.envs.base import EnvSpec
@@ -19,8 +19,8 @@ FLOATS = Leaf((3,), np.dtype(np.float32))
 ALONE: Any = SimpleNamespace(sum=lambda x: x, parameters=SimpleNamespace(parameter=torch.zeros(1)))
 
 
-def make(config: Any, num_envs: int = 2) -> tuple[Normalization, CategoricalAgent]:
-    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
+    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
     spec = EnvSpec(name="made up", observation=FLOATS, action=discrete(4))
     return Normalization(config, agent, ALONE, Task(spec, num_envs, 5, 0)), agent
 
@@ -78,7 +78,7 @@ def test_rollouts_are_learned_from_with_the_moments_that_acted() -> None:
 
 
 def test_agent_acts_on_normalized_observations() -> None:
-    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
     observation, uniform = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()
     mean, scale = torch.tensor([2.0, 2, 2]), torch.tensor([0.2, 0.2, 0.2])
     plain = agent.act((observation - mean) * scale, uniform, slice(0, 50))

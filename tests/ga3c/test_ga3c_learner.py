@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples, ga3c_loss, importance_ratios
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
@@ -113,7 +113,7 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(
     each = each + 0.5 * (batch.return_ - output.value) ** 2 + 0.01 * (probability * log).sum(1)
     loss = each.sum() if reduction == "sum" else each.mean()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    metrics = GA3C(CategoricalAgent(model), config, exchange).update(batch, 0.0)
+    metrics = GA3C(PolicyAgent(model), config, exchange).update(batch, 0.0)
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
     assert metrics["mean_value_target"].item() == pytest.approx(batch.return_.mean().item())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
 from accel_rl.ga3c.queue import ClosableQueue
@@ -45,7 +45,7 @@ class SlowList(list):
 
 def make_threads(sampler: Any) -> QueueThreads:
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)
-    agent, config, flat = CategoricalAgent(model), GA3CConfig(log_norms=True), FlatParameters(model)
+    agent, config, flat = PolicyAgent(model), GA3CConfig(log_norms=True), FlatParameters(model)
     versions = Versions(flat.parameter, config.rule, None)
     learner = GA3C(agent, config, VersionExchange(flat, versions))
     return QueueThreads(agent, learner, versions, sampler, torch.device("cpu"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from space_envs import PAIRS, SpaceEnv
 
-from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import make_model, make_recurrent_model
@@ -23,12 +23,12 @@ pytestmark = [
 ]
 
 
-def make_agent(device: torch.device, lstm: bool = False) -> CategoricalAgent | RecurrentAgent:
+def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent | RecurrentAgent:
     torch.manual_seed(0)
     shapes = (10, 5), np.dtype(np.float32), 3
     if lstm:
         return RecurrentAgent(make_recurrent_model("mlp", *shapes).to(device))
-    return CategoricalAgent(make_model("mlp", *shapes).to(device))
+    return PolicyAgent(make_model("mlp", *shapes).to(device))
 
 
 def rollouts_on(

@@ -10,7 +10,7 @@ import torch
 import torch._inductor.config
 from captured_learners import CONFIGS, Run, assert_equal, rollouts
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.envs import make_env_factory
 from accel_rl.models import make_model
@@ -89,7 +89,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one() -> None:
         found = []
         with (
             ParallelSampler(make_env_factory("catch"), config=config, seed=1) as sampler,
-            ActionServer(CategoricalAgent(model, capture), sampler, CUDA) as server,
+            ActionServer(PolicyAgent(model, capture), sampler, CUDA) as server,
         ):
             for _ in range(4):
                 sampler.collect(server)

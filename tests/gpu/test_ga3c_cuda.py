@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.threads import predict
@@ -26,13 +26,11 @@ pytestmark = [
 LEARNER = GA3CConfig(lr=3e-3, reduction="mean", rmsprop_eps=1e-3, rmsprop_initial=0.0, tuner=False)
 
 
-def make(device: str) -> tuple[CategoricalAgent, VersionExchange]:
+def make(device: str) -> tuple[PolicyAgent, VersionExchange]:
     torch.manual_seed(0)
     model = make_model("nips", (4, 84, 84), np.dtype(np.uint8), 6).to(device)
     flat = FlatParameters(model)
-    return CategoricalAgent(model), VersionExchange(
-        flat, Versions(flat.parameter, LEARNER.rule, None)
-    )
+    return PolicyAgent(model), VersionExchange(flat, Versions(flat.parameter, LEARNER.rule, None))
 
 
 def test_predictions_and_updates_are_those_of_the_cpu() -> None:

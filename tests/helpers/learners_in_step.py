@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig, Task
 from accel_rl.algos.replay import ReplaySpec
 from accel_rl.envs import EnvSpec
@@ -85,7 +85,7 @@ def rollouts(rank: int, size: int) -> list[RolloutTensors]:
 def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     config = A2CConfig(normalize_advantage=True, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = Network().double()
-    learner = A2C(CategoricalAgent(model), config, exchange_of(model, config))
+    learner = A2C(PolicyAgent(model), config, exchange_of(model, config))
     return train(learner, rollouts(rank, size))
 
 
@@ -99,7 +99,7 @@ def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
         **MEASURED,
     )
     model = Network().double()
-    learner = PPO(CategoricalAgent(model), config, exchange_of(model, config), seed=rank)
+    learner = PPO(PolicyAgent(model), config, exchange_of(model, config), seed=rank)
     # In order, so that every other step is of the same environments whoever has them.
     with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
         return train(learner, rollouts(rank, size))
@@ -124,7 +124,7 @@ def normalized(
 ) -> Tensor:
     """Parameters and moments at the end; the rollouts have means and deviations of their own."""
     model = Network().double()
-    agent = CategoricalAgent(model)
+    agent = PolicyAgent(model)
     spec = EnvSpec(
         name="made up", observation=Leaf((3,), np.dtype(np.float64)), action=discrete(NUM_ACTIONS)
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValue, image, make_model
 from accel_rl.models.image import A3C_NET, DQN_NET, GA3C_LARGE_NETS, NATURE_NET, ImageNetwork
@@ -221,8 +221,8 @@ def test_who_learns_from_acting(options: list[str], num_layers: int) -> None:
 def test_other_agents_and_kept_rollouts_are_refused() -> None:
     built = build_run(["serial=true"])
     agent, sampler, cpu = built.agent, built.sampler, torch.device("cpu")
-    assert isinstance(agent, CategoricalAgent) and isinstance(sampler, SerialSampler)
-    plain_agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=4))
+    assert isinstance(agent, PolicyAgent) and isinstance(sampler, SerialSampler)
+    plain_agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), num_actions=4))
     for other, device, keeps in (
         (plain_agent, cpu, False),
         (agent.greedy(), cpu, False),
@@ -268,6 +268,6 @@ def test_networks_of_one_s_own_act_and_learn_as_they_are(function: str, algo: li
         assert batch.activations is None
         learner.update(batch, 0.0)
     if function == "make_scaled":
-        assert isinstance(built.agent, CategoricalAgent) and isinstance(sampler, SerialSampler)
+        assert isinstance(built.agent, PolicyAgent) and isinstance(sampler, SerialSampler)
         with pytest.raises(ValueError, match="kept_layers=1 needs"):
             ActionServer(built.agent, sampler, torch.device("cpu"), kept_layers=1)

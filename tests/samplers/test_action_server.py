@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toy_envs import ToyEnv
 
 from accel_rl import registration
-from accel_rl.agents import CategoricalAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.envs import make_env_factory
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model, make_recurrent_model
 from accel_rl.samplers import (
@@ -29,7 +29,7 @@ from accel_rl.samplers import (
 CPU = torch.device("cpu")
 
 
-class RecordingAgent(CategoricalAgent):
+class RecordingAgent(PolicyAgent):
     """Keeps the observations it was given, the tensors themselves and copies of them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_actions_in_the_rollout_are_the_agents() -> None:
     sampler, agent, batch = collect_toy_rollout()
     for t, (observation, uniform) in enumerate(agent.copies):
         assert torch.equal(observation, batch.observation[t])
-        expected = CategoricalAgent.act(agent, observation, uniform, slice(None))
+        expected = PolicyAgent.act(agent, observation, uniform, slice(None))
         assert torch.equal(batch.action[t], expected)
     assert len(np.unique(sampler.rollout.action)) == 4
 
@@ -112,7 +112,7 @@ def test_final_observations_are_those_of_truncated_episodes() -> None:
 
 def test_rollout_without_truncation_has_no_final_observations() -> None:
     config = SamplerConfig(num_envs=4, horizon=12)
-    agent = CategoricalAgent(make_model("mlp", (10, 5), np.dtype(np.float32), num_actions=3))
+    agent = PolicyAgent(make_model("mlp", (10, 5), np.dtype(np.float32), num_actions=3))
     with SerialSampler(make_env_factory("catch"), config=config) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)
@@ -124,7 +124,7 @@ def test_rollout_without_truncation_has_no_final_observations() -> None:
 def test_server_acts_with_the_parameters_of_the_moment() -> None:
     config, model = SamplerConfig(num_envs=4, horizon=5), TabularModel()
     with SerialSampler(make_env_factory("catch"), config=config) as sampler:
-        server = ActionServer(CategoricalAgent(model), sampler, CPU)
+        server = ActionServer(PolicyAgent(model), sampler, CPU)
         for action in (2, 0):
             with torch.no_grad():
                 model.logits.fill_(-1000.0)[:, action] = 0.0
@@ -136,7 +136,7 @@ def test_parallel_sampler_with_server_gives_the_serial_rollouts() -> None:
     rollouts = []
     for kind in (SerialSampler, ParallelSampler):
         with kind(make_env_factory("catch"), config=config, seed=5) as sampler:
-            server = ActionServer(CategoricalAgent(TabularModel()), sampler, CPU)
+            server = ActionServer(PolicyAgent(TabularModel()), sampler, CPU)
             for _ in range(3):
                 sampler.collect(server)
             rollouts.append(server.finish().map(torch.clone)[:9])

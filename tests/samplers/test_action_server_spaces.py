@@ -9,7 +9,7 @@ import torch
 from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from torch import Tensor, nn
 
-from accel_rl.agents import CategoricalAgent, EpsilonGreedyAgent
+from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent
 from accel_rl.algos import Network
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.ga3c.learner import GA3CConfig
@@ -95,8 +95,8 @@ class Q(nn.Module):
 
 
 AGENTS: dict[str, Any] = {
-    "categorical": lambda: CategoricalAgent(Scores()),
-    "greedy": lambda: CategoricalAgent(Scores(), is_greedy=True),
+    "categorical": lambda: PolicyAgent(Scores()),
+    "greedy": lambda: PolicyAgent(Scores(), is_greedy=True),
     "epsilon": lambda: EpsilonGreedyAgent(Q(), None, torch.tensor([0.5])),
     "epsilon 0": lambda: EpsilonGreedyAgent(Q(), None, torch.tensor([0.0])),
 }
@@ -126,7 +126,7 @@ def test_agents_take_only_actions_that_the_mask_allows(
 
 
 def test_masked_distribution_is_the_softmax_of_what_is_allowed() -> None:
-    agent = CategoricalAgent(Scores())
+    agent = PolicyAgent(Scores())
     mask = torch.tensor([[1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0]], dtype=torch.bool)
     observation: Any = {"observation": torch.zeros(2, 3), "action_mask": mask}
     logits = agent.evaluate(observation).logits

@@ -6,7 +6,7 @@ import torch
 from recurrent_play import CPU, B, Policy, T, collect, config, make_agent
 from toy_envs import ToyEnv
 
-from accel_rl.agents import CategoricalAgent, RecurrentStates
+from accel_rl.agents import PolicyAgent, RecurrentStates
 from accel_rl.models import Sequences, make_model
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 
@@ -143,7 +143,7 @@ def test_greedy_agent_takes_the_most_probable_action_and_remembers_likewise() ->
 
 
 def test_feed_forward_agent_has_no_state() -> None:
-    agent = CategoricalAgent(make_model("mlp", (3,), np.dtype(np.int64), 4))
+    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.int64), 4))
     with SerialSampler(ToyEnv, config=config(), seed=1) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)

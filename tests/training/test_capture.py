@@ -12,7 +12,7 @@ import torch
 from captured_learners import CONFIGS, Run, assert_equal, rollouts
 from torch.torch_version import TorchVersion
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.algos import DQNConfig
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.cli.parse import parse_arguments
@@ -94,7 +94,7 @@ def test_numbers_that_change_are_no_part_of_a_region() -> None:
 
 def test_copy_of_a_captured_agent_acts_with_its_own_parameters() -> None:
     agent = Run("a2c", Capture(CPU, "eager"), CPU, model="mlp").agent
-    assert isinstance(agent, CategoricalAgent)
+    assert isinstance(agent, PolicyAgent)
     other = copy.deepcopy(agent)
     batch = next(rollouts(CPU, 1))
     uniform = torch.full((6,), 0.5, dtype=torch.float64)

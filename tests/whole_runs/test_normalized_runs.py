@@ -10,7 +10,7 @@ import pytest
 import torch
 from saved_runs import quiet, trained
 
-from accel_rl.agents import CategoricalAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.algos.normalization import Normalization
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
@@ -90,7 +90,7 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
     overlap: bool, tmp_path, monkeypatch
 ) -> None:
     acted, is_behind = {}, []
-    act, take = CategoricalAgent.act, Normalization.take
+    act, take = PolicyAgent.act, Normalization.take
 
     def watched_act(agent: Any, observation: Any, *rest: Any) -> Any:
         assert agent.normalizer is not None
@@ -104,7 +104,7 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
         is_behind.append(batch.normalizer is not self._agent.normalizer)
         return take(self, batch)
 
-    monkeypatch.setattr(CategoricalAgent, "act", watched_act)
+    monkeypatch.setattr(PolicyAgent, "act", watched_act)
     monkeypatch.setattr(Normalization, "take", watched_take)
     options = [each for each in OPTIONS if "checkpoint" not in each]
     more = ("serial=true", f"overlap={overlap}".lower(), f"run_dir={tmp_path}/run")
@@ -113,7 +113,7 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, CategoricalAgent]]:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, PolicyAgent]]:
     """A run, and the agents of its own evaluations by steps, as they were."""
     agents, evaluate = {}, Evaluator.evaluate
 
@@ -137,7 +137,7 @@ def steps_of(num: int) -> PolicyInput:
     return PolicyInput(observation, rng.random(num), 0, slice(0, num), np.zeros(num, np.bool_))
 
 
-def actions(agent: CategoricalAgent, step: PolicyInput) -> Any:
+def actions(agent: PolicyAgent, step: PolicyInput) -> Any:
     tensors = torch.from_numpy(step.observation.copy()), torch.from_numpy(step.uniform)
     return agent.act(*tensors, step.columns).numpy()
 
@@ -179,14 +179,14 @@ def test_saved_run_is_evaluated_with_its_moments(
     checkpoint: Any, steps: int, evaluated: Any, monkeypatch
 ) -> None:
     run_dir, agents = evaluated
-    act, seen = CategoricalAgent.act, []
+    act, seen = PolicyAgent.act, []
 
     def watched(agent: Any, *arguments: Any) -> Any:
         found = act(agent, *arguments)
         seen.append(torch.equal(found, act(agents[steps], *arguments)))
         return found
 
-    monkeypatch.setattr(CategoricalAgent, "act", watched)
+    monkeypatch.setattr(PolicyAgent, "act", watched)
     options = EvaluateOptions(
         checkpoint=checkpoint, num_steps=200, num_envs=2, serial=True, overwrite=True
     )

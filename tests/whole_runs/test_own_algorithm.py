@@ -20,7 +20,7 @@ from run_files import rows_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
-from accel_rl.agents import AnyAgent, CategoricalAgent, RolloutTensors
+from accel_rl.agents import AnyAgent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, Task, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.behaviour import Behaviour
@@ -58,14 +58,14 @@ class RatioConfig(ActorCriticConfig):
     """limit of the ratio"""
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
-        assert isinstance(agent, CategoricalAgent)
+        assert isinstance(agent, PolicyAgent)
         return Ratio(agent, self, exchange)
 
 
 class Ratio:
     """One update of each rollout; ``ratio_error``: how far the first ratios are from 1."""
 
-    def __init__(self, agent: CategoricalAgent, config: RatioConfig, exchange: Exchange) -> None:
+    def __init__(self, agent: PolicyAgent, config: RatioConfig, exchange: Exchange) -> None:
         self._agent, self._config, self._num_rollouts = agent, config, 0
         self.behaviour = Behaviour(exchange.parameters)
         self._update = Update(config, exchange)

@@ -329,7 +329,7 @@ def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monke
     def broken(*args: Any) -> None:
         raise IndexError("no such action")
 
-    monkeypatch.setattr("accel_rl.agents.CategoricalAgent.act", broken)
+    monkeypatch.setattr("accel_rl.agents.PolicyAgent.act", broken)
     with pytest.raises(RunError, match=r"IndexError: no such action .*\n\(details: .*train\.log\)"):
         run(tmp_path, "env=catch", "total_steps=1000")
     assert "Traceback" in (tmp_path / "train.log").read_text()

@@ -31,6 +31,10 @@ def _cpus_are_idle(run: TrainConfig) -> str | Literal[False]:
     return run.serial and run.num_learners == 1 and "serial is true"  # several divide the cores
 
 
+def _has_no_schedule(run: TrainConfig) -> str | Literal[False]:
+    return not run.learner.has_schedule and "learner.lr_schedule is constant"
+
+
 def _is_no_atari(run: TrainConfig) -> str | Literal[False]:
     return not is_atari_game(run.env) and f"env={run.env} is no Atari game"
 
@@ -53,9 +57,9 @@ class TrainConfig:
     over last steps of episodes become metrics, as episode_info_<key>_mean"""
     model: str = option("auto", common=True)
     """network: a3c, dqn, nature, nips, mlp, or auto: by the shape of the observations, for images
-    the preset's own; paac_nature: nature with PAAC's initial weights; GA3C's larger ones for
-    comparing speeds, ga3c_large_stride4 (or 3, 2, 1: the first layer's stride); or module:function
-    that returns one of your own"""
+    the preset's own; paac_nature: nature with PAAC's initial weights; pqn: for Q-learning, with
+    layer normalization; GA3C's larger ones for comparing speeds, ga3c_large_stride4 (or 3, 2, 1:
+    the first layer's stride); or module:function that returns one of your own"""
     lstm: bool = option(False, common=True)
     """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
     a2c, paac, a3c, ppo and appo, which learn through whole rollouts: horizon is how far back"""
@@ -65,7 +69,7 @@ class TrainConfig:
     schedule_steps: int | None = option(
         None,
         "course",
-        idle=when("learner.lr_schedule", "constant"),
+        idle=_has_no_schedule,
     )
     """steps after which schedules have run to their end; none: total_steps"""
     max_minutes: float | None = option(None, "course", common=True)
@@ -154,7 +158,7 @@ class TrainConfig:
         if self.schedule_steps is not None and self.schedule_steps < self.total_steps:
             raise ValueError(
                 f"schedule_steps={self.schedule_steps} is less than total_steps="
-                f"{self.total_steps}: the learning rate would be at its end before the run is; "
+                f"{self.total_steps}: the schedule would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
         if self.gpus is not None and self.gpus < 0:

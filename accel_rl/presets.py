@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, exp, log
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, SACConfig
+from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig, SACConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.functions import FAILURES, find_function, place_of
@@ -361,6 +361,26 @@ def eps_rainbow(batch_size: int = 512) -> TrainConfig:
     return replace(rainbow(batch_size), algo="eps_rainbow")
 
 
+def pqn() -> TrainConfig:
+    """PQN (Gallici et al. 2024, arXiv:2407.04811): Q-learning without replay or target network
+
+    The settings of the paper's code for Atari games: 128 simulators x horizon 32, Q(lambda) returns
+    with lambda 0.65, 32 minibatches of 128, 2 epochs, rectified Adam with learning rate 2.5e-4,
+    gradient norm 10, epsilon falling to 0.001 over a tenth of the run; 84x84 images, the network of
+    Mnih et al. 2015 with layer normalization.
+
+    Deviations: random first steps, time limits, layer normalization and initial weights as in
+    CleanRL, and epsilon changes between rollouts. docs/algorithms/pqn.md lists all.
+    """
+    return TrainConfig(
+        algo="pqn",
+        total_steps=50_000_000,
+        sampler=replace(_SAMPLER, num_envs=128, horizon=32),
+        atari=AtariConfig(observation_size="84x84"),
+        learner=PQNConfig(),
+    )
+
+
 def sac() -> TrainConfig:
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): floats between bounds
 
@@ -397,6 +417,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         cat_dqn,
         rainbow,
         eps_rainbow,
+        pqn,
         sac,
     )
 }

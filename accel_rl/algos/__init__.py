@@ -6,6 +6,7 @@ from accel_rl.algos.dqn import DQN, DQNConfig
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.ppo import PPO, PPOConfig
+from accel_rl.algos.pqn import PQN, PQNConfig
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
@@ -16,6 +17,7 @@ __all__ = [
     "A2C",
     "DQN",
     "PPO",
+    "PQN",
     "SAC",
     "A2CConfig",
     "ActorCriticConfig",
@@ -25,6 +27,7 @@ __all__ = [
     "LearnerConfig",
     "Network",
     "PPOConfig",
+    "PQNConfig",
     "ReplayConfig",
     "RunOptions",
     "SACConfig",

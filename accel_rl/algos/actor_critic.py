@@ -12,7 +12,7 @@ from torch import Tensor
 from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors, make_distribution
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
-from accel_rl.algos.returns import fold_truncation, generalized_advantages
+from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
 from accel_rl.algos.task import Network, RunOptions
 from accel_rl.models import (
     PolicyValue,
@@ -32,7 +32,6 @@ from accel_rl.spaces import (
     Space,
     describe,
     first_leaf,
-    map_leaves,
     tensor_views,
     without_mask,
 )
@@ -227,39 +226,12 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) 
     return normalized
 
 
-@torch.no_grad()
 def bootstrap_values(
     agent: ActorCriticAgent, batch: RolloutTensors, config: ActorCriticConfig
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
-
-    Behind the final observation of a truncated step the value goes on; with ``time_limit_terminal``
-    only where no step was taken, because the worker was lost.
-    """
-    observation = map_leaves(lambda each: each[-1], batch.observation)
-    final_value = torch.zeros_like(batch.reward)
-    sequences = _beyond(batch)
-    # A shape: known without asking the device.
-    if len(batch.final_step) == 0:
-        return evaluate(agent, observation, config.precision, sequences).value, final_value
-    B, finals = batch.reward.shape[1], (batch.final_step, batch.final_env)
-    both = map_leaves(lambda *pair: torch.cat(pair), observation, batch.final_observation)
-    value = evaluate(agent, both, config.precision, sequences).value
-    behind = value[B:]
-    if config.time_limit_terminal:
-        behind = behind.masked_fill(batch.valid[finals], 0)
-    final_value[finals] = behind
-    return value[:B], final_value
-
-
-def _beyond(batch: RolloutTensors) -> Sequences | None:
-    """Of the last observations and the final ones, to a recurrent network: one row of ``B + M``."""
-    states, sequences = batch.recurrent_state, batch.sequences(slice(0, len(batch.reward)))
-    if states is None or sequences is None:
-        return None
-    steps, envs = batch.final_step, batch.final_env
-    # If not, its worker was lost, and the final observation is that from which it was to be taken.
-    is_taken = batch.valid[steps, envs]
-    begins = sequences.begins[steps, envs] & ~is_taken
-    state = torch.cat((states[-1], states[steps + is_taken, envs]))
-    return Sequences(state, torch.cat((torch.zeros_like(batch.valid[-1]), begins)).unsqueeze(0))
+    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones; see `values_beyond`."""
+    return values_beyond(
+        lambda *seen: evaluate(agent, seen[0], config.precision, seen[1]).value,
+        batch,
+        time_limit_terminal=config.time_limit_terminal,
+    )

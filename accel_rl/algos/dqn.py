@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -31,8 +31,11 @@ from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,
     categorical_loss,
+    evaluate_q,
     huber_loss,
     importance_weights,
+    linear_epsilon,
+    make_q_agent,
     project,
     q_target,
 )
@@ -41,10 +44,9 @@ from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, send,
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
-from accel_rl.models import QModel, make_q_model
+from accel_rl.models import QModel
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
-from accel_rl.spaces import without_mask
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -148,17 +150,11 @@ class DQNConfig(ReplayConfig):
 
     def make_agent(self, network: Network) -> EpsilonGreedyAgent:
         """Return an agent that takes the best action or, now and then, any."""
-        device = network.device
-        env = replace(network.env, observation=without_mask(network.env.observation))
-        env.check_plain(name_of(self))
-        shapes = env.observation_shape, env.observation_dtype, env.num_actions
-        more = self.num_atoms, self.dueling
-        model = make_q_model(network.model, *shapes, *more, device, network.unmasked)
         support = None
         if self.num_atoms > 1:
-            support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=device)
-        epsilon = torch.tensor([self.epsilon_initial], device=device)
-        return EpsilonGreedyAgent(model, support, epsilon, network.capture)
+            support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=network.device)
+        name, epsilon = name_of(self), self.epsilon_initial
+        return make_q_agent(name, network, epsilon, support, is_dueling=self.dueling)
 
     def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
         """Return an agent of the same network with the epsilon of evaluations."""
@@ -358,13 +354,10 @@ class DQN:
 
     def _evaluate(self, model: QModel, observation: Tensor) -> Tensor:
         """``[N, A, K]`` float32."""
-        if self.config.precision == "float32":
-            return model(observation)
-        with torch.autocast(self._device.type, torch.bfloat16):
-            return model(observation).float()
+        return evaluate_q(model, observation, self.config.precision)
 
     def _set_epsilon(self) -> None:
-        initial = self.config.epsilon_initial
-        progress = min(1.0, self._pace.steps / self.config.epsilon_steps)
-        # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
-        self._agent.epsilon = (1 - progress) * initial + progress * self._final_epsilon
+        config = self.config
+        progress = min(1.0, self._pace.steps / config.epsilon_steps)
+        final = self._final_epsilon
+        self._agent.epsilon = linear_epsilon(config.epsilon_initial, final, progress)

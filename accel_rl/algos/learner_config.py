@@ -206,6 +206,11 @@ class LearnerConfig:
         """The update rule, for the exchange."""
         raise NotImplementedError(f"{type(self).__name__} does not define rule")
 
+    @property
+    def has_schedule(self) -> bool:
+        """Whether something changes with the share of the run that is done."""
+        return self.lr_schedule != "constant"
+
     def remaining(self, progress: float) -> float:
         """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
         return 1 - progress if self.lr_schedule == "linear" else 1.0

@@ -13,9 +13,8 @@ docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,10 +31,10 @@ from accel_rl.algos.actor_critic import (
     with_mask,
 )
 from accel_rl.algos.behaviour import Behaviour
-from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import require
+from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.normalization import make_normalization
-from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
+from accel_rl.algos.task import Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
@@ -46,7 +45,7 @@ from accel_rl.spaces import map_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(ActorCriticConfig):
+class PPOConfig(ActorCriticConfig, MinibatchConfig):
     """PPO's settings. The defaults are those of arXiv:1803.02811 and the code published with it.
 
     Raises:
@@ -56,6 +55,7 @@ class PPOConfig(ActorCriticConfig):
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
     uses_ratios: ClassVar[bool] = True
+    batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(1e-3, common=True)
     """learning rate"""
@@ -68,9 +68,7 @@ class PPOConfig(ActorCriticConfig):
     max_gradient_norm: float | None = option(None, common=True)
     """the gradient is scaled down to this L2 norm; none: never"""
     epochs: int = option(4, common=True)
-    """passes over each rollout"""
     minibatch_size: int = option(512, common=True)
-    """steps in one update; it must divide num_envs * horizon"""
     clip_range: float = option(0.2, common=True)
     """probability ratios gain nothing further than this from 1"""
     clip_schedule: Literal["constant", "linear"] = option(
@@ -85,8 +83,6 @@ class PPOConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr", "clip_range", "adam_eps")
-        require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
-        self.check_halves("minibatch_size", self.minibatch_size)
 
     @property
     def rule(self) -> Adam:
@@ -98,79 +94,9 @@ class PPOConfig(ActorCriticConfig):
         assert isinstance(agent, ActorCriticAgent)
         return PPO(agent, self, exchange, task.seed, task)
 
-    def check_run(self, run: RunOptions) -> None:
-        """Check that minibatches divide the rollouts, and that learners can share moments.
-
-        See `check_rollout` and `check_normalization`.
-        """
-        self.check_normalization(run)
-        num_sequences = 0
-        if run.lstm:
-            num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
-        self.check_rollout(run.sampler.num_envs, run.sampler.horizon, num_sequences)
-
     def kept_layers(self, num_layers: int) -> int:
         """Return how many layers acting leaves: the last, of which the values acted by come."""
         return 1
-
-    def samples_per_update(self, num_collected: int) -> int:
-        """Return the samples of one update."""
-        return self.minibatch_size
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
-        """Return the batches that learners in step must be able to divide: minibatches."""
-        return {"minibatch_size": Batch(self.minibatch_size, sampler.num_envs * sampler.horizon)}
-
-    def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
-        """Return options with ``num_envs`` that ``num_learners`` can divide.
-
-        The horizon changes as well, since presets scale it and minibatches must divide the rollout.
-        With an LSTM the minibatches change instead, which must be of whole sequences.
-        """
-        few = f"num_envs={num_envs}"
-        if run.lstm:
-            size = self.fitting_minibatch(num_envs, run.sampler.horizon, num_learners)
-            return few + f" minibatch_size={size}" * (size != self.minibatch_size)
-        size = num_learners * -(-self.minibatch_size // num_learners)  # as it will have to be
-        fits = (each for each in count(run.sampler.horizon) if num_envs * each % size == 0)
-        more = f" minibatch_size={size}" * (size != self.minibatch_size)
-        return f"{few} horizon={next(fits)}{more}"
-
-    def part(self, num_learners: int) -> Self:
-        """Return the settings of one learner alone that does the part of one of several."""
-        return replace(self, minibatch_size=self.minibatch_size // num_learners)
-
-    def check_rollout(self, num_envs: int, horizon: int, num_sequences: int = 0) -> None:
-        """Raises ValueError if minibatches do not divide the rollout.
-
-        ``num_sequences``: columns of which a minibatch must have a multiple, since a recurrent
-        network learns from whole ones: one for each learner in step. 0: it may have any steps.
-        """
-        size = num_envs * horizon
-        if size % self.minibatch_size:
-            why = f"does not divide a rollout of num_envs={num_envs} x horizon={horizon} = {size} "
-            why += "steps"
-        elif num_sequences and self.minibatch_size % (num_sequences * horizon):
-            shares = f" for each of {num_sequences} learners" if num_sequences > 1 else ""
-            why = f"is not a multiple of horizon={horizon}{shares}, and lstm=true learns from "
-            why += "whole sequences of that length"
-        else:
-            return
-        fits = self.fitting_minibatch(num_envs, horizon, num_sequences)
-        use = f"minibatch_size={fits}, or another" if fits else "another"
-        raise ValueError(
-            f"minibatch_size={self.minibatch_size} {why}; use {use} num_envs or horizon"
-        )
-
-    def fitting_minibatch(self, num_envs: int, horizon: int, num_sequences: int) -> int | None:
-        """The size that `check_rollout` takes, the largest that is no larger than the present one.
-
-        If there is none, the smallest; None where there is no size at all.
-        """
-        size, unit = num_envs * horizon, max(1, num_sequences * horizon)
-        most = max(unit, min(size, self.minibatch_size))
-        fits = [each for each in range(unit, most + 1, unit) if size % each == 0]
-        return fits[-1] if fits else None
 
 
 class PPOLoss(NamedTuple):
@@ -270,17 +196,16 @@ class PPO:
         self._update = Update(config, exchange)
         self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
-        self._shuffling = torch.Generator(exchange.parameters.parameter.device).manual_seed(seed)
+        device = exchange.parameters.parameter.device
+        self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the exchange's."""
-        shuffling = {"shuffling": self._shuffling.get_state()}
         moments = self._normalization.get_state() if self._normalization else {}
-        return {**shuffling, **self._update.get_state(), **moments}
+        return {**self._minibatches.get_state(), **self._update.get_state(), **moments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        if "shuffling" in state:
-            restore(self._shuffling, state["shuffling"])
+        self._minibatches.set_state(state)
         self._update.set_state(state)
         if self._normalization is not None:
             self._normalization.set_state(state)
@@ -294,35 +219,22 @@ class PPO:
         waiting for it.
         """
         config = self.config
-        T, B = batch.reward.shape
         if self._normalization is not None:
             batch = self._normalization.take(batch)
         observation, whole = self._prepare(batch)
-        sequences = batch.sequences(slice(0, T))
         lr = config.lr * config.remaining(progress)
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= config.remaining(progress)
-        num_sharing = self._exchange.num_sharing
-        minibatch_size = config.minibatch_size // num_sharing
-        if sequences is not None:
-            config.check_rollout(B * num_sharing, T, num_sharing)
-        length = 1 if sequences is None else T  # steps that stay together
-        device = batch.reward.device
-        first = B * torch.arange(length, device=device).unsqueeze(1)
-        for _ in range(config.epochs):
-            order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
-            for chosen in torch.split(order, minibatch_size // length):
-                index = (first + chosen).flatten()
-                minibatch = Minibatch(*(_chosen(field, index) for field in whole))
-                if config.normalize_advantage:
-                    given = minibatch.advantage, minibatch.valid, self._exchange
-                    advantage = normalize(*given, config.advantage_eps)
-                    minibatch = minibatch._replace(advantage=advantage)
-                own = None if sequences is None else sequences.of(chosen)
-                seen = _chosen(observation, index)
-                loss, metrics = self._losses(seen, minibatch, own, clip_range)
-                self._update.step(loss, metrics, lr, minibatch.valid.sum())
+        for index, sequences in self._minibatches.of(batch):
+            minibatch = Minibatch(*(rows_of(field, index) for field in whole))
+            if config.normalize_advantage:
+                given = minibatch.advantage, minibatch.valid, self._exchange
+                advantage = normalize(*given, config.advantage_eps)
+                minibatch = minibatch._replace(advantage=advantage)
+            seen = rows_of(observation, index)
+            loss, metrics = self._losses(seen, minibatch, sequences, clip_range)
+            self._update.step(loss, metrics, lr, minibatch.valid.sum())
         mean_return = masked_mean(whole.return_, whole.valid)
         return self._update.take() | {"mean_value_target": mean_return}
 
@@ -352,7 +264,7 @@ class PPO:
         """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
         T, B = batch.reward.shape
         config = self.config
-        observation = map_leaves(lambda each: _steps(each[:T]), batch.observation)
+        observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
         acted, beyond = self._behaviour_outputs(batch, observation)
         value = acted.value
@@ -391,24 +303,3 @@ class PPO:
                 beyond = bootstrap_values(self._agent, batch, config)
         logits, values = zip(*outputs, strict=True)
         return PolicyValue(torch.cat(logits), torch.cat(values)), beyond
-
-
-def _steps(observation: Tensor) -> Tensor:
-    """``[T * B, ...]`` of ``[T, B, ...]``."""
-    flat = observation.flatten(0, 1)
-    if flat.ndim == 4:
-        # Images: as convolutions want them, once instead of once for every minibatch.
-        return flat.contiguous(memory_format=torch.channels_last)
-    return flat
-
-
-def _chosen(tree: Any, index: Tensor) -> Any:
-    """The rows ``index`` of each tensor."""
-    return map_leaves(lambda each: _rows(each, index), tree)
-
-
-def _rows(observation: Tensor, index: Tensor) -> Tensor:
-    """``observation[index]``, images likewise channels last; it takes half the time on the CPU."""
-    if observation.ndim != 4:
-        return observation[index]
-    return observation.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Targets and losses of Q-learning, for values and for distributions over atoms of value.
+"""Q-learning: its agents, and targets and losses for values and distributions over atoms of value.
 
 ``N`` transitions, ``A`` actions, ``K`` atoms. Suffixes: ``tm1`` is the step that the action was
 taken in, ``t`` the one its return ends in; ``reward_t`` is the (n-step) return, ``discount_t`` the
@@ -7,10 +7,17 @@ weight of what comes after, 0 where the episode terminated.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from accel_rl.agents import EpsilonGreedyAgent
+from accel_rl.agents.masks import masked
+from accel_rl.algos.task import Network
+from accel_rl.models import QModel, make_q_model
+from accel_rl.spaces import without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
@@ -22,6 +29,63 @@ class QLoss(NamedTuple):
 
     loss: Tensor
     priority: Tensor
+
+
+def make_q_agent(
+    name: str,
+    network: Network,
+    epsilon: float,
+    support: Tensor | None = None,
+    *,
+    is_dueling: bool = False,
+) -> EpsilonGreedyAgent:
+    """Return an agent that takes the best action or, now and then, any, with fresh parameters.
+
+    Args:
+        name: Name of the algorithm, for messages.
+        network: Which network, and where.
+        epsilon: Probability of a random action at the start.
+        support: Values of the atoms ``[K]``; None: the network gives values.
+        is_dueling: Whether the network has two streams.
+
+    Raises:
+        ValueError: There is no such network, it does not fit the environment, or actions are not
+            one of several.
+    """
+    device = network.device
+    env = replace(network.env, observation=without_mask(network.env.observation))
+    env.check_plain(name)
+    shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    num_atoms = 1 if support is None else len(support)
+    outputs = num_atoms, is_dueling
+    model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
+    start = torch.tensor([epsilon], device=device)
+    return EpsilonGreedyAgent(model, support, start, network.capture)
+
+
+def evaluate_q(model: QModel, observation: Tensor, precision: str) -> Tensor:
+    """``[N, A, K]`` float32 of ``observation``, ``[N, ...]``, computed in ``precision``."""
+    if precision == "float32":
+        return model(observation)
+    with torch.autocast(observation.device.type, torch.bfloat16):
+        return model(observation).float()
+
+
+def linear_epsilon(initial: float, final: Tensor, progress: float) -> Tensor:
+    """Return epsilon, ``[B]`` or ``[1]`` as ``final``, with ``progress`` of its schedule done."""
+    # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
+    return (1 - progress) * initial + progress * final
+
+
+@torch.no_grad()
+def best_values(q_value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The largest value that ``mask`` allows: ``[N, A] -> [N]``; 0 where it allows none.
+
+    ``mask``: ``[N, A]``; None: all are allowed.
+    """
+    if mask is None:
+        return q_value.amax(1)
+    return masked(q_value, mask).amax(1).where(mask.ne(0).any(1), 0.0)
 
 
 @torch.no_grad()
@@ -62,6 +126,16 @@ def huber_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: f
     linear = size.clamp(max=delta)
     loss = linear * (size - linear / 2)
     return QLoss(loss, linear.detach().clamp(min=MIN_PRIORITY))
+
+
+def squared_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> Tensor:
+    """``(target - Q(s, a)) ** 2 / 2``, ``[N]``, with gradient but of the target.
+
+    ``q_value_tm1``: ``[N, A]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N]``.
+    """
+    _check_shapes(action_tm1, target)
+    q_value = q_value_tm1.gather(1, action_tm1.unsqueeze(1)).squeeze(1)
+    return (target.detach() - q_value).square() / 2
 
 
 @torch.no_grad()

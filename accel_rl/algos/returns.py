@@ -6,8 +6,19 @@ everything after it sees only these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.models import Sequences
+from accel_rl.spaces import map_leaves
+
+Values = Callable[[Any, Sequences | None], Tensor]
+"""Gives the values ``[N]`` of observations ``[N, ...]``, and of their order to a network that
+remembers."""
 
 
 @torch.no_grad()
@@ -60,6 +71,27 @@ def discounted_returns(reward: Tensor, discount: Tensor, bootstrap_value: Tensor
 
 
 @torch.no_grad()
+def lambda_returns(
+    reward: Tensor, discount: Tensor, next_value: Tensor, return_lambda: float
+) -> Tensor:
+    """Mixtures of all n-step returns, weighted by powers of ``return_lambda``.
+
+    ``return_[t] = reward[t] + discount[t] * (return_lambda * return_[t + 1] + (1 - return_lambda) *
+    next_value[t])``, where ``return_[T] = next_value[T - 1]``. With ``return_lambda`` 1 these are
+    `discounted_returns`, with 0 they end after one reward.
+
+    With ``next_value[t] = max_a Q(observation[t + 1], a)`` it is the Q(lambda) of Gallici et al.
+    2024 (arXiv:2407.04811), after Peng and Williams 1994: nothing is cut off behind a random
+    action.
+
+    All but ``return_lambda`` are ``[T, B]``, as the result.
+    """
+    _check_shapes(reward, discount, next_value)
+    ends = torch.addcmul(reward, discount, next_value, value=1 - return_lambda)
+    return discounted_returns(ends, return_lambda * discount, next_value[-1])
+
+
+@torch.no_grad()
 def generalized_advantages(
     reward: Tensor, discount: Tensor, value: Tensor, bootstrap_value: Tensor, gae_lambda: float
 ) -> Tensor:
@@ -76,6 +108,44 @@ def generalized_advantages(
     next_value = torch.cat((value[1:], bootstrap_value.unsqueeze(0)))
     td_error = torch.addcmul(reward, discount, next_value) - value
     return discounted_returns(td_error, gae_lambda * discount, torch.zeros_like(bootstrap_value))
+
+
+@torch.no_grad()
+def values_beyond(
+    value_of: Values, batch: RolloutTensors, *, time_limit_terminal: bool
+) -> tuple[Tensor, Tensor]:
+    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
+
+    Behind the final observation of a truncated step the value goes on; with ``time_limit_terminal``
+    only where no step was taken, because the worker was lost.
+    """
+    observation = map_leaves(lambda each: each[-1], batch.observation)
+    final_value = torch.zeros_like(batch.reward)
+    sequences = _beyond(batch)
+    # A shape: known without asking the device.
+    if len(batch.final_step) == 0:
+        return value_of(observation, sequences), final_value
+    B, finals = batch.reward.shape[1], (batch.final_step, batch.final_env)
+    both = map_leaves(lambda *pair: torch.cat(pair), observation, batch.final_observation)
+    value = value_of(both, sequences)
+    behind = value[B:]
+    if time_limit_terminal:
+        behind = behind.masked_fill(batch.valid[finals], 0)
+    final_value[finals] = behind
+    return value[:B], final_value
+
+
+def _beyond(batch: RolloutTensors) -> Sequences | None:
+    """Of the last observations and the final ones, to a recurrent network: one row of ``B + M``."""
+    states, sequences = batch.recurrent_state, batch.sequences(slice(0, len(batch.reward)))
+    if states is None or sequences is None:
+        return None
+    steps, envs = batch.final_step, batch.final_env
+    # If not, its worker was lost, and the final observation is that from which it was to be taken.
+    is_taken = batch.valid[steps, envs]
+    begins = sequences.begins[steps, envs] & ~is_taken
+    state = torch.cat((states[-1], states[steps + is_taken, envs]))
+    return Sequences(state, torch.cat((torch.zeros_like(batch.valid[-1]), begins)).unsqueeze(0))
 
 
 def _check_shapes(reward: Tensor, *others: Tensor) -> None:

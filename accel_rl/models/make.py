@@ -18,6 +18,13 @@ from accel_rl.models.image import (
     ImageNetwork,
     ImageSpec,
 )
+from accel_rl.models.layer_norm import (
+    PQN_NET,
+    NormalizedImageTrunk,
+    NormalizedMLPTrunk,
+    NormalizedQNetwork,
+    NormalizedTrunk,
+)
 from accel_rl.models.mlp import MLP, RecurrentMLP
 from accel_rl.models.own import make_own_model, make_own_q_model
 from accel_rl.models.policy_value import PolicyValueModel
@@ -29,7 +36,7 @@ _IMAGE_SPECS = {
     for spec in (A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, PAAC_NATURE_NET, *GA3C_LARGE_NETS)
 }
 
-MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp")
+MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp", "pqn")
 
 _CPU = torch.device("cpu")
 
@@ -98,10 +105,21 @@ def make_q_model(
     device: torch.device = _CPU,
     observations: NDArray[Any] | None = None,
 ) -> QModel:
-    """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough."""
+    """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough.
+
+    ``pqn`` has layer normalization, for images that are large enough and for anything else.
+    """
     if ":" in name:
         shapes = observation_shape, observation_dtype, num_actions
         return make_own_q_model(name, *shapes, num_atoms, is_dueling, device, observations)
+    if name == "pqn":
+        if is_dueling:
+            raise ValueError(
+                "model=pqn has one stream, and dueling=true needs two; use dueling=false, or "
+                "another model"
+            )
+        trunk = _make_normalized_trunk(observation_shape, observation_dtype)
+        return NormalizedQNetwork(trunk, num_actions, num_atoms).to(device)
     spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
     if spec is None:
         return MLPQNetwork(observation_shape, num_actions, num_atoms, is_dueling).to(device)
@@ -118,6 +136,17 @@ def fits_images(
     return image_shape is not None and min(spec.feature_shape(*image_shape[1:])) >= 1
 
 
+def _make_normalized_trunk(
+    observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
+) -> NormalizedTrunk:
+    image_shape = _image_shape(observation_shape, observation_dtype)
+    if image_shape is not None:
+        _refuse_channels_last(image_shape)
+        if min(PQN_NET.feature_shape(*image_shape[1:])) >= 1:
+            return NormalizedImageTrunk(image_shape)
+    return NormalizedMLPTrunk(observation_shape)
+
+
 def _choose(
     name: str, automatic: str, observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
 ) -> tuple[ImageSpec | None, tuple[int, int, int] | None]:
@@ -126,15 +155,15 @@ def _choose(
         raise ValueError(
             f"model is {name!r}; it must be one of {', '.join(MODEL_NAMES)}, or module:function"
         )
+    if name == "pqn":
+        raise ValueError(
+            "model=pqn is a network for Q-learning, and this algorithm needs one with a policy; "
+            "use model=auto, or another model"
+        )
     image_shape = _image_shape(observation_shape, observation_dtype)
     if name == "auto":
-        if image_shape and image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
-            raise ValueError(
-                f"observations of shape {list(image_shape)} look like images with their channels "
-                "last; networks for images take [channels, height, width]: transpose them in the "
-                "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
-                "have fitting ones)"
-            )
+        if image_shape is not None:
+            _refuse_channels_last(image_shape)
         fits = fits_images(automatic, observation_shape, observation_dtype)
         name = automatic if fits else "mlp"
     if name == "mlp":
@@ -145,6 +174,16 @@ def _choose(
             f"are {observation_dtype} of shape {list(observation_shape)}; use model=mlp or auto"
         )
     return _IMAGE_SPECS[name], image_shape
+
+
+def _refuse_channels_last(image_shape: tuple[int, int, int]) -> None:
+    if image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
+        raise ValueError(
+            f"observations of shape {list(image_shape)} look like images with their channels "
+            "last; networks for images take [channels, height, width]: transpose them in the "
+            "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
+            "have fitting ones)"
+        )
 
 
 def _image_shape(

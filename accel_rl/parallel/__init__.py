@@ -9,7 +9,7 @@ from accel_rl.parallel.meeting import meet_by_store
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
 from accel_rl.parallel.records import RecordError
-from accel_rl.parallel.rules import Adam, RMSProp, Rule, adam_, adam_rate, rmsprop_
+from accel_rl.parallel.rules import Adam, RAdam, RMSProp, Rule, adam_, adam_rate, rmsprop_
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
@@ -27,6 +27,7 @@ __all__ = [
     "MultiStepAdam",
     "ParallelConfig",
     "ParameterStore",
+    "RAdam",
     "RMSProp",
     "Ranks",
     "RecordError",

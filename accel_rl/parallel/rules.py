@@ -84,6 +84,51 @@ def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
     return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
+@torch.no_grad()
+def radam_(
+    parameter: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    mean_square: Tensor,
+    rate: float | Tensor,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """A step of rectified Adam (Liu et al. 2020, arXiv:1908.03265), with the rate of `radam_rate`.
+
+    With a rate of at least 0 it is `adam_`. With a rate below 0 it is not rectified yet: the
+    moments change as in `adam_`, and ``parameter <- parameter - |rate| * mean``.
+    """
+    if isinstance(rate, Tensor):
+        mean.lerp_(gradient, 1 - beta1)
+        mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = torch.where(rate < 0, 1.0, mean_square.sqrt().add_(eps))
+        parameter.addcdiv_(mean * rate.abs(), root, value=-1)  # compiled, one pass
+    elif rate >= 0:
+        adam_(parameter, gradient, mean, mean_square, rate, beta1, beta2, eps)
+    else:
+        mean.lerp_(gradient, 1 - beta1)
+        mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        parameter.add_(mean, alpha=rate)
+
+
+def radam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
+    """The rate of rectified Adam's ``step``-th step: below 0 where that is not rectified.
+
+    With ``rho_inf = 2 / (1 - beta2) - 1`` and ``rho = rho_inf - 2 * step * beta2 ** step / (1 -
+    beta2 ** step)``, a step is rectified where ``rho > 5``, as in `torch.optim.RAdam`; the paper
+    has 4. The rate is then `adam_rate` times ``sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf -
+    4) * (rho_inf - 2) * rho))``, and else ``-lr / (1 - beta1 ** step)``.
+    """
+    rho_inf = 2 / (1 - beta2) - 1
+    rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
+    if rho <= 5:
+        return -lr / (1 - beta1**step)
+    variance = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+    return adam_rate(lr, beta1, beta2, step) * math.sqrt(variance)
+
+
 @functools.cache
 def _after_all_steps(device: torch.device) -> Tensor:
     return torch.full((), math.inf, dtype=torch.float32, device=device)
@@ -156,3 +201,27 @@ class Adam:
         """As `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
         adam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RAdam:
+    """`radam_` with its constants, which are those of `torch.optim.RAdam` if none are given."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        """As `Rule.make_state`."""
+        return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
+
+    def rate(self, lr: float, step: int) -> float:
+        """As `Rule.rate`: `radam_rate`."""
+        return radam_rate(lr, self.beta1, self.beta2, step)
+
+    def step_(
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
+    ) -> None:
+        """As `Rule.step_`."""
+        mean, mean_square = state["mean"], state["mean_square"]
+        radam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from accel_rl.algos import discounted_returns, fold_truncation, generalized_advantages
+from accel_rl.algos.returns import lambda_returns
 
 pytestmark = pytest.mark.numeric
 
@@ -112,6 +113,54 @@ def test_advantages_of_random_rollout_equal_double_loop(T: int, gae_lambda: floa
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
+def slow_lambda_return(
+    t: int,
+    b: int,
+    reward: Floats,
+    terminated: Bools,
+    truncated: Bools,
+    final_value: Floats,
+    value: Floats,
+    return_lambda: float,
+) -> float:
+    """The n-step returns of step t for each n, weighted by powers of lambda; `value` [T + 1, B]."""
+    returns, rewards = [], 0.0
+    for k in range(len(reward) - t):
+        here = t + k
+        rewards += GAMMA**k * reward[here, b]
+        if terminated[here, b]:
+            returns.append(rewards)
+            break
+        behind = final_value[here, b] if truncated[here, b] else value[here + 1, b]
+        returns.append(rewards + GAMMA ** (k + 1) * behind)
+        if truncated[here, b]:
+            break
+    *before, last = returns
+    total = sum((1 - return_lambda) * return_lambda**n * each for n, each in enumerate(before))
+    return total + return_lambda ** len(before) * last
+
+
+@pytest.mark.parametrize("return_lambda", [0.0, 0.65, 1.0])
+@pytest.mark.parametrize("T", [1, 5, 13])
+def test_lambda_returns_of_random_rollout_equal_double_loop(T: int, return_lambda: float) -> None:
+    *arrays, value = random_rollout(T, 50, seed=T)
+    found = lambda_returns(*fold(*arrays), torch.from_numpy(value[1:]), return_lambda)
+    expected = [
+        [slow_lambda_return(t, b, *arrays, value, return_lambda) for b in range(50)]
+        for t in range(T)
+    ]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_lambda_returns_of_one_column_equal_hand_computed() -> None:
+    # gamma 0.9, lambda 0.5, values 4, 6, 10, terminated at t = 1:
+    # R[2] = 3 + 0.9 * 10 = 12;  R[1] = 2;  R[0] = 1 + 0.9 * (0.5 * 2 + 0.5 * 4) = 3.7
+    reward, value = torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [6.0], [10.0]]])
+    discount = torch.tensor([[0.9], [0.0], [0.9]])
+    found = lambda_returns(reward, discount, value, 0.5)
+    assert found[:, 0].tolist() == pytest.approx([3.7, 2.0, 12.0])
+
+
 def test_advantages_with_lambda_one_are_returns_minus_values() -> None:
     *arrays, value = random_rollout(7, 20, seed=0)
     folded, values = fold(*arrays), torch.from_numpy(value)
@@ -164,6 +213,7 @@ def test_targets_carry_no_gradient() -> None:
     folded = fold(*arrays)
     assert not discounted_returns(*folded, values[-1]).requires_grad
     assert not generalized_advantages(*folded, values[:-1], values[-1], 0.9).requires_grad
+    assert not lambda_returns(*folded, values[1:], 0.9).requires_grad
 
 
 def test_mismatched_shapes_are_refused() -> None:

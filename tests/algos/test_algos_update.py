@@ -16,6 +16,7 @@ from accel_rl.algos import (
     LearnerConfig,
     Network,
     PPOConfig,
+    PQNConfig,
     Task,
 )
 from accel_rl.algos import A2CConfig as Base
@@ -38,6 +39,7 @@ SMALL_DQN = {"batch_size": 8, "min_steps": 48, "replay_size": 600}
 CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
     "a2c": A2CConfig,
     "ppo": lambda **options: PPOConfig(minibatch_size=12, **options),
+    "pqn": lambda **options: PQNConfig(minibatch_size=12, **options),
     "dqn": lambda **options: DQNConfig(**SMALL_DQN, **options),
     "prioritized": lambda **options: DQNConfig(**SMALL_DQN, prioritized=True, **options),
 }

@@ -31,6 +31,7 @@ NETWORKS = {
     "cat_dqn": "dqn",
     "rainbow": "dqn",
     "eps_rainbow": "dqn",
+    "pqn": "pqn",
 }
 """for images, by preset"""
 
@@ -38,6 +39,7 @@ TINY = {
     "a2c": "num_envs=2 horizon=10 total_steps=60",
     "ga3c": "num_envs=2 num_groups=2 total_steps=60 min_training_batch=5 tuner=false",
     "ppo": "num_envs=2 horizon=32 minibatch_size=32 total_steps=128",
+    "pqn": "num_envs=4 horizon=16 minibatch_size=32 total_steps=128",
     "dqn": "sampler.num_envs=4 horizon=4 total_steps=96 min_steps=48 replay_size=400 "
     "batch_size=8 evaluation_interval=0",
 }
@@ -58,9 +60,10 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
         action=discrete(6),
     )
     model = agent_of(config, spec, torch.device("cpu")).model
-    if NETWORKS[name] == "dqn":
-        more = config.learner.num_atoms, config.learner.dueling
-        expected = make_q_model("dqn", spec.observation_shape, uint8, 6, *more)
+    if NETWORKS[name] in ("dqn", "pqn"):
+        learner = config.learner
+        more = getattr(learner, "num_atoms", 1), getattr(learner, "dueling", False)
+        expected = make_q_model(NETWORKS[name], spec.observation_shape, uint8, 6, *more)
     else:
         expected = make_model(NETWORKS[name], spec.observation_shape, uint8, 6)
     assert shapes(model) == shapes(expected)
@@ -70,7 +73,7 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
 @pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_preset_learns_on_an_environment_without_images(name: str, env: str, tmp_path) -> None:
-    kind = next((kind for kind in ("ga3c", "ppo", "dqn") if kind in name), "a2c")
+    kind = next((kind for kind in ("ga3c", "ppo", "pqn", "dqn") if kind in name), "a2c")
     if "rainbow" in name:
         kind = "dqn"
     options = [f"algo={name}", f"env={env}", *TINY[kind].split(), f"run_dir={tmp_path / 'run'}"]

@@ -34,11 +34,12 @@ from accel_rl.training.build import build
 
 Vector = NDArray[np.float64]
 
-TENSORFLOW = ("a2c_baselines", "paac", "ppo_baselines", "ppo_mujoco")
-"""presets that clip as ``clip_by_global_norm``; torch, in the source of the last, adds 1e-6"""
+TENSORFLOW = ("a2c_baselines", "paac", "ppo_baselines", "ppo_mujoco", "pqn")
+"""presets that clip as ``clip_by_global_norm``; torch, in the source of ppo_mujoco, adds 1e-6"""
 
 SMALL = {
     "ppo": "num_envs=2 horizon=32 minibatch_size=32",
+    "pqn": "num_envs=4 horizon=16 minibatch_size=32",
     "dqn": "sampler.num_envs=4 horizon=4 min_steps=48 replay_size=400 batch_size=8",
     "ga3c": "num_envs=2 num_groups=2",
 }

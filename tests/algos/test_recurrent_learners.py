@@ -12,6 +12,7 @@ from toy_envs import ToyEnv
 from accel_rl.agents import RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.algos.actor_critic import bootstrap_values
+from accel_rl.algos.minibatches import Minibatches
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.parallel import Exchange, FlatParameters, Local
@@ -160,17 +161,15 @@ def test_minibatches_are_whole_columns_each_once_an_epoch() -> None:
 
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_minibatches_that_cut_sequences_are_refused(num_learners: int) -> None:
-    learner, exchange = make_learner("ppo", make_agent())
-    assert isinstance(learner, PPO)
-    exchange.num_sharing = num_learners
-    learner.config = PPOConfig(minibatch_size=4 * num_learners)
+    config = PPOConfig(minibatch_size=4 * num_learners)
+    minibatches = Minibatches(config, num_learners, seed=0, device=torch.device("cpu"))
     shares = " for each of 2 learners" if num_learners > 1 else ""
     message = (
         f"minibatch_size={4 * num_learners} is not a multiple of horizon=7{shares}, .*; use "
         f"minibatch_size={7 * num_learners}, or"
     )
     with pytest.raises(ValueError, match=message):
-        learner.update(batches()[0], 0.0)
+        next(minibatches.of(batches()[0]))
 
 
 def test_nothing_of_a_rollout_moves_with_observations_of_masked_rows() -> None:

@@ -217,6 +217,28 @@ OTHERS = {
         "minibatch_size": 512,
         "epochs": 4,
     },
+    # Gallici et al. 2024 (arXiv:2407.04811), and purejaxql's pqn_atari.yaml.
+    ("pqn", ()): {
+        "num_envs": 128,
+        "horizon": 32,
+        "epochs": 2,
+        "minibatch_size": 128,  # 128 * 32 / 32
+        "lr": 2.5e-4,
+        "lr_schedule": "constant",
+        "gamma": 0.99,
+        "return_lambda": 0.65,
+        "max_gradient_norm": 10.0,
+        "gradient_norm_eps": 0.0,
+        "radam_eps": 1e-8,
+        "epsilon_initial": 1.0,
+        "epsilon_final": 0.001,
+        "epsilon_share": 0.1,
+        "epsilon_evaluation": 0.0,
+        "total_steps": 50_000_000,
+        "observation_size": "84x84",
+        "episodic_lives": True,
+        "clip_reward": True,
+    },
     ("async_dqn", ()): {"sync": "store", "batch_size": 512, "lr": 7.5e-4},
     ("rainbow", ()): {
         "batch_size": 512,

@@ -32,10 +32,11 @@ def last_row(run_dir: Path) -> dict[str, str]:
         ["algo=ppo", "num_envs=8"],
         ["algo=a2c", "overlap=true"],
         ["algo=a2c", "lstm=true"],
+        ["algo=pqn", "num_envs=8", "learner.precision=bfloat16"],
         [*RAINBOW, "replay_device=cuda", "save_replay=true"],
         [*RAINBOW, "replay_device=cpu", "save_replay=true"],
     ],
-    ids=["ppo", "overlap", "lstm", "replay on the GPU", "replay on the host"],
+    ids=["ppo", "overlap", "lstm", "pqn", "replay on the GPU", "replay on the host"],
 )
 def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

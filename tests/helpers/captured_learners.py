@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import EpsilonGreedyAgent, RecurrentAgent, RolloutTensors
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, Task
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
@@ -31,6 +31,7 @@ CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     ),
     "a2c-lstm": lambda: A2CConfig(),
     "ppo-lstm": lambda: PPOConfig(minibatch_size=12),
+    "pqn": lambda: PQNConfig(minibatch_size=12, lr_schedule="linear"),
     "double-dueling-prioritized": lambda: DQNConfig(
         **Q, double=True, dueling=True, prioritized=True, optimizer="adam", epsilon_per_env=True
     ),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent, RolloutTensors
-from accel_rl.algos import A2C, DQN, PPO, A2CConfig, DQNConfig, PPOConfig, Task
+from accel_rl.algos import A2C, DQN, PPO, PQN, A2CConfig, DQNConfig, PPOConfig, PQNConfig, Task
 from accel_rl.algos.replay import ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
@@ -200,20 +200,31 @@ def q_learning(
     return updated
 
 
-def train(learner: A2C | PPO | DQN, batches: list[RolloutTensors]) -> Tensor:
+def pqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    config = PQNConfig(minibatch_size=T * B, epochs=4, max_gradient_norm=0.05, lr=0.01, **MEASURED)
+    model = QNetwork(num_atoms=1).double()
+    agent = EpsilonGreedyAgent(model, None, torch.tensor([0.5]))
+    learner = PQN(agent, config, exchange_of(model, config), seed=rank)
+    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
+        return train(learner, rollouts(rank, size))
+
+
+def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tensor:
     """The parameters at the end, and behind them the gradient cosine of each batch learned from."""
     metrics = [learner.update(batch, 0.1 * number) for number, batch in enumerate(batches)]
     cosines = [each["gradient_cosine"] for each in metrics if each]
     return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
-CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn)
+CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, pqn)
 
 
 def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:
     """What `train` gives of each case."""
 
-    def exchange_of(model: nn.Module, config: A2CConfig | PPOConfig | DQNConfig) -> Exchange:
+    def exchange_of(
+        model: nn.Module, config: A2CConfig | PPOConfig | PQNConfig | DQNConfig
+    ) -> Exchange:
         arguments = FlatParameters(model), config.rule, config.max_gradient_norm
         return Local(*arguments) if group is None else AllReduce(*arguments, group)
 

@@ -19,6 +19,7 @@ from accel_rl.models.image import (
     MapLinear,
 )
 from accel_rl.models.initialization import normc_
+from accel_rl.models.layer_norm import NormalizedImageTrunk, NormalizedMLPTrunk, NormalizedQNetwork
 
 pytestmark = pytest.mark.numeric
 
@@ -262,3 +263,106 @@ def test_gradient_of_the_layer_over_maps_is_numerical_one(
     flat = x.detach().permute(0, 2, 3, 1).flatten(1)
     expected = flat @ layer.weight.T + layer.bias
     torch.testing.assert_close(layer(x.detach()), expected)
+
+
+def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:
+    """The layers written out in plain torch, channels first, with the parameters of ``model``."""
+    trunk = model.trunk
+    assert isinstance(trunk, NormalizedImageTrunk)
+    layers: list[torch.nn.Module] = []
+    for conv, norm in zip(trunk.convs, trunk.conv_norms, strict=True):
+        sizes = conv.kernel_size, conv.stride
+        plain = torch.nn.Conv2d(conv.in_channels, conv.out_channels, *sizes)
+        plain.load_state_dict(conv.state_dict())
+        rows, columns, channels = norm.normalized_shape
+        own = torch.nn.LayerNorm([channels, rows, columns])
+        own.weight.data = norm.weight.data.permute(2, 0, 1).contiguous()
+        own.bias.data = norm.bias.data.permute(2, 0, 1).contiguous()
+        layers += [plain, own, torch.nn.ReLU()]
+    hidden = torch.nn.Linear(*reversed(trunk.hidden.weight.shape))
+    weight = trunk.hidden.weight.data.view(-1, rows, columns, channels)
+    hidden.weight.data = weight.permute(0, 3, 1, 2).flatten(1)
+    hidden.bias.data = trunk.hidden.bias.data
+    return torch.nn.Sequential(
+        *layers, torch.nn.Flatten(), hidden, trunk.norm, torch.nn.ReLU(), model.output
+    )
+
+
+def test_normalized_image_network_and_gradient_equal_plain_layers_with_channels_first() -> None:
+    torch.manual_seed(0)
+    model = make_q_model("pqn", (2, 52, 44), UINT8, num_actions=3)
+    assert isinstance(model, NormalizedQNetwork)
+    for p in model.parameters():  # biases and the scales of the norms must count
+        p.data.add_(torch.randn_like(p), alpha=0.05)
+    image = torch.randint(0, 256, (5, 2, 52, 44), dtype=torch.uint8)
+    plain = plain_pqn_layers(model)
+    expected = plain(image / 255)
+    output = model(image).squeeze(2)
+    torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-4)
+    output.square().sum().backward()
+    found = model.trunk.convs[0].weight.grad  # type: ignore[union-attr, operator, index]
+    (gradient,) = torch.autograd.grad(expected.square().sum(), [plain[0].weight])  # type: ignore[index]
+    torch.testing.assert_close(found, gradient, rtol=1e-2, atol=1e-3 * float(gradient.abs().max()))
+    with torch.no_grad():
+        torch.testing.assert_close(model(image).squeeze(2), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_normalized_vector_network_equals_plain_layers() -> None:
+    torch.manual_seed(0)
+    model = make_q_model("pqn", (2, 3), np.dtype(np.float64), num_actions=4, num_atoms=5)
+    assert isinstance(model, NormalizedQNetwork) and isinstance(model.trunk, NormalizedMLPTrunk)
+    x = torch.randn(7, 2, 3, dtype=torch.float64)
+    y = x.flatten(1).float()
+    for linear, norm in zip(model.trunk.layers[0::3], model.trunk.layers[1::3], strict=True):
+        y = F.linear(y, linear.weight, linear.bias)
+        y = (y - y.mean(1, keepdim=True)) / (y.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        y = (y * norm.weight + norm.bias).relu()
+    assert y.shape == (7, 84)
+    expected = F.linear(y, model.output.weight, model.output.bias).view(7, 4, 5)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 84, 84), "uint8"), ((6,), "float32")])
+def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype: str) -> None:
+    torch.manual_seed(0)
+    model = make_q_model("pqn", shape, np.dtype(dtype), num_actions=6)
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            assert (p == 0).all()
+        elif "norm" in name or p.ndim == 1:
+            assert (p == 1).all()
+        else:
+            rows = p.detach().flatten(1).double()
+            square = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
+            expected = 2 * torch.eye(len(square), dtype=torch.float64)
+            torch.testing.assert_close(square, expected, rtol=0, atol=1e-5)
+    assert sum(p.ndim > 1 and "norm" not in n for n, p in model.named_parameters()) >= 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((4, 84, 84), "uint8", "NormalizedImageTrunk"),
+        ((1, 10, 5), "uint8", "NormalizedMLPTrunk"),
+        ((4, 84, 84), "float32", "NormalizedMLPTrunk"),
+        ((), "int64", "NormalizedMLPTrunk"),
+    ],
+    ids=["image", "tiny_image", "floats", "scalar"],
+)
+def test_pqn_chooses_layers_by_observation(
+    shape: tuple[int, ...], dtype: str, expected: str
+) -> None:
+    model = make_q_model("pqn", shape, np.dtype(dtype), num_actions=2)
+    assert type(model.trunk).__name__ == expected
+    assert model(torch.from_numpy(np.ones((3, *shape), dtype))).shape == (3, 2, 1)
+
+
+def test_pqn_is_refused_where_it_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"model=pqn has one stream.*use dueling=false"):
+        make_q_model("pqn", (4, 84, 84), UINT8, 2, is_dueling=True)
+    with pytest.raises(ValueError, match=r"model=pqn is a network for Q-learning.* use model=auto"):
+        make_model("pqn", (4, 84, 84), UINT8, num_actions=2)
+    with pytest.raises(
+        ValueError, match=r"\[84, 84, 3\] look like images with their channels last"
+    ):
+        make_q_model("pqn", (84, 84, 3), UINT8, 2)

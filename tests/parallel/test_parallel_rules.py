@@ -1,10 +1,10 @@
-"""RMSProp and Adam against an independent NumPy version and numbers worked out by hand."""
+"""Update rules against independent versions and numbers worked out by hand."""
 
 import numpy as np
 import pytest
 import torch
 
-from accel_rl.parallel import Adam, RMSProp, adam_, adam_rate, rmsprop_
+from accel_rl.parallel import Adam, RAdam, RMSProp, adam_, adam_rate, rmsprop_
 
 pytestmark = pytest.mark.numeric
 
@@ -103,3 +103,38 @@ def test_adam_without_eps_equals_torch() -> None:
         other.grad = gradient.clone()
         optimizer.step()
     torch.testing.assert_close(parameter, other.detach(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize(("beta2", "first"), [(0.999, 6), (0.9, 6), (0.5, None)])
+def test_radam_equals_torch_before_and_after_it_is_rectified(
+    beta2: float, first: int | None, as_tensor: bool
+) -> None:
+    torch.manual_seed(0)
+    parameter = torch.randn(9, dtype=torch.float64)
+    other = parameter.clone().requires_grad_()
+    optimizer = torch.optim.RAdam([other], betas=(0.9, beta2))
+    rule = RAdam(beta2=beta2)
+    state = rule.make_state(parameter)
+    rectified = []
+    for step in range(1, 31):
+        lr = 0.01 * (1 - step / 40)
+        optimizer.param_groups[0]["lr"] = lr
+        gradient = torch.randn(9, dtype=torch.float64)
+        gradient[0] = 0.0
+        rate = rule.rate(lr, step)
+        rectified += [step] * (rate > 0)
+        given = torch.tensor(rate, dtype=torch.float64) if as_tensor else rate
+        rule.step_(parameter, gradient, state, given)
+        other.grad = gradient.clone()
+        optimizer.step()
+        torch.testing.assert_close(parameter, other.detach(), rtol=1e-10, atol=1e-14)
+    assert rectified == list(range(first, 31)) if first else not rectified
+
+
+def test_radam_leaves_the_parameters_alone_at_a_learning_rate_of_0() -> None:
+    rule, parameter = RAdam(), torch.ones(3)
+    state = rule.make_state(parameter)
+    for step in (1, 2, 7, 8):
+        rule.step_(parameter, torch.full((3,), 0.2), state, rule.rate(0.0, step))
+    assert parameter.tolist() == [1.0] * 3

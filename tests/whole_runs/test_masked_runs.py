@@ -19,6 +19,7 @@ ALGORITHMS = {
     "a2c": ["algo=a2c"],
     "ppo": ["algo=ppo", "horizon=10", "minibatch_size=10"],
     "lstm": ["algo=a2c", "lstm=true"],
+    "pqn": ["algo=pqn", "horizon=10", "minibatch_size=10"],
     "dqn": [*SMALL_DQN, "save_replay=true"],
     "rainbow": ["algo=rainbow", *SMALL_DQN[1:], "save_replay=true"],
     "own": [*SMALL_DQN, f"model={__name__}:own"],

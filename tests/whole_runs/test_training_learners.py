@@ -76,6 +76,7 @@ def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> 
     "options",
     [
         ("algo=ppo", "horizon=20", "minibatch_size=20", "schedule_steps=2400", "log_norms=true"),
+        ("algo=pqn", "horizon=20", "minibatch_size=20", "schedule_steps=2400"),
         (
             *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
             *("save_replay=true", "prioritized=true", "overlap=true"),
@@ -86,7 +87,7 @@ def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> 
             *("evaluation_interval=600", "evaluation_steps=20", "evaluation_envs=2"),
         ),
     ],
-    ids=["ppo", "prioritized-overlapped", "two-each"],
+    ids=["ppo", "pqn", "prioritized-overlapped", "two-each"],
 )
 def test_learners_of_others_in_step_go_on_to_the_bit(options, tmp_path) -> None:
     goes_on_to_the_bit(tmp_path, *options, "serial=true")

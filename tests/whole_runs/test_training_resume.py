@@ -85,6 +85,13 @@ def slow(*values: tuple[str, ...]) -> Any:
             ),
             ("final_observation_slots=none",),
         ),
+        (
+            (
+                *("algo=pqn", "env=catch", "horizon=10", "minibatch_size=20"),
+                *("lr_schedule=linear", *serial(SMALL)),
+            ),
+            (),
+        ),
         slow(("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
         slow(("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
@@ -96,6 +103,7 @@ def slow(*values: tuple[str, ...]) -> Any:
         "catch-1-worker",
         "lstm-1-worker",
         "ppo",
+        "pqn",
         "rainbow",
         "two-learners-measured",
         "counting-wait",

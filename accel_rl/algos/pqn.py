@@ -1,0 +1,230 @@
+"""Parallelised Q-learning (PQN): from rollouts, without replay and without a target network.
+
+Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning" (arXiv:2407.04811). Layer
+normalization in the network keeps the learning stable; see `accel_rl.models.layer_norm`.
+
+Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
+
+The values that returns mix are computed when the rollout is complete. These are the values of
+acting, except with ``overlap`` or ``pull_steps``, where older parameters acted.
+
+docs/algorithms/pqn.md lists deviations from the paper and its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents.masks import split_mask
+from accel_rl.algos.learner_config import name_of, require
+from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
+from accel_rl.algos.q_learning import (
+    best_values,
+    evaluate_q,
+    linear_epsilon,
+    make_q_agent,
+    squared_loss,
+)
+from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
+from accel_rl.algos.task import Network, Task
+from accel_rl.algos.update import Update, masked_mean, masked_shares
+from accel_rl.models import Sequences
+from accel_rl.parallel import Exchange, RAdam
+from accel_rl.settings import option
+from accel_rl.spaces import map_leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class PQNConfig(MinibatchConfig):
+    """PQN's settings. The defaults are those of arXiv:2407.04811 for Atari games.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
+
+    lr: float = option(2.5e-4, common=True)
+    """learning rate"""
+    epochs: int = option(2, common=True)
+    minibatch_size: int = option(128, common=True)
+    return_lambda: float = option(0.65, common=True)
+    """of the Q(lambda) returns; 0: one reward, 1: all rewards up to the end of the rollout"""
+    max_gradient_norm: float | None = option(10.0, common=True)
+    """the gradient is scaled down to this L2 norm; none: never"""
+    gradient_norm_eps: float = 0.0
+    radam_eps: float = 1e-8
+    """added to the root of the running mean of squared gradients"""
+    epsilon_initial: float = 1.0
+    """probability of a random action at the start"""
+    epsilon_final: float = option(0.001, common=True)
+    """the same at the end"""
+    epsilon_share: float = option(0.1, common=True)
+    """share of the schedule, total_steps or schedule_steps, in which it falls, linearly"""
+    epsilon_evaluation: float = 0.0
+    """the same while evaluating"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "above 0", lambda value: value > 0, "lr", "radam_eps")
+        require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "epsilon_share")
+        shares = ("return_lambda", "epsilon_initial", "epsilon_final", "epsilon_evaluation")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
+
+    @property
+    def rule(self) -> RAdam:
+        """The update rule, for the exchange."""
+        return RAdam(eps=self.radam_eps)
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether something follows the schedule: epsilon always does."""
+        return True
+
+    def make_agent(self, network: Network) -> EpsilonGreedyAgent:
+        """Return an agent that takes the best action or, now and then, any.
+
+        Raises:
+            ValueError: There is no such network, it does not fit the environment, or actions are
+                not one of several.
+        """
+        if network.model == "auto":
+            network = network._replace(model="pqn")
+        return make_q_agent(name_of(self), network, self.epsilon_initial)
+
+    def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
+        """Return an agent of the same network with the epsilon of evaluations."""
+        assert isinstance(agent, EpsilonGreedyAgent)
+        return agent.evaluating(self.epsilon_evaluation)
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PQN:
+        """Return the learner of ``agent``, of `make_agent`."""
+        assert isinstance(agent, EpsilonGreedyAgent)
+        return PQN(agent, self, exchange, task.seed)
+
+
+class Minibatch(NamedTuple):
+    """``N`` steps of a rollout, constants of the loss."""
+
+    action: Tensor  # [N] int64
+    return_: Tensor  # [N] float
+    valid: Tensor  # [N] bool
+
+
+METRICS = ("loss", "q_value", "mean_value_target", "epsilon")
+
+
+class PQN:
+    """The PQN learner: ``epochs`` passes over each rollout, in shuffled minibatches.
+
+    Args:
+        agent: Acts with the epsilon that the learner sets.
+        config: The settings.
+        exchange: Holds the flat parameters of ``agent.model`` and applies the gradients.
+        seed: Seed of the shuffling.
+    """
+
+    behaviour = None
+
+    def __init__(
+        self, agent: EpsilonGreedyAgent, config: PQNConfig, exchange: Exchange, seed: int
+    ) -> None:
+        self.config = config
+        self._agent = agent
+        self._exchange = exchange
+        device = exchange.parameters.parameter.device
+        self._losses = agent.capture(self._compute_losses)
+        self._update = Update(config, exchange)
+        self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
+        self._final_epsilon = torch.tensor([config.epsilon_final], device=device)
+        self.metric_names = (*METRICS, *self._update.names)
+        self._set_epsilon(0.0)
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the exchange's."""
+        progress = {"epsilon_progress": self._progress}
+        return {**progress, **self._minibatches.get_state(), **self._update.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._minibatches.set_state(state)
+        self._update.set_state(state)
+        self._set_epsilon(state["epsilon_progress"])
+
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> dict[str, Tensor]:
+        """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.
+
+        Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
+        waiting for it. ``epsilon`` is that of the next rollout.
+        """
+        config = self.config
+        observation, whole = self._prepare(batch)
+        lr = config.lr * config.remaining(progress)
+        for chosen, sequences in self._minibatches.of(batch):
+            minibatch = Minibatch(*(rows_of(field, chosen) for field in whole))
+            loss, metrics = self._losses(rows_of(observation, chosen), minibatch, sequences)
+            self._update.step(loss, metrics, lr, minibatch.valid.sum())
+        self._set_epsilon(progress)
+        return {
+            **self._update.take(),
+            "mean_value_target": masked_mean(whole.return_, whole.valid),
+            "epsilon": self._agent.epsilon.mean(),
+        }
+
+    def _compute_losses(
+        self, observation: Any, batch: Minibatch, sequences: Sequences | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample adds to the loss, ``[N]``, and metrics."""
+        seen, mask = split_mask(observation)
+        q_value = self._q_values(seen, sequences)
+        error = squared_loss(q_value, batch.action, batch.return_)
+        loss = masked_shares(error, batch.valid)
+        best = masked_mean(best_values(q_value.detach(), mask), batch.valid)
+        return loss, {"loss": loss.detach().sum(), "q_value": best}
+
+    @torch.no_grad()
+    def _prepare(self, batch: RolloutTensors) -> tuple[Any, Minibatch]:
+        """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
+        T, B = batch.reward.shape
+        config = self.config
+        observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
+        values = []
+        at_once = max(1, config.minibatch_size // B)
+        for start in range(1, T, at_once):
+            rows = slice(start, min(start + at_once, T))
+            flat = slice(rows.start * B, rows.stop * B)
+            seen = map_leaves(lambda each, flat=flat: each[flat], observation)
+            values.append(self._best_values(seen, batch.sequences(rows)))
+        last, final_value = values_beyond(
+            self._best_values, batch, time_limit_terminal=config.time_limit_terminal
+        )
+        next_value = torch.cat((*values, last)).view(T, B)
+        reward, discount = fold_truncation(
+            batch.reward, batch.terminated, batch.truncated, batch.valid, final_value, config.gamma
+        )
+        return_ = lambda_returns(reward, discount, next_value, config.return_lambda)
+        steps = (each.flatten() for each in (batch.action, return_, batch.valid))
+        return observation, Minibatch(*steps)
+
+    def _best_values(self, observation: Any, sequences: Sequences | None) -> Tensor:
+        """``[N]`` of ``observation``, ``[N, ...]``."""
+        seen, mask = split_mask(observation)
+        return best_values(self._q_values(seen, sequences), mask)
+
+    def _q_values(self, observation: Tensor, sequences: Sequences | None) -> Tensor:
+        """``[N, A]`` float32 of ``observation``, ``[N, ...]``, with gradient."""
+        output = evaluate_q(self._agent.model, observation, self.config.precision)
+        return self._agent.q_values(output)
+
+    def _set_epsilon(self, progress: float) -> None:
+        self._progress = progress
+        done = min(1.0, progress / self.config.epsilon_share)
+        initial = self.config.epsilon_initial
+        self._agent.epsilon = linear_epsilon(initial, self._final_epsilon, done)

@@ -1,0 +1,132 @@
+"""Networks for Q-learning without a target network: layer normalization after every layer.
+
+Gallici et al. 2024 (arXiv:2407.04811) show that layer normalization keeps such learning stable.
+The layers and initial weights are those of CleanRL's ``pqn.py`` and ``pqn_atari_envpool.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from accel_rl.models.image import NATURE_NET, MapLinear, make_convs
+from accel_rl.models.mlp import linear
+from accel_rl.models.q_value import QModel
+
+PQN_NET = replace(NATURE_NET, name="pqn")
+"""The convolutions of Mnih et al. 2015 and its hidden layer. The heads are not used."""
+
+WIDTHS = 120, 84
+"""units of the layers for observations that are not images"""
+
+q_output = partial(linear, gain=sqrt(2))
+"""Makes the last layer, of as many inputs and outputs as it is given."""
+
+
+class NormalizedTrunk(nn.Module):
+    """The layers before the last one.
+
+    Attributes:
+        num_features: Numbers that the layers give for an observation, ``F``.
+    """
+
+    num_features: int
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        """Return ``[N, F]`` float of observations ``[N, ...]``."""
+        output: Tensor = super().__call__(observation)
+        return output
+
+
+class NormalizedImageTrunk(NormalizedTrunk):
+    """Three convolutions and a layer of 512 units, each normalized before its ReLU.
+
+    A feature map is normalized as a whole, over channels, rows and columns.
+
+    Args:
+        observation_shape: Channels, height and width of the images.
+
+    Raises:
+        ValueError: The image is too small for the convolutions.
+    """
+
+    def __init__(self, observation_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.convs, map_size = make_convs(PQN_NET, observation_shape)
+        norms = []
+        for number, conv in enumerate(PQN_NET.convs, 1):
+            so_far = replace(PQN_NET, convs=PQN_NET.convs[:number])
+            norms.append(_MapNorm((*so_far.feature_shape(*observation_shape[1:]), conv.channels)))
+        self.conv_norms = nn.Sequential(*norms)
+        self.hidden = MapLinear(map_size, PQN_NET.hidden)
+        PQN_NET.hidden_init(self.hidden.weight)
+        nn.init.zeros_(self.hidden.bias)
+        self.norm = nn.LayerNorm(PQN_NET.hidden)
+        self.num_features = PQN_NET.hidden
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, C, H, W]`` uint8."""
+        x = observation
+        for conv, norm in zip(self.convs, self.conv_norms, strict=True):
+            x = F.relu_(norm(conv(x)))
+        return F.relu_(self.norm(self.hidden(x)))
+
+
+class NormalizedMLPTrunk(NormalizedTrunk):
+    """Two layers, of 120 and 84 units, each normalized before its ReLU.
+
+    Args:
+        observation_shape: Shape of an observation, which is flattened.
+    """
+
+    def __init__(self, observation_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        num_inputs = prod(observation_shape)
+        for width in WIDTHS:
+            layers += [linear(num_inputs, width, gain=sqrt(2)), nn.LayerNorm(width), nn.ReLU()]
+            num_inputs = width
+        self.layers = nn.Sequential(*layers)
+        self.num_features = num_inputs
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
+        x = observation.reshape(len(observation), -1).to(torch.float32)
+        output: Tensor = self.layers(x)
+        return output
+
+
+class NormalizedQNetwork(QModel):
+    """A trunk with layer normalization and a linear layer.
+
+    Args:
+        trunk: The layers before the last one.
+        num_actions: ``A``.
+        num_atoms: ``K``.
+    """
+
+    def __init__(self, trunk: NormalizedTrunk, num_actions: int, num_atoms: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.output = q_output(trunk.num_features, num_actions * num_atoms)
+        self._output_shape = num_actions, num_atoms
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, ...]`` of the environment's own dtype."""
+        output: Tensor = self.output(self.trunk(observation))
+        return output.view(-1, *self._output_shape)
+
+
+class _MapNorm(nn.LayerNorm):
+    """Layer normalization of feature maps ``[N, C, H, W]``, whose memory is channels last.
+
+    Its weights are ``[H, W, C]``, as the maps lie in memory.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)

@@ -1,0 +1,308 @@
+"""PQN: its targets, loss and schedules against explicit loops, and what it refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
+from accel_rl.algos import PQN, Network, PQNConfig, Task
+from accel_rl.algos.q_learning import best_values, squared_loss
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.envs import EnvSpec
+from accel_rl.models.q_value import QModel
+from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf, discrete, map_leaves
+
+pytestmark = pytest.mark.numeric
+
+T, B, A, GAMMA, LAMBDA = 6, 4, 3, 0.9, 0.65
+CPU = torch.device("cpu")
+FLOAT32 = np.dtype(np.float32)
+ENV = EnvSpec(name="toy", observation=Leaf((3,), FLOAT32), action=discrete(A))
+MASKED = {"observation": ENV.observation, "action_mask": Leaf((A,), np.dtype(np.int8))}
+
+
+class LinearQ(QModel):
+    """Values are linear in three numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, A)
+        self.seen: list[Tensor] = []
+
+    def forward(self, observation: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.seen.append(observation.clone())
+        return self.layer(observation).unsqueeze(2)
+
+
+def make(seed: int = 0, env: EnvSpec = ENV, **options: Any) -> tuple[PQN, LinearQ, Local]:
+    small = {"minibatch_size": 8, "gamma": GAMMA, "return_lambda": LAMBDA}
+    config = PQNConfig(**{**small, **options})
+    torch.manual_seed(0)
+    model = LinearQ()
+    agent = EpsilonGreedyAgent(model, None, torch.ones(1))
+    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, exchange, Task(env, B, T, seed))
+    return learner, model, exchange
+
+
+def make_batch(is_masked: bool = False, seed: int = 0) -> RolloutTensors:
+    """Random, with ends of both kinds and a step that a lost worker did not take."""
+    g = torch.Generator().manual_seed(seed)
+
+    def observations(*rows: int) -> Any:
+        seen = torch.randn(*rows, 3, generator=g)
+        mask = (torch.rand(*rows, A, generator=g) < 0.5).to(torch.int8)
+        mask.scatter_(-1, torch.randint(0, A, (*rows, 1), generator=g), 1)
+        return {"observation": seen, "action_mask": mask} if is_masked else seen
+
+    observation, final = observations(T + 1, B), observations(3)
+    if is_masked:
+        final["action_mask"][1] = 0  # nothing more is possible
+    reward = torch.randn(T, B, generator=g)
+    reward[1, 2] = 0.0  # of the step that was not taken, from the final observation
+    map_leaves(lambda leaf, last: last[2].copy_(leaf[1, 2]), observation, final)
+    flags = torch.zeros(3, T, B, dtype=torch.bool)
+    flags[0, 3, 0] = flags[1, 2, 1] = flags[1, 4, 3] = flags[1, 1, 2] = flags[2, 1, 2] = True
+    return RolloutTensors(
+        observation=observation,
+        action=torch.randint(0, A, (T, B), generator=g),
+        reward=reward,
+        terminated=flags[0],
+        truncated=flags[1],
+        valid=~flags[2],
+        final_observation=final,
+        final_step=torch.tensor([2, 4, 1]),
+        final_env=torch.tensor([1, 3, 2]),
+    )
+
+
+def slow_value(model: LinearQ, observation: Any, *index: int) -> float:
+    """The largest allowed value of one observation; 0 where none is allowed."""
+    each: Any = map_leaves(lambda leaf: leaf[index].double().tolist(), observation)
+    seen, allowed = (
+        (each["observation"], each["action_mask"]) if isinstance(each, dict) else (each, [1] * A)
+    )
+    weight, bias = model.layer.weight.tolist(), model.layer.bias.tolist()
+    values = [
+        bias[a] + sum(w * x for w, x in zip(weight[a], seen, strict=True))
+        for a in range(A)
+        if allowed[a]
+    ]
+    return max(values, default=0.0)
+
+
+def slow_target(model: LinearQ, batch: RolloutTensors, t: int, b: int) -> float:
+    """The n-step returns of a step, each to its end, weighted by powers of lambda."""
+    rewards, returns = 0.0, []
+    finals = list(zip(batch.final_step.tolist(), batch.final_env.tolist(), strict=True))
+    for n in range(1, T - t + 1):
+        row = t + n - 1
+        if not batch.valid[row, b]:  # not taken: the episode went on from where it would begin
+            assert n > 1
+            final = slow_value(model, batch.final_observation, finals.index((row, b)))
+            returns.append(rewards + GAMMA ** (n - 1) * final)
+            break
+        rewards += GAMMA ** (n - 1) * batch.reward[row, b].item()
+        if batch.terminated[row, b]:
+            returns.append(rewards)
+            break
+        if batch.truncated[row, b]:
+            final = slow_value(model, batch.final_observation, finals.index((row, b)))
+            returns.append(rewards + GAMMA**n * final)
+            break
+        returns.append(rewards + GAMMA**n * slow_value(model, batch.observation, row + 1, b))
+    weights = [(1 - LAMBDA) * LAMBDA**i for i in range(len(returns) - 1)]
+    weights.append(LAMBDA ** (len(returns) - 1))
+    assert sum(weights) == pytest.approx(1)
+    return sum(w * each for w, each in zip(weights, returns, strict=True))
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("minibatch_size", [1, 8, 24])  # also how many rows are valued at once
+def test_targets_are_mixtures_of_returns_from_the_best_allowed_values(
+    minibatch_size: int, is_masked: bool
+) -> None:
+    learner, model, _ = make(minibatch_size=minibatch_size)
+    batch = make_batch(is_masked)
+    _, steps = learner._prepare(batch)
+    found = steps.return_.view(T, B)
+    for t in range(T):
+        for b in range(B):
+            if batch.valid[t, b]:
+                expected = slow_target(model, batch, t, b)
+                assert found[t, b].item() == pytest.approx(expected, rel=1e-5, abs=1e-6), (t, b)
+    assert not steps.return_.requires_grad
+
+
+def test_time_limits_are_ends_if_they_are_to_be_but_lost_workers_are_none() -> None:
+    learner, _, _ = make(time_limit_terminal=True)
+    batch = make_batch()
+    _, steps = learner._prepare(batch)
+    ended, _, _ = make()
+    as_ends = batch.truncated & batch.valid
+    _, expected = ended._prepare(batch._replace(terminated=batch.terminated | as_ends))
+    torch.testing.assert_close(steps.return_, expected.return_)
+    _, other = ended._prepare(batch)
+    assert not torch.allclose(steps.return_, other.return_)
+
+
+def test_loss_and_gradient_of_one_sample_equal_hand_computed() -> None:
+    q_value = torch.tensor([[1.0, 3.0]], requires_grad=True)
+    loss = squared_loss(q_value, torch.tensor([1]), torch.tensor([2.5], requires_grad=True))
+    loss.sum().backward()
+    assert loss.item() == 0.125  # 0.5 ** 2 / 2
+    assert q_value.grad is not None and q_value.grad.tolist() == [[0.0, 0.5]]
+    with pytest.raises(ValueError, match=r"expected \[N\] in all of these"):
+        squared_loss(q_value, torch.tensor([1]), torch.zeros(1, 1))
+
+
+def test_best_values_are_of_allowed_actions() -> None:
+    q_value = torch.tensor([[1.0, 2.0, -3.0], [1.0, 2.0, -3.0], [-1.0, -2.0, -3.0]])
+    assert best_values(q_value).tolist() == [2, 2, -1]
+    mask = torch.tensor([[1, 0, 1], [0, 0, 1], [0, 0, 0]])
+    assert best_values(q_value, mask).tolist() == [1, -3, 0]
+
+
+def test_one_update_on_the_whole_rollout_moves_parameters_as_worked_out_by_loops() -> None:
+    """The first step of rectified Adam is not rectified: the gradient times the learning rate."""
+    learner, model, _ = make(epochs=1, minibatch_size=T * B, lr=0.01, max_gradient_norm=None)
+    batch, start = make_batch(), model.layer.weight.detach().clone()
+    count = int(batch.valid.sum())
+    gradient, loss, best = np.zeros((A, 3)), 0.0, 0.0
+    for t in range(T):
+        for b in range(B):
+            if not batch.valid[t, b]:
+                continue
+            a, x = int(batch.action[t, b]), batch.observation[t, b].double().numpy()
+            q = start[a].double().numpy() @ x + model.layer.bias[a].item()
+            error = q - slow_target(model, batch, t, b)
+            gradient[a] += error * x / count
+            loss += error**2 / 2 / count
+            best += slow_value(model, batch.observation, t, b) / count
+    metrics = learner.update(batch, progress=0.0)
+    moved = (model.layer.weight.detach() - start).double().numpy()
+    np.testing.assert_allclose(moved, -0.01 * gradient, rtol=1e-3, atol=1e-7)
+    assert metrics["loss"].item() == pytest.approx(loss, rel=1e-5)
+    assert metrics["q_value"].item() == pytest.approx(best, rel=1e-5)
+    assert set(metrics) == set(learner.metric_names)
+
+
+def test_each_epoch_uses_every_step_once_in_another_order() -> None:
+    learner, model, exchange = make(epochs=3)
+    batch = make_batch()
+    learner.update(batch, progress=0.0)
+    assert exchange.num_updates == 9
+    epochs = [torch.cat(model.seen[i : i + 3])[:, 0] for i in (0, 3, 6)]
+    for seen in epochs:
+        assert torch.equal(seen.sort().values, batch.observation[:T, :, 0].flatten().sort().values)
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
+    results = []
+    for garbage in (0.0, 1000.0):
+        batch = make_batch()
+        batch.terminated[2, 0] = True
+        batch.valid[3:, 0] = False
+        batch.reward[3:, 0] = garbage
+        batch.observation[3:, 0] = garbage
+        learner, _, exchange = make()
+        learner.update(batch, progress=0.0)
+        results.append(exchange.parameters.parameter.clone())
+    assert torch.equal(*results)
+
+
+def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> None:
+    options: Any = {"epsilon_final": 0.05, "epsilon_share": 0.5, "lr": 0.1, "epochs": 1}
+    learner, _, exchange = make(minibatch_size=T * B, lr_schedule="linear", **options)
+    rates: list[float] = []
+    step = exchange.step
+    monkeypatch.setattr(exchange, "step", lambda lr, weight: rates.append(lr) or step(lr, weight))
+    assert learner._agent.epsilon.tolist() == [1.0]
+    epsilons = []
+    for progress in (0.0, 0.25, 0.5, 0.9, 1.0):
+        metrics = learner.update(make_batch(), progress)
+        epsilons.append(learner._agent.epsilon.item())
+        assert metrics["epsilon"].item() == epsilons[-1]
+    assert epsilons == pytest.approx([1.0, 0.525, 0.05, 0.05, 0.05])
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.01, 0.0])
+
+
+def test_state_goes_on_to_the_bit() -> None:
+    learner, _, exchange = make()
+    learner.update(make_batch(seed=1), 0.03)
+    other, _, other_exchange = make(seed=7)
+    other.set_state(learner.get_state())
+    other_exchange.load_state_dict(exchange.state_dict())
+    assert torch.equal(learner._agent.epsilon, other._agent.epsilon)
+    assert learner._agent.epsilon.item() == pytest.approx(0.7003)  # 1 - 0.3 + 0.3 * 0.001
+    for each in (learner, other):
+        each.update(make_batch(seed=2), 0.04)
+    assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
+    assert torch.equal(learner._agent.epsilon, other._agent.epsilon)
+
+
+def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:
+    env, found = replace(ENV, observation=MASKED), []
+    for precision in ("float32", "bfloat16"):
+        config = PQNConfig(precision=precision, minibatch_size=8)
+        torch.manual_seed(0)
+        agent = config.make_agent(Network("auto", env, CPU))
+        exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+        learner = config.make_learner(agent, exchange, Task(env, B, T, seed=0))
+        found.append(learner.update(make_batch(is_masked=True), 0.0))
+    plain, short = found
+    assert plain["loss"].item() != short["loss"].item()
+    for name, value in plain.items():
+        assert short[name].item() == pytest.approx(value.item(), rel=0.05, abs=0.02), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"return_lambda": 1.5}, "return_lambda is 1.5; it must be from 0 to 1"),
+        ({"epsilon_final": -0.1}, "epsilon_final is -0.1; it must be from 0 to 1"),
+        ({"epsilon_share": 0.0}, "epsilon_share is 0.0; it must be above 0 and at most 1"),
+        ({"radam_eps": 0.0}, "radam_eps is 0.0; it must be above 0"),
+    ],
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PQNConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["num_envs=100", "horizon=5"], "minibatch_size=128 does not divide.* use minibatch_size="),
+        (["lstm=true"], "lstm=true cannot be learned with algo=pqn; leave it out"),
+        (["parallel.sync=store", "sync_period=2"], "needs Adam .* algo=pqn has RAdam; use sync_"),
+        (["return_lambda=2"], "return_lambda is 2.0; it must be from 0 to 1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(["algo=pqn", *arguments])
+
+
+def test_schedule_steps_is_an_option_although_the_learning_rate_is_constant() -> None:
+    config = parse_arguments(["algo=pqn", "total_steps=1e6", "schedule_steps=2e6"])
+    assert config.learner.lr_schedule == "constant" and config.progress(1_000_000) == 0.5
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Leaf((2,), FLOAT32, (-1, -1), (1, 1)), {"a": discrete(2), "b": discrete(3)}],
+    ids=["floats", "mapping"],
+)
+def test_actions_that_are_not_one_of_several_are_refused(action: Any) -> None:
+    with pytest.raises(ValueError, match=r"PQN .*action"):
+        PQNConfig().make_agent(Network("auto", replace(ENV, action=action), CPU))

@@ -18,6 +18,7 @@ from accel_rl.algos import (
     LearnerConfig,
     Network,
     PPOConfig,
+    PQNConfig,
     Task,
 )
 from accel_rl.algos.returns import discounted_returns
@@ -44,9 +45,12 @@ CATCH_DQN = DQNConfig(
     priority_beta_steps=50_000,
 )
 
+CATCH_PQN = PQNConfig(lr=1e-3, minibatch_size=80, epsilon_final=0.01, epsilon_share=0.5)
+
 CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
     "a2c": (A2CConfig(lr=2e-3), SamplerConfig(num_envs=16, horizon=10)),
     "ppo": (PPOConfig(minibatch_size=80), SamplerConfig(num_envs=16, horizon=20)),
+    "pqn": (CATCH_PQN, SamplerConfig(num_envs=16, horizon=20)),
     "dqn": (CATCH_DQN, Q_SAMPLER),
     "double_dueling": (replace(CATCH_DQN, double=True, dueling=True), Q_SAMPLER),
     "prioritized": (replace(CATCH_DQN, prioritized=True, n_step=3), Q_SAMPLER),
@@ -162,14 +166,14 @@ class LastStep(gymnasium.Env[np.ndarray, int]):
         return np.eye(4, dtype=np.float32)[self.t], reward, False, is_last, {}
 
 
-@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "prioritized"])
+@pytest.mark.parametrize("algorithm", ["a2c", "pqn", "dqn", "prioritized"])
 def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
     if isinstance(config, DQNConfig):
         config = replace(config, min_steps=200, epsilon_steps=1_000, target_update_steps=200)
     for right in (0, 1):  # an untrained network prefers one of them
         run = Run(partial(LastStep, right), (config, sampler), seed=0)
-        run.train(steps=6_000 if algorithm == "a2c" else 2_000)
+        run.train(steps={"a2c": 6_000, "pqn": 12_000}.get(algorithm, 2_000))
         assert run.mean_return(episodes=100) >= 0.9
 
 
@@ -209,13 +213,16 @@ class Doors(gymnasium.Env[Any, int]):
         return {"observation": np.eye(6, dtype=np.float32)[self.room], "action_mask": mask}
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("rainbow", marks=pytest.mark.learning)])
+@pytest.mark.parametrize(
+    "algorithm", ["pqn", "dqn", pytest.param("rainbow", marks=pytest.mark.learning)]
+)
 def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
-    assert isinstance(config, DQNConfig)
-    config = replace(config, min_steps=500, epsilon_steps=4_000, target_update_steps=200, gamma=0.9)
-    if config.num_atoms > 1:
-        config = replace(config, v_min=-10.0, v_max=10.0)
+    config = replace(config, gamma=0.9)
+    if isinstance(config, DQNConfig):
+        config = replace(config, min_steps=500, epsilon_steps=4_000, target_update_steps=200)
+        if config.num_atoms > 1:
+            config = replace(config, v_min=-10.0, v_max=10.0)
     run = Run(Doors, (config, sampler), seed=0)
     assert run.mean_return(episodes=50) < -15
     run.train(steps=8_000)

@@ -1,7 +1,7 @@
 """Agents: a network and the way actions are chosen from it."""
 
 from accel_rl.agents.activations import Activations
-from accel_rl.agents.agent import Agent, AnyAgent
+from accel_rl.agents.agent import Agent, AnyAgent, AnyRecurrentAgent
 from accel_rl.agents.batch import RolloutTensors
 from accel_rl.agents.distributions import (
     CATEGORICAL,
@@ -9,7 +9,11 @@ from accel_rl.agents.distributions import (
     make_distribution,
     sample_categorical,
 )
-from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, epsilon_greedy
+from accel_rl.agents.epsilon_greedy import (
+    EpsilonGreedyAgent,
+    RecurrentEpsilonGreedyAgent,
+    epsilon_greedy,
+)
 from accel_rl.agents.normalizer import Normalizer, normalizer_state, set_normalizer
 from accel_rl.agents.policy import PolicyAgent, is_softmax
 from accel_rl.agents.recurrent import RecurrentAgent
@@ -20,11 +24,13 @@ __all__ = [
     "Activations",
     "Agent",
     "AnyAgent",
+    "AnyRecurrentAgent",
     "Distribution",
     "EpsilonGreedyAgent",
     "Normalizer",
     "PolicyAgent",
     "RecurrentAgent",
+    "RecurrentEpsilonGreedyAgent",
     "RecurrentStates",
     "RolloutTensors",
     "epsilon_greedy",

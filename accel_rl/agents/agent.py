@@ -6,12 +6,13 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from accel_rl.agents.epsilon_greedy import RecurrentEpsilonGreedyAgent
 from accel_rl.agents.recurrent import RecurrentAgent
 from accel_rl.capture import Capture
 
 
 class Agent(Protocol):
-    """Chooses actions by what it observes at the moment; one that remembers is `RecurrentAgent`.
+    """Chooses actions by what it observes at the moment; others are an `AnyRecurrentAgent`.
 
     Attributes:
         model: The network, whose parameters learners change.
@@ -40,4 +41,7 @@ class Agent(Protocol):
         ...
 
 
-AnyAgent = Agent | RecurrentAgent
+AnyRecurrentAgent = RecurrentAgent | RecurrentEpsilonGreedyAgent
+"""one whose network remembers"""
+
+AnyAgent = Agent | AnyRecurrentAgent

@@ -1,16 +1,60 @@
-"""The agent of Q-learning: the action of the largest value, now and then a random one."""
+"""Agents of Q-learning: the action of the largest value, now and then a random one."""
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from accel_rl.agents.masks import masked, split_mask
+from accel_rl.agents.recurrent import one_step
 from accel_rl.capture import EAGER, Capture
-from accel_rl.models import QModel
+from accel_rl.models import QModel, RecurrentQModel
 
 
-class EpsilonGreedyAgent:
+class _EpsilonGreedy:
+    """What agents with and without a recurrent network share: values and epsilon."""
+
+    model: nn.Module
+
+    def __init__(
+        self,
+        model: nn.Module,
+        support: Tensor | None,
+        epsilon: Tensor,
+        capture: Capture = EAGER,
+    ) -> None:
+        self.model = model
+        self.support = support
+        self.epsilon = epsilon
+        self.capture = capture
+
+    def q_values(self, output: Tensor) -> Tensor:
+        """Values ``[N, A]`` of what the model gave, ``[N, A, K]``."""
+        if self.support is None:
+            return output.squeeze(2)
+        return output.softmax(2) @ self.support
+
+    def evaluating(self, epsilon: float) -> Self:
+        """The same with another epsilon, for evaluation."""
+        given = torch.full_like(self.epsilon[:1], epsilon)
+        return type(self)(self.model, self.support, given, self.capture)
+
+    def greedy(self) -> Self:
+        """The same with epsilon 0: it takes the action of the largest value."""
+        return self.evaluating(0.0)
+
+    def follow(self, other: object) -> None:
+        """Act with the epsilon of ``other``, another agent of this class, from now on."""
+        assert isinstance(other, type(self))
+        self.epsilon = other.epsilon
+
+    def _epsilon_of(self, columns: slice) -> Tensor:
+        return self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
+
+
+class EpsilonGreedyAgent(_EpsilonGreedy):
     """Takes the best action by ``model``, and with probability ``epsilon`` any action.
 
     Only actions that the leaf ``action_mask`` of observations allows, if it is there.
@@ -20,6 +64,8 @@ class EpsilonGreedyAgent:
     writes into it. ``capture``: of acting, and for its learner.
     """
 
+    model: QModel
+
     def __init__(
         self,
         model: QModel,
@@ -27,10 +73,7 @@ class EpsilonGreedyAgent:
         epsilon: Tensor,
         capture: Capture = EAGER,
     ) -> None:
-        self.model = model
-        self.support = support
-        self.epsilon = epsilon
-        self.capture = capture
+        super().__init__(model, support, epsilon, capture)
         self._choose = capture(_choose)
 
     @torch.inference_mode()
@@ -40,28 +83,37 @@ class EpsilonGreedyAgent:
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
         ``columns``: whose actions these are.
         """
-        epsilon = self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
-        return self._choose(self, observation, uniform, epsilon)
+        return self._choose(self, observation, uniform, self._epsilon_of(columns))
 
-    def q_values(self, output: Tensor) -> Tensor:
-        """Values ``[N, A]`` of what the model gave, ``[N, A, K]``."""
-        if self.support is None:
-            return output.squeeze(2)
-        return output.softmax(2) @ self.support
 
-    def evaluating(self, epsilon: float) -> EpsilonGreedyAgent:
-        """The same with another epsilon, for evaluation."""
-        given = torch.full_like(self.epsilon[:1], epsilon)
-        return EpsilonGreedyAgent(self.model, self.support, given, self.capture)
+class RecurrentEpsilonGreedyAgent(_EpsilonGreedy):
+    """As `EpsilonGreedyAgent`, by the values of a network that remembers.
 
-    def greedy(self) -> EpsilonGreedyAgent:
-        """The same with epsilon 0: it takes the action of the largest value."""
-        return self.evaluating(0.0)
+    It keeps no state itself: that belongs to the environments; see `RecurrentStates`.
+    """
 
-    def follow(self, other: object) -> None:
-        """Act with the epsilon of ``other``, another agent of this class, from now on."""
-        assert isinstance(other, EpsilonGreedyAgent)
-        self.epsilon = other.epsilon
+    model: RecurrentQModel
+
+    def __init__(
+        self,
+        model: RecurrentQModel,
+        support: Tensor | None,
+        epsilon: Tensor,
+        capture: Capture = EAGER,
+    ) -> None:
+        super().__init__(model, support, epsilon, capture)
+        self._choose = capture(_choose_remembering)
+
+    @torch.inference_mode()
+    def act(
+        self, observation: Tensor, uniform: Tensor, state: Tensor, columns: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Actions ``[N]`` int64, and the state ``[N, S]`` after them.
+
+        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
+        where an episode begins. ``columns``: whose actions these are.
+        """
+        return self._choose(self, observation, uniform, state, self._epsilon_of(columns))
 
 
 def _choose(
@@ -69,6 +121,18 @@ def _choose(
 ) -> Tensor:
     observation, mask = split_mask(observation)
     return epsilon_greedy(agent.q_values(agent.model(observation)), uniform, epsilon, mask)
+
+
+def _choose_remembering(
+    agent: RecurrentEpsilonGreedyAgent,
+    observation: Tensor,
+    uniform: Tensor,
+    state: Tensor,
+    epsilon: Tensor,
+) -> tuple[Tensor, Tensor]:
+    observation, mask = split_mask(observation)
+    output, after = agent.model(observation, one_step(state))
+    return epsilon_greedy(agent.q_values(output), uniform, epsilon, mask), after
 
 
 def epsilon_greedy(

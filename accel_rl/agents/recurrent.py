@@ -37,11 +37,13 @@ class RecurrentAgent:
         self._choose = capture(_most_probable if is_greedy else _choose)
 
     @torch.inference_mode()
-    def act(self, observation: Any, uniform: Tensor, state: Tensor) -> tuple[Any, Tensor]:
+    def act(
+        self, observation: Any, uniform: Tensor, state: Tensor, columns: slice | None = None
+    ) -> tuple[Any, Tensor]:
         """Actions ``[N, ...]``, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins.
+        where an episode begins. ``columns`` changes nothing.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
@@ -79,7 +81,7 @@ def _choose(
     state: Tensor,
 ) -> tuple[Any, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = model(observation, _one_step(state))
+    output, after = model(observation, one_step(state))
     return distribution.draw(distribution.mask(output.logits, mask), uniform, mask), after
 
 
@@ -91,9 +93,10 @@ def _most_probable(
     state: Tensor,
 ) -> tuple[Any, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = model(observation, _one_step(state))
+    output, after = model(observation, one_step(state))
     return distribution.mode(distribution.mask(output.logits, mask)), after
 
 
-def _one_step(state: Tensor) -> Sequences:
+def one_step(state: Tensor) -> Sequences:
+    """Return what a network must know of one row of observations, after ``state``, ``[N, S]``."""
     return Sequences(state, torch.zeros(1, len(state), dtype=torch.bool, device=state.device))

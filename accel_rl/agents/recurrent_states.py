@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel_rl.agents.recurrent import RecurrentAgent
+from accel_rl.agents.agent import AnyRecurrentAgent
 
 
 class RecurrentStates:
@@ -18,7 +18,7 @@ class RecurrentStates:
 
     def __init__(
         self,
-        agent: RecurrentAgent,
+        agent: AnyRecurrentAgent,
         horizon: int,
         num_envs: int,
         device: torch.device,
@@ -39,7 +39,7 @@ class RecurrentStates:
         state = self._state[columns].masked_fill(begins.unsqueeze(1), 0)
         if t == 0:
             self._rows[0, columns] = state
-        action, after = self._agent.act(observation, uniform, state)
+        action, after = self._agent.act(observation, uniform, state, columns)
         self._rows[t + 1, columns] = after
         self._state[columns] = after
         return action

@@ -8,6 +8,9 @@ DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
 2018).
 
+With an LSTM, R2D2 (Kapturowski et al. 2019): the replay draws sequences, and everything else is the
+same for each of their steps.
+
 A return that meets a lost worker is not learned from.
 
 docs/algorithms/dqn.md lists deviations from the paper (arXiv:1803.02811) and its code.
@@ -23,34 +26,53 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
-from accel_rl.agents.masks import masked, split_mask
+from accel_rl.agents import (
+    AnyAgent,
+    EpsilonGreedyAgent,
+    RecurrentEpsilonGreedyAgent,
+    RolloutTensors,
+)
+from accel_rl.agents.masks import masked
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
-    QLoss,
-    best_actions,
-    categorical_loss,
-    evaluate_q,
-    huber_loss,
+    AnyEpsilonGreedyAgent,
     importance_weights,
     linear_epsilon,
     make_q_agent,
-    project,
-    q_target,
+    sequence_priority,
 )
-from accel_rl.algos.replay import Priorities, Replay, ReplaySpec, Transitions
+from accel_rl.algos.q_outputs import (
+    QOutputs,
+    q_loss,
+    sequence_outputs,
+    transition_outputs,
+)
+from accel_rl.algos.replay import (
+    Priorities,
+    Replay,
+    ReplaySpec,
+    SequenceBatch,
+    SequenceReplay,
+    SequenceSpec,
+    Transitions,
+)
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, send, sent
-from accel_rl.algos.task import Network, RunOptions, Task
+from accel_rl.algos.task import Network, RunOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
-from accel_rl.models import QModel
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
     return run.learner.num_atoms > 1 and "learner.num_atoms is above 1"
+
+
+def _draws_no_sequences(run: Any) -> str | Literal[False]:
+    if not run.learner.prioritized:
+        return "learner.prioritized is false"
+    return not run.lstm and "lstm is false"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +87,7 @@ class DQNConfig(ReplayConfig):
 
     # 0.03 and 0.13 were saved in two comparisons, benchmarks/results/training_gate_2cores.json.
     compiled: ClassVar = Compiled(seconds=83.0, share=0.08, per_million=8700.0)
+    learns_sequences: ClassVar[bool] = True
     batches = ReplayConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
@@ -83,6 +106,14 @@ class DQNConfig(ReplayConfig):
     """value of the highest atom"""
     huber_delta: float = option(1.0, idle=_has_atoms)
     """TD errors count in full up to this; beyond, their gradient grows no more"""
+    value_rescaling: bool = option(False, idle=_has_atoms)
+    """the network gives h(value), h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2, so that
+    returns of any size can be learned without clipping rewards"""
+    sequence_length: int = option(16, idle=when("lstm", False), common=True)
+    """steps of a sequence that are learned from; batch_size / sequence_length are drawn at once.
+    One begins every sequence_length / 2 steps"""
+    burn_in: int = option(8, idle=when("lstm", False), common=True)
+    """steps before these that only renew the state that the policy had there"""
     target_update_steps: int = 10_000
     """steps between two copies of the online network to the target network"""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
@@ -103,6 +134,8 @@ class DQNConfig(ReplayConfig):
     """steps after which that is 1"""
     priority_default: float | None = option(None, idle=when("learner.prioritized", False))
     """priority of new steps; none: huber_delta, or 1 with num_atoms"""
+    priority_of_largest: float = option(0.9, idle=_draws_no_sequences)
+    """weight of the largest priority of its steps in that of a sequence; the rest: mean"""
     epsilon_initial: float = 1.0
     """probability of a random action at the start"""
     epsilon_final: float = option(0.1, common=True)
@@ -120,14 +153,26 @@ class DQNConfig(ReplayConfig):
         positive = ("lr", "huber_delta", "rmsprop_eps")
         require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
         durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
-        require(self, "at least 1", lambda value: value >= 1, "n_step", *durations)
+        lengths = ("n_step", "sequence_length")
+        require(self, "at least 1", lambda value: value >= 1, *lengths, *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
-        require(self, "at least 0", lambda value: value >= 0, "priority_alpha")
+        require(self, "at least 0", lambda value: value >= 0, "priority_alpha", "burn_in")
         shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
-        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares, "priority_of_largest")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
+        if self.value_rescaling and self.num_atoms > 1:
+            raise ValueError(
+                f"value_rescaling=true is for values, and num_atoms={self.num_atoms} learns "
+                f"distributions on atoms; use num_atoms=1, or leave out value_rescaling"
+            )
+        if self.burn_in > self.sequence_length:
+            raise ValueError(
+                f"burn_in={self.burn_in} is longer than sequence_length={self.sequence_length}, so "
+                f"that most of the computation would be for nothing; use a smaller burn_in or "
+                f"longer sequences"
+            )
 
     @property
     def return_steps(self) -> int:
@@ -148,7 +193,7 @@ class DQNConfig(ReplayConfig):
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
 
-    def make_agent(self, network: Network) -> EpsilonGreedyAgent:
+    def make_agent(self, network: Network) -> AnyEpsilonGreedyAgent:
         """Return an agent that takes the best action or, now and then, any."""
         support = None
         if self.num_atoms > 1:
@@ -156,9 +201,9 @@ class DQNConfig(ReplayConfig):
         name, epsilon = name_of(self), self.epsilon_initial
         return make_q_agent(name, network, epsilon, support, is_dueling=self.dueling)
 
-    def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
+    def evaluating(self, agent: AnyAgent) -> AnyEpsilonGreedyAgent:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, EpsilonGreedyAgent)
+        assert isinstance(agent, AnyEpsilonGreedyAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> DQN:
@@ -167,8 +212,19 @@ class DQNConfig(ReplayConfig):
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        assert isinstance(agent, EpsilonGreedyAgent)
-        return DQN(agent, self, exchange, self.replay_spec(task), task.seed, task.ranks)
+        assert isinstance(agent, AnyEpsilonGreedyAgent)
+        sequences = None
+        if isinstance(agent, RecurrentEpsilonGreedyAgent):
+            state_size = agent.model.state_size
+            sequences = SequenceSpec(
+                burn_in=self.burn_in, length=self.sequence_length, state_size=state_size
+            )
+        spec = self.replay_spec(task, sequences)
+        return DQN(agent, self, exchange, spec, task.seed, task.ranks)
+
+    def sequence_steps(self, horizon: int) -> int:
+        """Return how many steps a recurrent network goes through in one update."""
+        return self.burn_in + self.sequence_length + self.n_step
 
     def check_run(self, run: RunOptions) -> None:
         """Check that the run learns, and draws each step as often as ``training_intensity`` says.
@@ -177,12 +233,32 @@ class DQNConfig(ReplayConfig):
             ValueError: It does not.
         """
         super().check_run(run)
+        if run.lstm:
+            self._check_sequences(run.num_learners if shares_updates(run) else 1)
         if self.prioritized and run.sampler.reset_policy == "wait":
             raise ValueError(
                 "reset_policy=wait leaves steps out, which prioritized=true never draws, so that "
                 "the others are used more often than training_intensity says; use "
                 "reset_policy=immediate"
             )
+
+    def _check_sequences(self, num_sharing: int) -> None:
+        unit = self.sequence_length * num_sharing * (2 if self.gradient_cosine_interval else 1)
+        if self.batch_size % unit == 0:
+            return
+        learners = f" for each of {num_sharing} learners" if num_sharing > 1 else ""
+        halves = ", two for gradient_cosine_interval" if self.gradient_cosine_interval else ""
+        raise ValueError(
+            f"batch_size={self.batch_size} must be whole sequences of sequence_length="
+            f"{self.sequence_length} steps{learners}{halves} with lstm=true; use batch_size="
+            f"{-(-self.batch_size // unit) * unit}, or another sequence_length"
+        )
+
+    def never_captured(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+        if run.lstm:
+            return "lstm=true, whose batches of sequences have shapes that change"
+        return super().never_captured(run)
 
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
         """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
@@ -215,7 +291,7 @@ class DQN:
 
     def __init__(
         self,
-        agent: EpsilonGreedyAgent,
+        agent: AnyEpsilonGreedyAgent,
         config: DQNConfig,
         exchange: Exchange,
         replay_spec: ReplaySpec,
@@ -225,12 +301,18 @@ class DQN:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._batch_size = config.batch_size // exchange.num_sharing
+        self._num_drawn = config.batch_size // exchange.num_sharing  # in each update
         self._device = exchange.parameters.parameter.device
         on = config.where_replay_lies(replay_spec, self._device, ranks.size)
-        self._target_model = copy.deepcopy(agent.model).requires_grad_(False)
+        self._target_model: Any = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
-        self.replay = Replay(replay_spec, on, ranks.size, ranks.local_size)
+        given = replay_spec, on, ranks.size, ranks.local_size
+        self.replay: Replay | SequenceReplay
+        if replay_spec.sequences is None:
+            self.replay = Replay(*given)
+        else:
+            self.replay = SequenceReplay(*given)
+            self._num_drawn //= replay_spec.sequences.length
         self._priorities: Priorities | None = None
         if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
@@ -295,7 +377,8 @@ class DQN:
             loss, priority, metrics = self._losses(drawn, weight)
             self._update.step(loss, metrics, lr, drawn.valid.sum())
             if self._priorities is not None:
-                priority = priority.masked_fill(~drawn.valid, 0.0)  # a final one may be gone
+                valid = drawn.valid if drawn.valid.ndim == 1 else drawn.valid.any(0)
+                priority = priority.masked_fill(~valid, 0.0)  # a final one may be gone
                 self._priorities.update(step, env, priority.to(self.replay.device))
         if self._pace.steps // config.target_update_steps > before // config.target_update_steps:
             self._target.parameter.copy_(self._exchange.parameters.parameter)
@@ -311,50 +394,45 @@ class DQN:
     def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the steps and environments of a batch, and importance weights, ``[N]`` each."""
         if self._priorities is None:
-            return *self.replay.draw_uniformly(self._batch_size, self._generator), None
-        step, env, probability = self._priorities.draw(self._batch_size, self._generator)
+            return *self.replay.draw_uniformly(self._num_drawn, self._generator), None
+        step, env, probability = self._priorities.draw(self._num_drawn, self._generator)
         least = -self._exchange.maximum(-probability.min())
         beta = self.config.beta(self._pace.steps)
         return step, env, send(importance_weights(probability, least, beta), self._device)
 
     def _compute_losses(
-        self, batch: Transitions, weight: Tensor | None
+        self, batch: Transitions | SequenceBatch, weight: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return what each sample adds to the loss, priorities, ``[N]`` both, and metrics."""
-        observation, mask = split_mask(batch.observation)
-        output = self._evaluate(self._agent.model, observation)
-        each = self._loss(output, batch)
-        loss = masked_shares(each.loss if weight is None else weight * each.loss, batch.valid)
-        q_value = self._agent.q_values(output.detach())
+        """Return what each sample adds to the loss, priorities, and metrics.
+
+        ``weight``: ``[N]``. The losses are ``[N]``, or ``[L, N]`` of sequences, the priorities
+        ``[N]``.
+        """
+        config, outputs = self.config, self._outputs(batch)
+        delta, rescales = config.huber_delta, config.value_rescaling
+        each = q_loss(self._agent, outputs, batch, huber_delta=delta, rescales=rescales)
+        loss, priority = (tensor.view(batch.valid.shape) for tensor in each)
+        loss = masked_shares(loss if weight is None else weight * loss, batch.valid)
+        q_value = self._agent.q_values(outputs.online.detach())
+        best = masked(q_value, outputs.mask).amax(1).view(batch.valid.shape)
         metrics = {
             "loss": loss.detach().sum(),
-            "q_value": masked_mean(masked(q_value, mask).amax(1), batch.valid),
-            "priority": masked_mean(each.priority, batch.valid),
+            "q_value": masked_mean(best, batch.valid),
+            "priority": masked_mean(priority, batch.valid),
         }
-        return loss, each.priority, metrics
+        if isinstance(batch, SequenceBatch):
+            priority = sequence_priority(priority, batch.valid, config.priority_of_largest)
+        return loss, priority, metrics
 
-    def _loss(self, output: Tensor, batch: Transitions) -> QLoss:
-        agent, reward, discount = self._agent, batch.reward, batch.discount
-        next_observation, mask = split_mask(batch.next_observation)
-        with torch.no_grad():
-            target_output = self._evaluate(self._target_model, next_observation)
-            choosing = target_output
-            if self.config.double:
-                choosing = self._evaluate(agent.model, next_observation)
-            action_t = best_actions(masked(agent.q_values(choosing), mask))
-            if mask is not None:  # behind an observation that allows nothing comes nothing
-                discount = discount * mask.ne(0).any(1)
-        if agent.support is None:
-            target = q_target(reward, discount, agent.q_values(target_output), action_t)
-            return huber_loss(agent.q_values(output), batch.action, target, self.config.huber_delta)
-        rows = torch.arange(len(action_t), device=action_t.device)
-        probability_t = target_output[rows, action_t].softmax(1)
-        target = project(reward, discount, probability_t, agent.support)
-        return categorical_loss(output, batch.action, target)
-
-    def _evaluate(self, model: QModel, observation: Tensor) -> Tensor:
-        """``[N, A, K]`` float32."""
-        return evaluate_q(model, observation, self.config.precision)
+    def _outputs(self, batch: Transitions | SequenceBatch) -> QOutputs:
+        agent, target = self._agent, self._target_model
+        precision, double = self.config.precision, self.config.double
+        if isinstance(batch, Transitions):
+            assert isinstance(agent, EpsilonGreedyAgent)
+            return transition_outputs(agent, target, batch, precision, double=double)
+        assert isinstance(agent, RecurrentEpsilonGreedyAgent)
+        burn_in = self.config.burn_in
+        return sequence_outputs(agent, target, batch, precision, burn_in=burn_in, double=double)
 
     def _set_epsilon(self) -> None:
         config = self.config

@@ -134,6 +134,13 @@ class LearnerConfig:
             )
         return None
 
+    def sequence_steps(self, horizon: int) -> int:
+        """Return how many steps a recurrent network learns from in order: a rollout's ``horizon``.
+
+        A learner that draws its sequences from a replay has a length of its own.
+        """
+        return horizon
+
     def kept_layers(self, num_layers: int) -> int:
         """Return how many of the last ``num_layers`` acting leaves to `RolloutTensors.activations`.
 

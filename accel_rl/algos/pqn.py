@@ -96,7 +96,9 @@ class PQNConfig(MinibatchConfig):
         """
         if network.model == "auto":
             network = network._replace(model="pqn")
-        return make_q_agent(name_of(self), network, self.epsilon_initial)
+        agent = make_q_agent(name_of(self), network, self.epsilon_initial)
+        assert isinstance(agent, EpsilonGreedyAgent)
+        return agent
 
     def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
         """Return an agent of the same network with the epsilon of evaluations."""

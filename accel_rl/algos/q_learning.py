@@ -13,15 +13,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent
+from accel_rl.agents import EpsilonGreedyAgent, RecurrentEpsilonGreedyAgent
 from accel_rl.agents.masks import masked
 from accel_rl.algos.task import Network
-from accel_rl.models import QModel, make_q_model
+from accel_rl.models import (
+    QModel,
+    RecurrentQModel,
+    Sequences,
+    make_q_model,
+    make_recurrent_q_model,
+)
 from accel_rl.spaces import without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
 MAX_PRIORITY = 1e6
+RESCALE_EPS = 1e-3
+"""of `rescale`, as in R2D2; it keeps the slope of large values away from 0"""
+
+
+AnyEpsilonGreedyAgent = EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent
 
 
 class QLoss(NamedTuple):
@@ -38,7 +49,7 @@ def make_q_agent(
     support: Tensor | None = None,
     *,
     is_dueling: bool = False,
-) -> EpsilonGreedyAgent:
+) -> AnyEpsilonGreedyAgent:
     """Return an agent that takes the best action or, now and then, any, with fresh parameters.
 
     Args:
@@ -58,8 +69,11 @@ def make_q_agent(
     shapes = env.observation_shape, env.observation_dtype, env.num_actions
     num_atoms = 1 if support is None else len(support)
     outputs = num_atoms, is_dueling
-    model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
     start = torch.tensor([epsilon], device=device)
+    if network.lstm:
+        recurrent = make_recurrent_q_model(network.model, *shapes, *outputs, device)
+        return RecurrentEpsilonGreedyAgent(recurrent, support, start, network.capture)
+    model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
     return EpsilonGreedyAgent(model, support, start, network.capture)
 
 
@@ -69,6 +83,17 @@ def evaluate_q(model: QModel, observation: Tensor, precision: str) -> Tensor:
         return model(observation)
     with torch.autocast(observation.device.type, torch.bfloat16):
         return model(observation).float()
+
+
+def evaluate_recurrent_q(
+    model: RecurrentQModel, observation: Tensor, sequences: Sequences, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Likewise of ``[T * B, ...]``, and the recurrent state ``[B, S]`` after them."""
+    if precision == "float32":
+        return model(observation, sequences)
+    with torch.autocast(observation.device.type, torch.bfloat16):
+        output, state = model(observation, sequences)
+    return output.float(), state.float()
 
 
 def linear_epsilon(initial: float, final: Tensor, progress: float) -> Tensor:
@@ -109,6 +134,37 @@ def q_target(
     _check_shapes(reward_t, discount_t, action_t)
     value_t = target_q_value_t.gather(1, action_t.unsqueeze(1)).squeeze(1)
     return reward_t + discount_t * value_t
+
+
+def rescale(x: Tensor) -> Tensor:
+    """``sign(x) * (sqrt(|x| + 1) - 1) + eps * x`` with ``eps`` = 0.001, of any shape.
+
+    It makes large returns small, and leaves their order (Pohlen et al. 2018, arXiv:1805.11593,
+    section 3.2; R2D2, Kapturowski et al. 2019).
+    """
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + RESCALE_EPS * x
+
+
+def rescale_back(y: Tensor) -> Tensor:
+    """The ``x`` of which ``y`` is `rescale`, of any shape.
+
+    ``sign(y) * (((sqrt(1 + 4 eps (|y| + 1 + eps)) - 1) / (2 eps)) ** 2 - 1)`` (arXiv:1805.11593,
+    proposition A.2), in a form that does not subtract what is nearly equal.
+    """
+    z = y.abs() + 1 + RESCALE_EPS
+    root = 2 * z / ((1 + 4 * RESCALE_EPS * z).sqrt() + 1)
+    return y.sign() * (root.square() - 1)
+
+
+def sequence_priority(priority: Tensor, valid: Tensor, share_of_largest: float) -> Tensor:
+    """``share * max + (1 - share) * mean`` of the valid steps' priorities, ``[L, N] -> [N]``.
+
+    R2D2 (Kapturowski et al. 2019, section 2.3); at least `MIN_PRIORITY`.
+    """
+    priority = priority * valid
+    mean = priority.sum(0) / valid.sum(0).clamp(min=1)
+    mixed = share_of_largest * priority.amax(0) + (1 - share_of_largest) * mean
+    return mixed.clamp(min=MIN_PRIORITY)
 
 
 def huber_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: float) -> QLoss:

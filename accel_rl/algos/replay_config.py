@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
-from accel_rl.algos.replay import ReplaySpec, Transitions
+from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
 from accel_rl.settings import option
 from accel_rl.spaces import map_leaves
@@ -56,8 +56,12 @@ class ReplayConfig(LearnerConfig):
         """Rewards in a return."""
         return 1
 
-    def replay_spec(self, task: Task) -> ReplaySpec:
+    def replay_spec(self, task: Task, sequences: SequenceSpec | None = None) -> ReplaySpec:
         """Return what the replay of one learner holds.
+
+        Args:
+            task: What the learner has to do.
+            sequences: What is drawn; None: single steps.
 
         Raises:
             ValueError: The replay does not fit the rollouts of all learners together.
@@ -72,6 +76,7 @@ class ReplayConfig(LearnerConfig):
             frame_stack=env.frame_stack,
             n_step=self.return_steps,
             gamma=self.gamma,
+            sequences=sequences,
         )
         return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
 
@@ -92,14 +97,11 @@ class ReplayConfig(LearnerConfig):
                 f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or "
                 f"cpu"
             )
-        num_envs = spec.num_envs * num_learners
-        fewest = (spec.horizon + spec.n_step + spec.frame_stack) * num_envs
-        if self.min_steps < fewest:
+        whole = replace(spec, num_envs=spec.num_envs * num_learners, size=spec.size * num_learners)
+        if self.min_steps < whole.fewest:
             raise ValueError(
-                f"min_steps is {self.min_steps}; with {num_envs} environments, rollouts of "
-                f"{spec.horizon} steps, {spec.n_step}-step returns and stacks of "
-                f"{spec.frame_stack} frames it must be at least {fewest}, so that there is "
-                f"something to learn from"
+                f"min_steps is {self.min_steps}; with {whole.needs} it must be at least "
+                f"{whole.fewest}, so that there is something to learn from"
             )
         return device if self.replay_device == "auto" else torch.device(self.replay_device)
 
@@ -215,15 +217,17 @@ class Pace:
             self._begin = self.steps + self._config.min_steps
 
 
+Drawn = TypeVar("Drawn", bound=Transitions | SequenceBatch)
+
 PACE_METRICS = (
     "replay_ratio",  # updates for each step taken
     "training_intensity",  # transitions learned from for each step taken
 )
 
 
-def sent(batch: Transitions, device: torch.device) -> Transitions:
+def sent(batch: Drawn, device: torch.device) -> Drawn:
     """Return ``batch`` on the learner's device."""
-    return Transitions(*(map_leaves(lambda each: send(each, device), field) for field in batch))
+    return type(batch)(*(map_leaves(lambda each: send(each, device), field) for field in batch))
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

@@ -1,9 +1,16 @@
 """Networks: from a batch of observations to action logits and values."""
 
-from accel_rl.models.make import MODEL_NAMES, make_model, make_q_model, make_recurrent_model
+from accel_rl.models.make import (
+    MODEL_NAMES,
+    make_model,
+    make_q_model,
+    make_recurrent_model,
+    make_recurrent_q_model,
+)
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
 from accel_rl.models.recurrent import RecurrentModel, Sequences
+from accel_rl.models.recurrent_q import RecurrentQModel
 
 __all__ = [
     "MODEL_NAMES",
@@ -11,8 +18,10 @@ __all__ = [
     "PolicyValueModel",
     "QModel",
     "RecurrentModel",
+    "RecurrentQModel",
     "Sequences",
     "make_model",
     "make_q_model",
     "make_recurrent_model",
+    "make_recurrent_q_model",
 ]

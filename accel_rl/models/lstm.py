@@ -13,20 +13,29 @@ from torch.autograd.function import once_differentiable
 class LSTM(nn.Module):
     """Long short-term memory with forget gates (Gers et al. 2000, without peepholes).
 
-    Orthogonal initial weights and biases of 0, as in OpenAI baselines. ``width``: ``F``, of its
-    input and of its output.
+    Orthogonal initial weights and biases of 0, as in OpenAI baselines.
+
+    Args:
+        width: ``F``, numbers of its output.
+        num_inputs: ``I``, numbers of its input; None: as many.
+
+    Attributes:
+        state_size: Numbers of the state, ``2 F``.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, num_inputs: int | None = None) -> None:
         super().__init__()
-        self.input = nn.Linear(width, 4 * width)  # gates: input, forget, output; then candidates
+        self.state_size = 2 * width
+        num_inputs = width if num_inputs is None else num_inputs
+        # Gates: input, forget, output; then candidates.
+        self.input = nn.Linear(num_inputs, 4 * width)
         self.recurrent = nn.Linear(width, 4 * width, bias=False)
         for layer in (self.input, self.recurrent):
             nn.init.orthogonal_(layer.weight)
         nn.init.zeros_(self.input.bias)
 
     def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs ``[T * B, F]`` for ``x`` ``[T * B, F]``, and the state ``[B, 2 F]`` after them.
+        """Outputs ``[T * B, F]`` for ``x`` ``[T * B, I]``, and the state ``[B, 2 F]`` after them.
 
         ``state``: before them, outputs and cells side by side; a constant. ``begins``: ``[T, B]``
         bool, where it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in the
@@ -38,7 +47,9 @@ class LSTM(nn.Module):
         is_autocast = pushes.dtype != dtype
         go_through = _Recurrence.apply if torch.is_grad_enabled() else _go_through
         with torch.autocast(x.device.type, enabled=False) if is_autocast else nullcontext():
-            outputs, cell = go_through(pushes.to(dtype), self.recurrent.weight, state, keeps)
+            outputs, cell = go_through(
+                pushes.to(dtype), self.recurrent.weight, state.to(dtype), keeps
+            )
         return outputs.flatten(0, 1), torch.cat((outputs[-1], cell), 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,19 @@ from accel_rl.models.layer_norm import (
     NormalizedMLPTrunk,
     NormalizedQNetwork,
     NormalizedTrunk,
+    q_output,
 )
 from accel_rl.models.mlp import MLP, RecurrentMLP
 from accel_rl.models.own import make_own_model, make_own_q_model
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 from accel_rl.models.recurrent import RecurrentModel, SharedRecurrentModel
+from accel_rl.models.recurrent_q import (
+    RecurrentQModel,
+    RecurrentQNetwork,
+    make_recurrent_image_q_network,
+    make_recurrent_mlp_q_network,
+)
 
 _IMAGE_SPECS = {
     spec.name: spec
@@ -83,11 +91,7 @@ def make_recurrent_model(
     Raises:
         ValueError: as `make_model`; also for ``module:function``, whose heads are its own.
     """
-    if ":" in name:
-        raise ValueError(
-            f"lstm=true puts an LSTM before the heads of the networks that come with accel_rl, and "
-            f"model={name} has heads of its own; leave out lstm, or use another model"
-        )
+    _check_own_heads(name)
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
     if spec is None:
         return RecurrentMLP(observation_shape, num_actions).to(device)
@@ -127,6 +131,34 @@ def make_q_model(
     return ImageQNetwork(spec, image_shape, num_actions, num_atoms, is_dueling).to(device)
 
 
+def make_recurrent_q_model(
+    name: str,
+    observation_shape: tuple[int, ...],
+    observation_dtype: np.dtype[Any],
+    num_actions: int,
+    num_atoms: int = 1,
+    is_dueling: bool = False,
+    device: torch.device = _CPU,
+) -> RecurrentQModel:
+    """Likewise, with an LSTM before what gives values.
+
+    Raises:
+        ValueError: as `make_q_model`; also for ``module:function``, whose heads are its own.
+    """
+    _check_own_heads(name)
+    if name == "pqn":
+        trunk = _make_normalized_trunk(observation_shape, observation_dtype)
+        width = trunk.num_features
+        outputs = num_actions, num_atoms, is_dueling
+        return RecurrentQNetwork(trunk, width, width, partial(q_output, width), *outputs).to(device)
+    spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
+    outputs = num_actions, num_atoms, is_dueling
+    if spec is None:
+        return make_recurrent_mlp_q_network(observation_shape, *outputs).to(device)
+    assert image_shape is not None
+    return make_recurrent_image_q_network(spec, image_shape, *outputs).to(device)
+
+
 def fits_images(
     name: str, observation_shape: tuple[int, ...], observation_dtype: np.dtype[Any]
 ) -> bool:
@@ -145,6 +177,14 @@ def _make_normalized_trunk(
         if min(PQN_NET.feature_shape(*image_shape[1:])) >= 1:
             return NormalizedImageTrunk(image_shape)
     return NormalizedMLPTrunk(observation_shape)
+
+
+def _check_own_heads(name: str) -> None:
+    if ":" in name:
+        raise ValueError(
+            f"lstm=true puts an LSTM before the heads of the networks that come with accel_rl, and "
+            f"model={name} has heads of its own; leave out lstm, or use another model"
+        )
 
 
 def _choose(

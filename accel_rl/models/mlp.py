@@ -58,7 +58,7 @@ class _RecurrentLayers(nn.Module):
 
     def __init__(self, num_inputs: int, num_outputs: int, output_gain: float) -> None:
         super().__init__()
-        self.hidden = nn.Sequential(*_hidden_layers(num_inputs))
+        self.hidden = nn.Sequential(*hidden_layers(num_inputs))
         self.lstm = LSTM(HIDDEN)
         self.output = linear(HIDDEN, num_outputs, gain=output_gain)
 
@@ -69,14 +69,15 @@ class _RecurrentLayers(nn.Module):
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
     """Two tanh layers and a linear one, with orthogonal initial weights."""
-    return nn.Sequential(*_hidden_layers(num_inputs), linear(HIDDEN, num_outputs, gain=output_gain))
+    return nn.Sequential(*hidden_layers(num_inputs), linear(HIDDEN, num_outputs, gain=output_gain))
 
 
 def _flatten(observation: Tensor) -> Tensor:
     return observation.reshape(len(observation), -1).to(torch.float32)
 
 
-def _hidden_layers(num_inputs: int) -> list[nn.Module]:
+def hidden_layers(num_inputs: int) -> list[nn.Module]:
+    """Two tanh layers with orthogonal initial weights."""
     first, second = (linear(n, HIDDEN, gain=sqrt(2)) for n in (num_inputs, HIDDEN))
     return [first, nn.Tanh(), second, nn.Tanh()]
 

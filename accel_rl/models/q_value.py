@@ -48,7 +48,7 @@ class ImageQNetwork(QModel):
     ) -> None:
         super().__init__()
         self.convs, map_size = make_convs(spec, observation_shape)
-        stream = partial(_ImageStream, spec, map_size)
+        stream = partial(ImageStream, spec, map_size)
         self.advantage = stream(num_actions * num_atoms)
         self.value = stream(num_atoms) if is_dueling else None
         self._output_shape = num_actions, num_atoms
@@ -56,10 +56,7 @@ class ImageQNetwork(QModel):
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, C, H, W]`` uint8."""
         x = feature_maps(self.convs, observation)[-1]
-        if self.value is None:
-            return self.advantage(x).view(-1, *self._output_shape)
-        x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
-        return duel(self.value(x), self.advantage(x).view(-1, *self._output_shape))
+        return through_streams(x, self.advantage, self.value, self._output_shape)
 
 
 class MLPQNetwork(QModel):
@@ -84,7 +81,7 @@ class MLPQNetwork(QModel):
         return advantage if self.value is None else duel(self.value(x), advantage)
 
 
-class _ImageStream(nn.Module):
+class ImageStream(nn.Module):
     """A hidden layer over a feature map, and an output layer; initial weights as in the paper."""
 
     def __init__(self, spec: ImageSpec, map_size: int, num_outputs: int) -> None:
@@ -97,7 +94,9 @@ class _ImageStream(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: ``[N, C, H, W]``; returns ``[N, num_outputs]``."""
+        """``x``: ``[N, C, H, W]``, or ``[N, C]``; returns ``[N, num_outputs]``."""
+        if x.ndim == 2:
+            x = x[:, :, None, None]
         output: Tensor = self.output(F.relu_(self.hidden(x)))
         return output
 
@@ -105,6 +104,20 @@ class _ImageStream(nn.Module):
         """As `forward`; `nn.Module` leaves it untyped."""
         output: Tensor = super().__call__(x)
         return output
+
+
+def through_streams(
+    x: Tensor, advantage: nn.Module, value: nn.Module | None, output_shape: tuple[int, int]
+) -> Tensor:
+    """``[N, A, K]`` of what two streams, or one without ``value``, give for what they share, ``x``.
+
+    ``output_shape``: ``A, K``.
+    """
+    if value is None:
+        output: Tensor = advantage(x).view(-1, *output_shape)
+        return output
+    x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
+    return duel(value(x), advantage(x).view(-1, *output_shape))
 
 
 def duel(value: Tensor, advantage: Tensor) -> Tensor:

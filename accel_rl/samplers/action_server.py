@@ -19,10 +19,10 @@ from torch import Tensor
 
 from accel_rl.agents import (
     Activations,
-    Agent,
+    AnyAgent,
+    AnyRecurrentAgent,
     Normalizer,
     PolicyAgent,
-    RecurrentAgent,
     RecurrentStates,
     RolloutTensors,
     is_softmax,
@@ -62,7 +62,7 @@ class ActionServer:
 
     def __init__(
         self,
-        agent: Agent | RecurrentAgent,
+        agent: AnyAgent,
         sampler: RolloutSampler,
         device: torch.device,
         *,
@@ -96,7 +96,7 @@ class ActionServer:
             kept = Activations(model, T, B, kept_layers, _DTYPES[precision])
             self._act = lambda seen, uniform, step, _: kept.act(seen, uniform, step.t, step.columns)
             self._left["activations"] = kept.finish
-        elif isinstance(agent, RecurrentAgent):
+        elif isinstance(agent, AnyRecurrentAgent):
             states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
             self._act = lambda seen, uniform, step, rows: states.act(
                 seen, uniform, step.t, step.columns, rows.read_begins(step)
@@ -295,7 +295,7 @@ class _DeviceRows:
             unregister(self._shared)
 
 
-def _network_to_keep(agent: Agent | RecurrentAgent, device: torch.device) -> ImageNetwork | None:
+def _network_to_keep(agent: AnyAgent, device: torch.device) -> ImageNetwork | None:
     """Not one of a subclass, which may compute something else."""
     if type(agent) is not PolicyAgent or agent.is_greedy or device.type != "cpu":
         return None

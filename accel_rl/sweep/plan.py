@@ -268,7 +268,11 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 
 
 def _on_cpu(config: TrainConfig) -> TrainConfig:
-    learner = config.learner.lightened(config.sampler)
+    # A replay of sequences needs as many steps more.
+    learner, frames = config.learner, 64
+    if config.lstm:
+        frames += 2 * learner.sequence_steps(config.sampler.horizon)
+    learner = learner.lightened(config.sampler, frames)
     return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import AnyAgent, RecurrentAgent, RecurrentStates, set_normalizer
+from accel_rl.agents import AnyAgent, AnyRecurrentAgent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
@@ -75,7 +75,7 @@ class SavedPolicy:
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(uniform).to(self._device)
-        if isinstance(self._agent, RecurrentAgent):
+        if isinstance(self._agent, AnyRecurrentAgent):
             states = self._states_of(self._agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             action = states.act(observed, drawn, 0, columns, begun)
@@ -84,7 +84,7 @@ class SavedPolicy:
         arrays = map_leaves(lambda each: each.cpu().numpy(), action)
         return map_leaves(clip, self.env_spec.action, arrays)
 
-    def _states_of(self, agent: RecurrentAgent, num_envs: int) -> RecurrentStates:
+    def _states_of(self, agent: AnyRecurrentAgent, num_envs: int) -> RecurrentStates:
         """The recurrent states of at least so many environments."""
         states = self._states
         if states is None or states.num_envs < num_envs:
@@ -96,7 +96,7 @@ class SavedPolicy:
 
     def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
         """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
-        if not isinstance(self._agent, RecurrentAgent):
+        if not isinstance(self._agent, AnyRecurrentAgent):
             return np.zeros(n, np.bool_)
         if begins is None:
             raise ValueError(

@@ -6,25 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_worlds import CPU, B, T, World, everything, make
+from replay_worlds import CPU, B, T, World, everything, make, slow_window
 
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.spaces import Leaf, discrete
-
-
-def slow_window(
-    steps: list[dict[str, Any]], s: int, n: int, gamma: float
-) -> tuple[float, float, Any]:
-    """Return, discount and next observation (None: not seen yet, or of no interest)."""
-    total = 0.0
-    for k in range(n):
-        row = steps[s + k]
-        total += gamma**k * row["reward"]
-        if row["terminated"]:
-            return total, 0.0, None
-        if row["truncated"]:
-            return total, gamma ** (k + 1), row["final"]
-    return total, gamma**n, steps[s + n]["observation"] if s + n < len(steps) else None
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["immediate", "wait"])

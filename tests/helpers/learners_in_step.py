@@ -8,6 +8,7 @@ differs.
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,12 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent, RolloutTensors
+from accel_rl.agents import (
+    EpsilonGreedyAgent,
+    PolicyAgent,
+    RecurrentEpsilonGreedyAgent,
+    RolloutTensors,
+)
 from accel_rl.algos import A2C, DQN, PPO, PQN, A2CConfig, DQNConfig, PPOConfig, PQNConfig, Task
-from accel_rl.algos.replay import ReplaySpec
+from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
+from accel_rl.models.recurrent_q import RecurrentQNetwork
 from accel_rl.parallel import (
     AllReduce,
     Exchange,
@@ -156,12 +163,18 @@ def cat_dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tenso
     return q_learning(rank, size, exchange_of, num_atoms=NUM_ATOMS, optimizer="adam", n_step=2)
 
 
+def recurrent_dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    sequences = {"sequence_length": 2, "burn_in": 2}
+    return q_learning(rank, size, exchange_of, num_atoms=1, double=True, **sequences)
+
+
 def q_learning(
     rank: int, size: int, exchange_of: Callable[..., Exchange], num_atoms: int, **options: object
 ) -> Tensor:
+    length = options.get("sequence_length")
     config = DQNConfig(
-        batch_size=16,
-        min_steps=T * B * 2,
+        batch_size=16 if length is None else 32,
+        min_steps=T * B * (2 if length is None else 3),
         replay_size=T * B * 4,
         target_update_steps=T * B,
         prioritized=True,
@@ -169,9 +182,19 @@ def q_learning(
         **MEASURED,
         **options,  # type: ignore[arg-type]
     )
-    model = QNetwork(num_atoms).double()
     support = None if num_atoms == 1 else torch.linspace(-10, 10, num_atoms, dtype=torch.float64)
-    agent = EpsilonGreedyAgent(model, support, torch.tensor([0.5]))
+    agent: Any
+    sequences, batches = None, rollouts(rank, size) * 2
+    if length is None:
+        agent = EpsilonGreedyAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
+    else:
+        layers, stream = nn.Sequential(nn.Linear(3, 7), nn.Tanh()), partial(nn.Linear, 5)
+        network = RecurrentQNetwork(layers, 7, 5, stream, NUM_ACTIONS, num_atoms, True).double()
+        agent = RecurrentEpsilonGreedyAgent(network, support, torch.tensor([0.5]))
+        sequences = SequenceSpec(burn_in=2, length=2, state_size=10)
+        state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))
+        own = state[:, rank * B // size : (rank + 1) * B // size]
+        batches = [batch._replace(recurrent_state=own) for batch in batches]
     spec = ReplaySpec(
         size=T * B * 4 // size,
         num_envs=B // size,
@@ -179,8 +202,9 @@ def q_learning(
         observation=Leaf((3,), np.dtype(np.float64)),
         action=discrete(3),
         n_step=config.n_step,
+        sequences=sequences,
     )
-    exchange = exchange_of(model, config)
+    exchange = exchange_of(agent.model, config)
     learner = DQN(agent, config, exchange, spec, seed=0, ranks=Ranks(rank, size, rank, size))
     g = torch.Generator().manual_seed(1)
 
@@ -195,7 +219,7 @@ def q_learning(
         return drawn
 
     learner._priorities.draw = draw  # type: ignore[union-attr,method-assign]
-    updated = train(learner, rollouts(rank, size) * 2)
+    updated = train(learner, batches)
     assert exchange.num_updates > 20
     return updated
 
@@ -216,7 +240,7 @@ def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tens
     return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
-CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, pqn)
+CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
 
 
 def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:

@@ -121,3 +121,18 @@ def make(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> Replay:
 def everything(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
     step = torch.arange(replay.low, replay.high).repeat_interleave(B)
     return step, torch.arange(B).repeat(replay.high - replay.low)
+
+
+def slow_window(
+    steps: list[dict[str, Any]], s: int, n: int, gamma: float
+) -> tuple[float, float, Any]:
+    """Return, discount and next observation (None: not seen yet, or of no interest)."""
+    total = 0.0
+    for k in range(n):
+        row = steps[s + k]
+        total += gamma**k * row["reward"]
+        if row["terminated"]:
+            return total, 0.0, None
+        if row["truncated"]:
+            return total, gamma ** (k + 1), row["final"]
+    return total, gamma**n, steps[s + n]["observation"] if s + n < len(steps) else None

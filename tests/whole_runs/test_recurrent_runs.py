@@ -145,7 +145,7 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("algo=dqn",), "lstm=true cannot be learned with algo=dqn; leave it out, or use a2c"),
+        (("algo=sac",), "lstm=true cannot be learned with algo=sac; leave it out, or use a2c"),
         (("algo=ga3c",), "lstm=true cannot be learned with algo=ga3c; leave it out, or use a2c"),
         (
             ("algo=ppo", "horizon=16", "minibatch_size=8"),
@@ -168,7 +168,7 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
             "capture=on cannot be had with lstm=true and horizon=33: .*; use capture=off",
         ),
     ],
-    ids=["dqn", "ga3c", "multiple", "both", "rollout", "learners", "capture"],
+    ids=["sac", "ga3c", "multiple", "both", "rollout", "learners", "capture"],
 )
 def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -22,9 +22,7 @@ steps whose return would need it are not valid, and count for nothing like those
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from math import prod
+from functools import partial
 from operator import setitem
 from typing import Any, NamedTuple
 
@@ -34,83 +32,8 @@ from torch import Tensor
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
 from accel_rl.algos.replay.huge_pages import zeros_in_huge_pages
-from accel_rl.spaces import Leaf, Space, leaves_of, map_leaves
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySpec:
-    """What a replay memory holds.
-
-    ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation``: its
-    space; where ``frame_stack`` is above 1 it is one array, whose first axis is the stack, newest
-    last. ``action``: its space. ``horizon``: steps of each environment that come at a time.
-
-    Raises:
-        ValueError: the ring is too short for that, or the stack too long.
-    """
-
-    size: int
-    num_envs: int
-    horizon: int
-    observation: Space
-    action: Space
-    frame_stack: int = 1
-    n_step: int = 1
-    gamma: float = 0.99
-
-    def __post_init__(self) -> None:
-        if self.frame_stack > 256:  # ``age`` is a byte
-            raise ValueError(
-                f"frame_stack is {self.frame_stack}; a replay rebuilds stacks of up to 256 frames"
-            )
-        needed = (self.horizon + self.n_step + self.frame_stack) * self.num_envs
-        if self.size < needed:
-            raise ValueError(
-                f"replay_size is {self.size}; with {self.num_envs} environments, rollouts of "
-                f"{self.horizon} steps, {self.n_step}-step returns and stacks of "
-                f"{self.frame_stack} frames it must be at least {needed}"
-            )
-
-    @property
-    def num_slots(self) -> int:
-        """``S``, for each environment."""
-        return -(-self.size // self.num_envs)
-
-    @cached_property
-    def frame(self) -> Space:
-        """The space of what a slot holds of an observation."""
-        if self.frame_stack == 1:
-            return self.observation
-        assert isinstance(self.observation, Leaf), "EnvSpec refuses stacks in mappings"
-        return Leaf(self.observation.shape[1:], self.observation.dtype)
-
-    @cached_property
-    def num_finals(self) -> int:
-        """Final observations that are kept: in 64 MiB, or all that there can be."""
-        num_steps = self.num_slots * self.num_envs
-        return min(num_steps, max(self.horizon * self.num_envs, 2**26 // self._frame_bytes))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the memory, priorities left out."""
-        num_steps = self.num_slots * self.num_envs
-        step_bytes = _STEP_BYTES + _bytes_of(self.action)
-        return num_steps * step_bytes + (num_steps + self.num_finals) * self._frame_bytes
-
-    @property
-    def _frame_bytes(self) -> int:
-        return _bytes_of(self.frame)
-
-
-_FIELDS = {
-    "reward": torch.float32,
-    "terminated": torch.bool,
-    "truncated": torch.bool,
-    "valid": torch.bool,
-    "age": torch.uint8,  # frames before this one in its stack that are not blank
-    "final": torch.int64,  # the number of its final observation, counted from 0; -1: it has none
-}
-_STEP_BYTES = sum(dtype.itemsize for dtype in _FIELDS.values())
+from accel_rl.algos.replay.spec import FIELDS, ReplaySpec
+from accel_rl.spaces import Leaf, Space, map_leaves
 
 
 class Transitions(NamedTuple):
@@ -181,10 +104,10 @@ class Replay:
         self._frames = map_leaves(lambda rows: rows[: S * B].unflatten(0, (S, B)), self._all_frames)
         self._finals = map_leaves(lambda rows: rows[S * B + 1 :], self._all_frames)
         self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
-        self._has_finals = False  # whether any did, without asking the device
+        self.has_finals = False  # whether any did, without asking the device
         zeros = partial(torch.zeros, device=device)
         self._action = _zeros(spec.action, (S, B), zeros)
-        self._fields = {name: zeros(S, B, dtype=dtype) for name, dtype in _FIELDS.items()}
+        self._fields = {name: zeros(S, B, dtype=dtype) for name, dtype in FIELDS.items()}
         self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
         # Coming steps whose stacks may hold frames from before the first that is here.
         self._num_unknown = torch.full((B,), spec.frame_stack - 1, device=device)
@@ -197,6 +120,15 @@ class Replay:
     @property
     def low(self) -> int:
         return max(0, self.num_stored - self.spec.num_slots + self.spec.frame_stack - 1)
+
+    @property
+    def num_slots(self) -> int:
+        """Places of each environment for what is drawn."""
+        return self.spec.num_slots
+
+    def are_valid(self, step: Tensor, env: Tensor) -> Tensor:
+        """Which of these steps, of one shape with ``env``, count for something, bool."""
+        return self.window(step, env).valid
 
     @property
     def can_be_drawn(self) -> bool:
@@ -246,14 +178,13 @@ class Replay:
         """The transitions of these steps and environments, ``[N]`` int64 each."""
         window = self.window(step, env)
         final = None
-        if self._has_finals:
+        if self.has_finals:
             final = torch.cat((torch.full_like(window.final, -1), window.final))
         steps = torch.cat((step, step + window.length))
-        both, N = self._stacks(steps, env.repeat(2), final), len(step)
-        slot = step % self.spec.num_slots
+        both, N = self.observations(steps, env.repeat(2), final), len(step)
         return Transitions(
             observation=map_leaves(lambda rows: rows[:N], both),
-            action=map_leaves(lambda rows: rows[slot, env], self._action),
+            action=self.actions(step, env),
             reward=window.reward,
             discount=window.discount,
             next_observation=map_leaves(lambda rows: rows[N:], both),
@@ -261,6 +192,25 @@ class Replay:
             step=step,
             env=env,
         )
+
+    def actions(self, step: Tensor, env: Tensor) -> Any:
+        """Actions of these steps, of any one shape."""
+        slot = step % self.spec.num_slots
+        return map_leaves(lambda rows: rows[slot, env], self._action)
+
+    def have_ended(self, step: Tensor, env: Tensor) -> Tensor:
+        """Whether an episode ended with each step, of any one shape, bool."""
+        at = step % self.spec.num_slots, env
+        ended: Tensor = self._fields["terminated"][at] | self._fields["truncated"][at]
+        return ended
+
+    def finals(self, step: Tensor, env: Tensor) -> Tensor:
+        """The number of the final observation behind each step, int64; -1: there is none (left)."""
+        final = self._fields["final"][step % self.spec.num_slots, env]
+        return torch.where(self._are_kept(final), final, -1)
+
+    def _are_kept(self, final: Tensor) -> Tensor:
+        return (final >= 0) & (final >= self._num_finals - self.spec.num_finals)
 
     def window(self, step: Tensor, env: Tensor) -> Window:
         """What comes of the steps from ``step`` on, of any one shape."""
@@ -279,7 +229,7 @@ class Replay:
         is_cut = (goes_on[..., -1] == 0) & ~is_over
         last = (step + length - 1) % spec.num_slots * spec.num_envs + env
         final = self._fields["final"].view(-1)[last]
-        is_kept = (final >= 0) & (final >= self._num_finals - spec.num_finals)
+        is_kept = self._are_kept(final)
         return Window(
             reward=(is_reached * spec.gamma ** offsets.float() * reward).sum(-1),
             discount=(~is_over * spec.gamma ** length.float()).float(),
@@ -311,13 +261,13 @@ class Replay:
         if "finals" in state:
             map_leaves(Tensor.copy_, self._finals, state["finals"])
             self._num_finals.copy_(state["num_finals"])
-            self._has_finals = bool(state["num_finals"])
+            self.has_finals = bool(state["num_finals"])
         self._next_age.copy_(state["next_age"])
         self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
         map_leaves(Tensor.copy_, self._next_observation, state["next_observation"])
         self.num_stored = state["num_stored"]
 
-    def _stacks(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Any:
+    def observations(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Any:
         """Observations ``[N, ...]``, with blanks before the episode's start.
 
         ``final``: ``[N]``, numbers of final observations to be taken instead, -1 for none; their
@@ -358,7 +308,7 @@ class Replay:
             at = batch.final_step, batch.final_env
             numbers[at] = torch.where(batch.valid[at], number, -1)  # no step, nothing behind it
             self._num_finals += M
-            self._has_finals = True
+            self.has_finals = True
         return numbers
 
     def _cut_replaced(self, observation: Any) -> None:
@@ -395,10 +345,6 @@ def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -
     return map_leaves(
         lambda leaf: zeros((*shape, *leaf.shape), dtype=getattr(torch, leaf.dtype.name)), space
     )
-
-
-def _bytes_of(space: Space) -> int:
-    return sum(prod(leaf.shape) * leaf.dtype.itemsize for _, leaf in leaves_of(space))
 
 
 def _store(own: Any, at: slice | Tensor, given: Any, rows: slice) -> None:

@@ -1,15 +1,43 @@
-"""Priorities of the steps in a replay memory (Schaul et al. 2016, arXiv:1511.05952)."""
+"""Priorities of what a replay memory holds (Schaul et al. 2016, arXiv:1511.05952)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from accel_rl.algos.replay.memory import Replay
+from accel_rl.algos.replay.spec import ReplaySpec
 from accel_rl.algos.replay.sum_tree import SumTree
+
+
+class Drawable(Protocol):
+    """A replay of single steps, or one of sequences, which then count as the steps do here.
+
+    Attributes:
+        spec: What it holds.
+        device: Where it lies.
+        num_slots: Places of each environment.
+        low: Number of the first step that can be drawn.
+        high: Number behind the last one.
+    """
+
+    spec: ReplaySpec
+    device: torch.device
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def low(self) -> int: ...
+
+    @property
+    def high(self) -> int: ...
+
+    def are_valid(self, step: Tensor, env: Tensor) -> Tensor:
+        """Which steps, of one shape with ``env``, count for something, bool."""
+        ...
 
 
 class Priorities:
@@ -21,12 +49,11 @@ class Priorities:
     of the sum of its own (stratified), with replacement.
     """
 
-    def __init__(self, replay: Replay, alpha: float, default: float) -> None:
-        spec = replay.spec
+    def __init__(self, replay: Drawable, alpha: float, default: float) -> None:
         self._replay = replay
         self._alpha = alpha
         self._default = default**alpha
-        self._tree = SumTree(spec.num_slots * spec.num_envs, replay.device)
+        self._tree = SumTree(replay.num_slots * replay.spec.num_envs, replay.device)
         self._low, self._high = replay.low, replay.high
 
     def follow(self) -> None:
@@ -39,7 +66,7 @@ class Priorities:
         env = torch.arange(B, device=device)
         for first, (start, stop) in self._numbered_runs(self._high, replay.high):
             step = torch.arange(first, first + stop - start, device=device).unsqueeze(1)
-            valid = replay.window(step.expand(-1, B), env.expand(stop - start, B)).valid
+            valid = replay.are_valid(step.expand(-1, B), env.expand(stop - start, B))
             self._tree.set_range(start * B, valid.flatten().double() * self._default)
         self._low, self._high = replay.low, replay.high
 
@@ -53,7 +80,7 @@ class Priorities:
         share += torch.rand(num, dtype=torch.float64, generator=generator, device=device)
         total = self._tree.total
         leaf = self._tree.find(share * (total / num))
-        B, S = self._replay.spec.num_envs, self._replay.spec.num_slots
+        B, S = self._replay.spec.num_envs, self._replay.num_slots
         slot = leaf // B
         # The one step in [low, low + S) that lies in this slot.
         step = self._low + (slot - self._low) % S
@@ -66,16 +93,15 @@ class Priorities:
         Steps that have been overwritten since they were drawn stay as they are, and so do those
         whose priority is not finite, as it is once learning has diverged.
         """
-        spec = self._replay.spec
-        leaf = step % spec.num_slots * spec.num_envs + env
+        leaf = step % self._replay.num_slots * self._replay.spec.num_envs + env
         before = self._tree.get(leaf)
         is_there = (step >= self._low) & (step < self._high) & (before > 0)
         new = (priority.double() ** self._alpha).masked_fill(priority == 0, 0.0)
         self._tree.set(leaf, torch.where(is_there & new.isfinite(), new, before))
 
     def get_state(self) -> dict[str, Any]:
-        spec = self._replay.spec
-        leaves = torch.arange(spec.num_slots * spec.num_envs, device=self._replay.device)
+        replay = self._replay
+        leaves = torch.arange(replay.num_slots * replay.spec.num_envs, device=replay.device)
         return {"leaves": self._tree.get(leaves).cpu(), "low": self._low, "high": self._high}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -88,7 +114,7 @@ class Priorities:
 
     def _numbered_runs(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
         """Likewise, each with its first step."""
-        S = self._replay.spec.num_slots
+        S = self._replay.num_slots
         if start == stop:
             return []
         first = start % S

@@ -1,0 +1,200 @@
+"""Sequences of steps from a replay memory, for networks that remember.
+
+As in R2D2 (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+Learning"): with the first step of each sequence the recurrent state is stored that the policy had
+there ("stored state"). Sequence ``m`` has the steps from ``m * interval`` on, ``burn_in`` of which
+only renew the state, and ``length`` of which are learned from; ``n_step`` more end the returns.
+
+Episodes begin anywhere in a sequence. The state becomes zeros there, and the steps of both episodes
+are learned from; in R2D2 sequences end with the episode.
+
+A return that meets a truncation goes on with the value of the final observation, which a network
+must see after the steps before it. So each final observation of a batch has a column of its own,
+which is the sequence up to the truncated step, with the final observation behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos.replay.memory import Replay
+from accel_rl.algos.replay.spec import ReplaySpec
+from accel_rl.models import Sequences
+from accel_rl.spaces import map_leaves
+
+
+class SequenceBatch(NamedTuple):
+    """``N`` sequences of ``L`` steps to learn from, and the ``R`` rows that their returns need.
+
+    ``R`` is burn-in + ``L`` + n_step. Columns from ``N`` to ``C`` are those of final observations.
+    Steps that are not ``valid`` count for nothing. ``behind``: which of the observations, counted
+    from that of row 0, ends the return of each step; the others are as in `Transitions`.
+    """
+
+    observation: Any  # [R * C, ...], time-major, a tensor, or a dict of tensors for a mapping
+    state: Tensor  # [C, S], before row 0
+    begins: Tensor  # [R, C] bool, where another episode begins than the one before, from row 1 on
+    action: Tensor  # [L, N] int64
+    reward: Tensor  # [L, N] float32
+    discount: Tensor  # [L, N] float32
+    valid: Tensor  # [L, N] bool
+    behind: Tensor  # [L, N] int64
+
+    @property
+    def sequences(self) -> Sequences:
+        """What a network must know of the order of the observations."""
+        return Sequences(self.state, self.begins)
+
+
+class SequenceReplay:
+    """A replay whose ``spec`` has sequences, on ``device``; the arguments are those of `Replay`.
+
+    Attributes:
+        steps: The steps of which the sequences are made.
+    """
+
+    def __init__(
+        self, spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
+    ) -> None:
+        assert spec.sequences is not None
+        self.spec = spec
+        self.device = device
+        self.steps = Replay(spec, device, num_learners, num_local)
+        self._sequences = spec.sequences
+        B = spec.num_envs
+        shape = self.num_slots, B, spec.sequences.state_size
+        self._state = torch.zeros(shape, device=device)
+        self._is_taken = torch.zeros(spec.num_slots, B, dtype=torch.bool, device=device)
+
+    @property
+    def num_slots(self) -> int:
+        """Sequences of each environment whose beginnings are there."""
+        return self.spec.num_slots // self._sequences.interval
+
+    @property
+    def num_stored(self) -> int:
+        """Steps of each environment that ever came."""
+        return self.steps.num_stored
+
+    @property
+    def low(self) -> int:
+        """Number of the first sequence whose steps, and the frames before them, are all there."""
+        return -(-self.steps.low // self._sequences.interval)
+
+    @property
+    def high(self) -> int:
+        """Number behind the last sequence whose steps, and the returns' ends, are all there."""
+        return max(0, (self.num_stored - self._num_rows) // self._sequences.interval + 1)
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether there are sequences to draw."""
+        return self.high > self.low
+
+    @property
+    def _num_rows(self) -> int:
+        return self._sequences.num_steps + self.spec.n_step
+
+    def append(self, batch: RolloutTensors) -> None:
+        """Store a rollout ``[T, B]`` with its recurrent states, over the oldest steps.
+
+        An environment may be another one than before; see `Replay.append`.
+        """
+        assert batch.recurrent_state is not None, "the agent has no memory"
+        first, T = self.num_stored, len(batch.reward)
+        self.steps.append(batch)
+        row = torch.arange(T, device=self.device)
+        self._is_taken[(first + row) % self.spec.num_slots] = batch.valid
+        sequences = batch.sequences(slice(0, T))
+        assert sequences is not None
+        interval = self._sequences.interval
+        start = torch.arange(-first % interval, T, interval, device=self.device)
+        state = batch.recurrent_state[start]
+        state = state.masked_fill(sequences.begins[start].unsqueeze(2), 0)
+        self._state[(first + start) // interval % self.num_slots] = state.to(self._state.dtype)
+
+    def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Numbers and environments of sequences, ``[num]`` int64 each, with replacement."""
+        options: dict[str, Any] = {"generator": generator, "device": self.device}
+        number = torch.randint(self.low, self.high, (num,), **options)
+        return number, torch.randint(self.spec.num_envs, (num,), **options)
+
+    def are_valid(self, number: Tensor, env: Tensor) -> Tensor:
+        """Which sequences, of one shape with ``env``, have a step that is valid, bool."""
+        step = self._learned(number)
+        return self.steps.are_valid(step, env.expand_as(step)).any(0)
+
+    def gather(self, number: Tensor, env: Tensor) -> SequenceBatch:
+        """The sequences of these numbers and environments, ``[N]`` int64 each."""
+        steps, (N, R) = self.steps, (len(number), self._num_rows)
+        rows = torch.arange(R, device=self.device).unsqueeze(1)
+        first = number * self._sequences.interval
+        step = first + rows  # [R, N]
+        learned = self._learned(number)  # [L, N]
+        window = steps.window(learned, env.expand_as(learned))
+        observation = steps.observations(step.flatten(), env.repeat(R))
+        is_taken = self._is_taken[step % self.spec.num_slots, env]
+        ended = steps.have_ended(step, env.expand_as(step)) | ~is_taken
+        begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # of row 0 the state says it
+        state = self._state[number % self.num_slots, env]
+        column = torch.arange(N, device=self.device).expand_as(learned)
+        if steps.has_finals:
+            # Behind the last row none is learned from.
+            finals = steps.finals(step, env.expand_as(step))
+            finals[-1] = finals[: self._sequences.burn_in] = -1
+            at, of = (finals >= 0).nonzero(as_tuple=True)  # [M] each; this asks the device
+            observation = self._with_finals(observation, step, env, finals, at, of)
+            begins = torch.cat((begins, begins[:, of]), 1)
+            own = torch.arange(len(at), device=self.device)
+            begins[at + 1, N + own] = False
+            state = torch.cat((state, state[of]))
+            columns = torch.full_like(step, -1)
+            columns[at, of] = N + own
+            last = learned - first + window.length - 1
+            column = torch.where(window.final >= 0, columns.gather(0, last), column)
+        return SequenceBatch(
+            observation=observation,
+            state=state,
+            begins=begins,
+            action=steps.actions(learned, env.expand_as(learned)),
+            reward=window.reward,
+            discount=window.discount,
+            valid=window.valid,
+            behind=(learned - first + window.length) * begins.shape[1] + column,
+        )
+
+    def _with_finals(
+        self, observation: Any, step: Tensor, env: Tensor, finals: Tensor, at: Tensor, of: Tensor
+    ) -> Any:
+        """``[R * C, ...]``, a column more for each final observation: behind steps ``at, of``."""
+        R, N = step.shape
+        final = self.steps.observations(step[at, of] + 1, env[of], finals[at, of])
+        own = torch.arange(len(at), device=self.device)
+
+        def widen(rows: Tensor, behind: Tensor) -> Tensor:
+            given = rows.view(R, N, *rows.shape[1:])
+            more = given[:, of]
+            more[at + 1, own] = behind
+            return torch.cat((given, more), 1).flatten(0, 1)
+
+        return map_leaves(widen, observation, final)
+
+    def _learned(self, number: Tensor) -> Tensor:
+        """The steps ``[L, ...]`` to learn from of sequences of any one shape."""
+        rows = torch.arange(self._sequences.length, device=self.device) + self._sequences.burn_in
+        return number * self._sequences.interval + rows.view(-1, *[1] * number.ndim)
+
+    def get_state(self) -> dict[str, Any]:
+        """All of it, on the CPU."""
+        own = {"state": self._state.cpu(), "is_taken": self._is_taken.cpu()}
+        return {"steps": self.steps.get_state(), **own}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.steps.set_state(state["steps"])
+        self._state.copy_(state["state"])
+        self._is_taken.copy_(state["is_taken"])

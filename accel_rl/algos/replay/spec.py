@@ -1,0 +1,135 @@
+"""What a replay memory holds: its shapes, and the bytes that they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+
+from accel_rl.spaces import Leaf, Space, leaves_of
+
+FIELDS = {
+    "reward": torch.float32,
+    "terminated": torch.bool,
+    "truncated": torch.bool,
+    "valid": torch.bool,
+    "age": torch.uint8,  # frames before this one in its stack that are not blank
+    "final": torch.int64,  # the number of its final observation, counted from 0; -1: it has none
+}
+_STEP_BYTES = sum(dtype.itemsize for dtype in FIELDS.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceSpec:
+    """Sequences that are drawn from a replay: ``burn_in`` steps, then ``length`` to learn from.
+
+    One begins every ``length / 2`` steps, rounded up, so that they overlap by half, as in R2D2.
+    ``state_size``: numbers of the recurrent state that is stored where one begins.
+    """
+
+    burn_in: int
+    length: int
+    state_size: int
+
+    @property
+    def interval(self) -> int:
+        """Steps between the beginnings of two."""
+        return -(-self.length // 2)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of one."""
+        return self.burn_in + self.length
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySpec:
+    """What a replay memory holds.
+
+    ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation``: its
+    space; where ``frame_stack`` is above 1 it is one array, whose first axis is the stack, newest
+    last. ``action``: its space. ``horizon``: steps of each environment that come at a time.
+    ``sequences``: what is drawn; None: single steps.
+
+    Raises:
+        ValueError: the ring is too short for that, or the stack too long.
+    """
+
+    size: int
+    num_envs: int
+    horizon: int
+    observation: Space
+    action: Space
+    frame_stack: int = 1
+    n_step: int = 1
+    gamma: float = 0.99
+    sequences: SequenceSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.frame_stack > 256:  # ``age`` is a byte
+            raise ValueError(
+                f"frame_stack is {self.frame_stack}; a replay rebuilds stacks of up to 256 frames"
+            )
+        if self.size < self.fewest:
+            raise ValueError(
+                f"replay_size is {self.size}; with {self.needs} it must be at least {self.fewest}"
+            )
+
+    @property
+    def fewest(self) -> int:
+        """Steps of all environments without which there may be nothing to draw."""
+        steps = self.horizon + self.n_step + self.frame_stack
+        if self.sequences is not None:
+            steps += self.sequences.num_steps + self.sequences.interval
+        return steps * self.num_envs
+
+    @property
+    def needs(self) -> str:
+        """Why these are so many, for messages."""
+        spec, parts = self.sequences, [f"{self.num_envs} environments"]
+        parts += [f"rollouts of {self.horizon} steps", f"{self.n_step}-step returns"]
+        if spec is not None:
+            parts.append(f"sequences of {spec.burn_in} + {spec.length} steps")
+        return f"{', '.join(parts)} and stacks of {self.frame_stack} frames"
+
+    @property
+    def num_slots(self) -> int:
+        """``S``, for each environment; whole intervals between sequences."""
+        unit = 1 if self.sequences is None else self.sequences.interval
+        return -(-self.size // (self.num_envs * unit)) * unit
+
+    @cached_property
+    def frame(self) -> Space:
+        """The space of what a slot holds of an observation."""
+        if self.frame_stack == 1:
+            return self.observation
+        assert isinstance(self.observation, Leaf), "EnvSpec refuses stacks in mappings"
+        return Leaf(self.observation.shape[1:], self.observation.dtype)
+
+    @cached_property
+    def num_finals(self) -> int:
+        """Final observations that are kept: in 64 MiB, or all that there can be."""
+        num_steps = self.num_slots * self.num_envs
+        return min(num_steps, max(self.horizon * self.num_envs, 2**26 // self._frame_bytes))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory, priorities left out."""
+        num_steps = self.num_slots * self.num_envs
+        step_bytes = _STEP_BYTES + _bytes_of(self.action)
+        state_bytes = 0
+        if self.sequences is not None:
+            step_bytes += 1  # whether an episode begins
+            state_bytes = num_steps // self.sequences.interval * self.sequences.state_size * 4
+        frames_bytes = (num_steps + self.num_finals) * self._frame_bytes
+        return num_steps * step_bytes + frames_bytes + state_bytes
+
+    @property
+    def _frame_bytes(self) -> int:
+        return _bytes_of(self.frame)
+
+
+def _bytes_of(space: Space) -> int:
+    return sum(prod(leaf.shape) * leaf.dtype.itemsize for _, leaf in leaves_of(space))

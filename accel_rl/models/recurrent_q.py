@@ -1,0 +1,134 @@
+"""Networks for Q-learning that remember: layers, an LSTM, and a stream or two.
+
+As in R2D2 (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+Learning"): what the convolutions give goes into the LSTM, and its outputs into the streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.models.image import ImageSpec, feature_maps, make_convs
+from accel_rl.models.lstm import LSTM
+from accel_rl.models.mlp import HIDDEN, hidden_layers, linear
+from accel_rl.models.q_value import ImageStream, through_streams
+from accel_rl.models.recurrent import Sequences
+
+
+class RecurrentQModel(nn.Module):
+    """A network that remembers, and gives what a `QModel` gives.
+
+    Attributes:
+        state_size: Numbers of the recurrent state of an environment, ``S``, which begins as zeros.
+    """
+
+    state_size: int
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Return outputs and the state after the last row.
+
+        Args:
+            observation: ``[T * B, ...]``, time-major.
+            sequences: In which order they came, and what was remembered before them.
+
+        Returns:
+            ``[T * B, A, K]``, and ``[B, S]`` after row T - 1.
+        """
+        raise NotImplementedError
+
+    def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """As `forward`; `nn.Module` leaves it untyped."""
+        output: tuple[Tensor, Tensor] = super().__call__(observation, sequences)
+        return output
+
+
+class RecurrentQNetwork(RecurrentQModel):
+    """``trunk``, then an LSTM, then one stream or, with ``is_dueling``, two.
+
+    Args:
+        trunk: Gives ``num_features`` numbers for each observation.
+        num_features: How many these are.
+        width: Cells of the LSTM.
+        stream: Makes a stream of ``width`` inputs with as many outputs as it is given.
+        num_actions: ``A``.
+        num_atoms: ``K``.
+        is_dueling: Streams for the value and for the advantages (Wang et al. 2016,
+            arXiv:1511.06581); what flows back from both is scaled by 1 / sqrt(2).
+    """
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        num_features: int,
+        width: int,
+        stream: Callable[[int], nn.Module],
+        num_actions: int,
+        num_atoms: int,
+        is_dueling: bool,
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.memory = LSTM(width, num_features)
+        self.state_size = self.memory.state_size
+        self.advantage = stream(num_actions * num_atoms)
+        self.value = stream(num_atoms) if is_dueling else None
+        self._output_shape = num_actions, num_atoms
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """As `RecurrentQModel.forward`."""
+        x, state = self.memory(self.trunk(observation), *sequences)
+        return through_streams(x, self.advantage, self.value, self._output_shape), state
+
+
+def make_recurrent_image_q_network(
+    spec: ImageSpec,
+    observation_shape: tuple[int, int, int],
+    num_actions: int,
+    num_atoms: int,
+    is_dueling: bool,
+) -> RecurrentQNetwork:
+    """Convolutions, an LSTM as wide as the hidden layer, and streams with a hidden layer.
+
+    Raises:
+        ValueError: the image is too small for the convolutions.
+    """
+    trunk = _Convolutions(spec, observation_shape)
+    stream = partial(ImageStream, spec, spec.hidden)
+    outputs = num_actions, num_atoms, is_dueling
+    return RecurrentQNetwork(trunk, trunk.num_features, spec.hidden, stream, *outputs)
+
+
+def make_recurrent_mlp_q_network(
+    observation_shape: tuple[int, ...], num_actions: int, num_atoms: int, is_dueling: bool
+) -> RecurrentQNetwork:
+    """Two tanh layers of 64 units, 64 cells, and linear streams, for what are no images."""
+    trunk = nn.Sequential(_Flat(), *hidden_layers(prod(observation_shape)))
+    stream = partial(linear, HIDDEN, gain=0.01)
+    outputs = num_actions, num_atoms, is_dueling
+    return RecurrentQNetwork(trunk, HIDDEN, HIDDEN, stream, *outputs)
+
+
+class _Convolutions(nn.Module):
+    """What the last of some convolutions gives, flattened."""
+
+    def __init__(self, spec: ImageSpec, observation_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.convs, self.num_features = make_convs(spec, observation_shape)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, C, H, W]`` uint8."""
+        maps = feature_maps(self.convs, observation)[-1]
+        return maps.permute(0, 2, 3, 1).flatten(1)  # a view, as they are channels last
+
+
+class _Flat(nn.Module):
+    """Numbers of any real dtype in one row of float32, not scaled."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, ...]``."""
+        return observation.reshape(len(observation), -1).to(torch.float32)

@@ -43,6 +43,9 @@ class LearnerConfig:
     compiled: ClassVar[Compiled | None] = None
     """what compiling it was measured to bring on a CPU, by which capture=auto goes; None: nothing
     was measured. A class that does not say so itself counts as not measured"""
+    faster_divided: ClassVar[bool] = False
+    """whether one learner on each of two cores was measured to be faster than one with simulators
+    in workers, by which learners=auto goes; likewise"""
 
     gamma: float = option(0.99, common=True)
     """discount of one step"""

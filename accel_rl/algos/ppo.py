@@ -54,6 +54,7 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
+    faster_divided: ClassVar[bool] = True
     uses_ratios: ClassVar[bool] = True
     batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 

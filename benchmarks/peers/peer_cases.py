@@ -12,7 +12,7 @@ from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET
 from benchmarks.harness.interleave import Case
 from benchmarks.scaling.learner_cases import learner_case
 
-Algo = Literal["a2c", "ppo", "dqn"]
+Algo = Literal["a2c", "ppo", "dqn", "ppo_mujoco", "sac"]
 
 WORK: dict[str, dict[str, Any]] = {
     "a2c": {"num_envs": 16, "horizon": 5},
@@ -26,25 +26,36 @@ WORK: dict[str, dict[str, Any]] = {
         "min_steps": 1_000,
         "epsilon": 0.1,
     },
+    "ppo_mujoco": {"num_envs": 8, "horizon": 256, "num_minibatches": 32, "num_epochs": 10},
+    "sac": {"num_envs": 1, "batch_size": 256, "replay_size": 20_000, "min_steps": 1_000},
 }
 """What every peer does for a step: that of our presets, with a small replay that is soon filled."""
 
-PRESET, NATURE = "preset", "nature"
+CONTROL = ("ppo_mujoco", "sac")
+"""Those that are measured on `Options.task`, with networks of two layers, and not on a game."""
+
+PRESET, NATURE, LAYERS_TWO = "preset", "nature", "two layers"
 IMAGES = {PRESET: (104, 80), NATURE: (84, 84)}
 OURS = {PRESET: "", NATURE: "model=nature observation_size=84x84"}
 LAYERS = {
     ("a2c", PRESET): A3C_NET,
     ("ppo", PRESET): A3C_NET,
     ("dqn", PRESET): DQN_NET,
-    **{(algo, NATURE): NATURE_NET for algo in WORK},
+    **{(algo, NATURE): NATURE_NET for algo in ("a2c", "ppo", "dqn")},
 }
 
 VARIANTS = {
     "a2c": ("", "learners=2 serial=true", "precision=bfloat16"),
     "ppo": ("", "num_envs=64", "num_envs=64 precision=bfloat16"),
     "dqn": ("", "precision=bfloat16"),
+    "ppo_mujoco": ("", "serial=false", "learners=2"),
+    "sac": ("", "num_envs=8", "num_envs=8 serial=false"),
 }
-SOON = {"dqn": "min_steps=1000 replay_size=20000"}  # as `WORK` has it
+AS_PEERS = {  # as `WORK` has it
+    "dqn": "min_steps=1000 replay_size=20000",
+    "ppo_mujoco": "num_envs=8",
+    "sac": "num_envs=1 serial=true min_steps=1000 replay_size=20000",
+}
 
 
 class Peer(NamedTuple):
@@ -63,8 +74,8 @@ PEERS = {
     "sb3": Peer(
         "peers/sb3_training.py",
         "stable_baselines3, ale_py",
-        ("a2c", "ppo", "dqn"),
-        (PRESET, NATURE),
+        tuple(WORK),
+        (PRESET, NATURE, LAYERS_TWO),
     ),
     "torchrl": Peer(
         "peers/torchrl_training.py",
@@ -83,8 +94,8 @@ PEERS = {
     "cleanrl": Peer(
         "peers/script_training.py",
         "torch, tyro, gymnasium, stable_baselines3",
-        ("ppo", "dqn"),
-        (NATURE,),
+        ("ppo", "dqn", "ppo_mujoco", "sac"),
+        (NATURE, LAYERS_TWO),
         "cleanrl",
     ),
     "cleanrl_envpool": Peer(
@@ -103,6 +114,8 @@ PEERS = {
 SCRIPTS = {
     ("cleanrl", "ppo"): "cleanrl/ppo_atari.py",
     ("cleanrl", "dqn"): "cleanrl/dqn_atari.py",
+    ("cleanrl", "ppo_mujoco"): "cleanrl/ppo_continuous_action.py",
+    ("cleanrl", "sac"): "cleanrl/sac_continuous_action.py",
     ("cleanrl_envpool", "ppo"): "cleanrl/ppo_atari_envpool.py",
     ("leanrl", "ppo"): "leanrl/ppo_atari_envpool_torchcompile.py",
 }
@@ -114,9 +127,12 @@ class Options:
     """What to measure."""
 
     algos: tuple[str, ...] = ("a2c", "ppo", "dqn")
-    """whose training is measured, each in an interleaved run of its own: a2c, ppo, dqn"""
+    """whose training is measured, each in an interleaved run of its own: a2c, ppo, dqn,
+    ppo_mujoco, sac"""
     game: str = "breakout"
     """Atari game"""
+    task: str = "HalfCheetah-v4"
+    """Gymnasium's MuJoCo task, of ppo_mujoco and sac"""
     device: str = "cpu"
     """where networks are: cpu or cuda"""
     networks: tuple[str, ...] = (PRESET, NATURE)
@@ -184,15 +200,15 @@ def make_cases(
         "seed": options.seed,
         "device": options.device,
     }
-    for network in options.networks:
+    for network in (LAYERS_TWO,) if algo in CONTROL else options.networks:
         for variant in VARIANTS[algo] if options.variants is None else options.variants:
-            training = [f"algo={algo}", f"env={options.game}", f"device={options.device}"]
-            training += [
-                f"seed={options.seed}",
-                *OURS[network].split(),
-                *SOON.get(algo, "").split(),
-            ]
-            spec = common | {"options": [*training, *variant.split()], "malloc": "tuned"}
+            env = options.task if algo in CONTROL else options.game
+            words = [f"algo={algo}", f"env={env}", f"device={options.device}"]
+            words += [f"seed={options.seed}", *OURS.get(network, "").split()]
+            words += [*AS_PEERS.get(algo, "").split(), *variant.split()]
+            training = dict(word.split("=", 1) for word in words)  # a variant's word counts
+            spec = common | {"malloc": "tuned"}
+            spec["options"] = [f"{name}={value}" for name, value in training.items()]
             row = {"part": "accel_rl", "algo": algo, "network": network, "variant": variant}
             num_learners = re.search(r"\blearners=(\d+)", variant)
             if num_learners:
@@ -218,21 +234,18 @@ def _peer_specs(
     options: Options, peer: str, algo: str, network: str, num_cores: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """A peer's variants, each in words and as its child's specification."""
-    layers = LAYERS[algo, network]
-    spec = {
-        "algo": algo,
-        "game": options.game,
-        "work": WORK[algo],
-        "network": {
-            "image": IMAGES[network],
-            "convs": [list(conv) for conv in layers.convs],
-            "hidden": layers.hidden,
-        },
-    }
+    spec: dict[str, Any] = {"algo": algo, "work": WORK[algo]}
+    if algo in CONTROL:
+        spec["task"] = options.task
+    else:
+        layers = LAYERS[algo, network]
+        convs = [list(conv) for conv in layers.convs]
+        image = {"image": IMAGES[network], "convs": convs, "hidden": layers.hidden}
+        spec |= {"game": options.game, "network": image}
     if collection := PEERS[peer].collection:
         spec["script"] = str(Path(getattr(options, collection)) / SCRIPTS[peer, algo])
         spec["arguments"] = _arguments(options, peer, algo)
-        steps = WORK[algo]["num_envs"] * WORK[algo]["horizon"]
+        steps = WORK[algo]["num_envs"] * WORK[algo].get("horizon", 1)
         spec["steps_per_iteration"] = steps if collection == "leanrl" else None
     threads = options.peer_threads or sorted({1, num_cores})
     for number in threads if PEERS[peer].threads else (1,):
@@ -246,13 +259,17 @@ def _arguments(options: Options, peer: str, algo: str) -> list[str]:
     work = WORK[algo]
     game = "".join(part.capitalize() for part in options.game.split("_"))
     env_id = f"{game}NoFrameskip-v4" if peer == "cleanrl" else f"{game}-v5"
+    if algo in CONTROL:
+        env_id = options.task
     given: dict[str, Any] = {"env-id": env_id, "seed": options.seed, "total-timesteps": 10**9}
-    if algo == "ppo":
+    if "num_epochs" in work:
         given |= {"num-envs": work["num_envs"], "num-steps": work["horizon"]}
         given |= {"num-minibatches": work["num_minibatches"], "update-epochs": work["num_epochs"]}
     else:
         given |= {"buffer-size": work["replay_size"], "learning-starts": work["min_steps"]}
-        given |= {"batch-size": work["batch_size"], "train-frequency": work["steps_per_update"]}
+        given |= {"batch-size": work["batch_size"]}
+    if algo == "dqn":
+        given |= {"train-frequency": work["steps_per_update"]}
         given |= {"start-e": work["epsilon"], "end-e": work["epsilon"]}
     switches = ["--cuda" if options.device == "cuda" else "--no-cuda"]
     if peer == "leanrl":

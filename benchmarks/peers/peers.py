@@ -4,13 +4,16 @@
 
 All in agent steps a second, inference and updates included, on the same cores, the same game and
 the same batches: those of our presets, PPO's 8 x 256 steps for 4 epochs in 4 minibatches, A2C's
-16 x 5, DQN's 32 every 4 steps. Each algorithm is one interleaved run. Peers:
+16 x 5, DQN's 32 every 4 steps. ``algos=[ppo_mujoco,sac]`` are measured on a MuJoCo task instead:
+PPO with 8 x 256 steps for 10 epochs in 32 minibatches, SAC with an update of 256 each step of one
+environment. Each algorithm is one interleaved run. Peers:
 
-    sb3              Stable-Baselines3: A2C, PPO, DQN
+    sb3              Stable-Baselines3: A2C, PPO, DQN, SAC
     torchrl          TorchRL's collector, losses and replay: A2C, PPO, DQN
     rlpyt            A2C, PPO, DQN
     sample_factory   its asynchronous PPO
-    cleanrl, cleanrl_envpool   ppo_atari, dqn_atari; ppo_atari_envpool, in a checkout
+    cleanrl, cleanrl_envpool   ppo_atari, dqn_atari, ppo_continuous_action,
+                     sac_continuous_action; ppo_atari_envpool, in a checkout
     leanrl           ppo_atari_envpool_torchcompile, in a checkout
     plain            PPO as a plain script, EnvPool and PyTorch
 
@@ -42,11 +45,11 @@ from benchmarks.harness.machine import describe_machine
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers, interpreters
 from benchmarks.harness.report import Row, fastest, find, make_rows, ratio, ratio_cell, write_json
-from benchmarks.peers.peer_cases import PEERS, Options, make_cases
+from benchmarks.peers.peer_cases import CONTROL, PEERS, Options, make_cases
 
 STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
 RATIO_BARS = {("a2c", "sb3", "preset"): 3.4, ("ppo", "sb3", "preset"): 2.5}
-RATIO_BARS |= {("ppo", "sb3", "nature"): 3.0}
+RATIO_BARS |= {("ppo", "sb3", "nature"): 3.0, ("ppo_mujoco", "sb3", "two layers"): 3.0}
 """What our fastest, of any network, is to be times the peer on that network."""
 
 
@@ -152,7 +155,8 @@ def tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
     """Prints the rows of ``algo``, the versions, who is missing, and the bars."""
     options, machine = report["options"], report["machine"]
     rows = find(report["rows"], algo=algo)
-    title = f"{algo.upper()} on {options['game']} ({options['device']}), steps a second"
+    where = options["task" if algo in CONTROL else "game"]
+    title = f"{algo.upper()} on {where} ({options['device']}), steps a second"
     title += f", {len(machine['cores_used'])} cores of {machine['cpu']}"
     title += f", load average {machine['load_average'][0]:.1f}"
     table = Table(title=title)
@@ -212,11 +216,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
         colors = ["C0" if row["part"] == "accel_rl" else "C7" for row in rows]
         axes.barh(names, middle, xerr=errors, color=colors, capsize=2)
         axes.invert_yaxis()
-        axes.set_title(algo.upper())
+        axes.set_title(f"{algo.upper()}, {options['task' if algo in CONTROL else 'game']}")
     panels[-1, 0].set_xlabel("steps a second")
     cores = f"{len(machine['cores_used'])} cores of {machine['cpu']}"
     load = f"load average {machine['load_average'][0]:.1f}"
-    figure.suptitle(f"{options['game']} ({options['device']}), {cores}, {load}", fontsize="medium")
+    figure.suptitle(f"{options['device']}, {cores}, {load}", fontsize="medium")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

@@ -1,7 +1,8 @@
-"""Stable-Baselines3's A2C, PPO or DQN training on an Atari game, in any interpreter that has it.
+"""Stable-Baselines3 in training, in any interpreter that has it.
 
-It has its own wrappers and a process for each environment, and gets our image size, layers,
-rollout, minibatches and replay.
+A2C, PPO or DQN on an Atari game has its own wrappers and a process for each environment, and gets
+our image size, layers, rollout, minibatches and replay. PPO and SAC on a MuJoCo task have their own
+networks, which are ours, too, and environments in one process, as PPO's in our preset.
 """
 
 from __future__ import annotations
@@ -20,22 +21,27 @@ def main() -> None:
 def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     """``spec`` as `peer_cases` makes it."""
     work = spec["work"]
-    env = make_vec_env(spec["game"], work["num_envs"], spec["network"]["image"])
+    if "task" in spec:
+        env = make_task(spec["task"], work["num_envs"], normalize=spec["algo"] == "ppo_mujoco")
+    else:
+        env = make_vec_env(spec["game"], work["num_envs"], spec["network"]["image"])
 
     import stable_baselines3
     import torch
 
     torch.set_num_threads(spec["torch_threads"])
     settings = _settings(spec["algo"], work)
-    algorithm = getattr(stable_baselines3, spec["algo"].upper())
-    extractor = {"network": spec["network"]}
-    policy = {
-        "features_extractor_class": _make_extractor(),
-        "features_extractor_kwargs": extractor,
-        "net_arch": [],
-    }
-    more = {"seed": spec["seed"], "device": spec["device"], "policy_kwargs": policy}
-    model = algorithm("CnnPolicy", env, **settings, **more)
+    algorithm = getattr(stable_baselines3, spec["algo"].removesuffix("_mujoco").upper())
+    more = {"seed": spec["seed"], "device": spec["device"]}
+    if "task" in spec:
+        model = algorithm("MlpPolicy", env, **settings, **more)
+    else:
+        more["policy_kwargs"] = {
+            "features_extractor_class": _make_extractor(),
+            "features_extractor_kwargs": {"network": spec["network"]},
+            "net_arch": [],
+        }
+        model = algorithm("CnnPolicy", env, **settings, **more)
     _, callback = model._setup_learn(total_timesteps=10**9)
 
     def advance_on_policy() -> int:
@@ -43,20 +49,23 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
         model.train()
         return int(work["num_envs"] * model.n_steps)
 
-    def advance_q_learning() -> int:
+    def advance_with_replay() -> int:
+        noise = {"action_noise": model.action_noise} if spec["algo"] == "sac" else {}
         steps = model.collect_rollouts(
             model.env,
             callback,
             model.train_freq,
             model.replay_buffer,
             learning_starts=model.learning_starts,
+            **noise,
         ).episode_timesteps
         if model.num_timesteps > model.learning_starts:
             model.train(batch_size=model.batch_size, gradient_steps=model.gradient_steps)
         return int(steps)
 
-    advance = advance_q_learning if spec["algo"] == "dqn" else advance_on_policy
-    while spec["algo"] == "dqn" and model.num_timesteps <= model.learning_starts:
+    has_replay = "replay_size" in work
+    advance = advance_with_replay if has_replay else advance_on_policy
+    while has_replay and model.num_timesteps <= model.learning_starts:
         advance()  # what is measured is to learn
     said = {"num_envs": work["num_envs"], "workers": work["num_envs"]}
     return advance, said | settings | {
@@ -67,18 +76,22 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
 def _settings(algo: str, work: dict[str, Any]) -> dict[str, Any]:
     if algo == "a2c":
         return {"n_steps": work["horizon"]}
-    if algo == "ppo":
+    if "num_epochs" in work:
         batch = work["num_envs"] * work["horizon"] // work["num_minibatches"]
         return {
             "n_steps": work["horizon"],
             "batch_size": batch,
             "n_epochs": work["num_epochs"],
         }
-    return {
+    replay = {
         "batch_size": work["batch_size"],
         "buffer_size": work["replay_size"],
         "learning_starts": work["min_steps"],
         "train_freq": 1,  # of each environment
+    }
+    if algo == "sac":
+        return replay
+    return replay | {
         "gradient_steps": work["num_envs"] // work["steps_per_update"],
         "optimize_memory_usage": True,
         "replay_buffer_kwargs": {"handle_timeout_termination": False},
@@ -105,6 +118,15 @@ def _make_extractor() -> Any:
             return features
 
     return Trunk
+
+
+def make_task(task: str, num_envs: int, *, normalize: bool) -> Any:
+    """Gymnasium's ``task`` in this process; ``normalize``: observations and rewards."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    env = make_vec_env(task, num_envs)
+    return VecNormalize(env) if normalize else env
 
 
 def make_vec_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:

@@ -130,8 +130,8 @@ def test_run_that_was_not_measured_to_be_faster_has_one(monkeypatch: pytest.Monk
     [
         (["env=breakout"], 2, True),
         (["env=breakout"], 4, False),
-        (["env=catch"], 2, False),
-        (["env=breakout", "algo=ppo"], 2, False),
+        (["env=catch"], 2, True),
+        (["env=breakout", "algo=ppo"], 2, True),
         (["env=breakout", "algo=dqn"], 2, False),
     ],
 )

@@ -49,12 +49,12 @@ VARIANTS = {
     "ppo": ("", "num_envs=64", "num_envs=64 precision=bfloat16"),
     "dqn": ("", "precision=bfloat16"),
     "ppo_mujoco": ("", "serial=false", "learners=2"),
-    "sac": ("", "num_envs=8", "num_envs=8 serial=false"),
+    "sac": ("", "num_envs=8", "num_envs=8 num_groups=2 serial=false"),
 }
 AS_PEERS = {  # as `WORK` has it
     "dqn": "min_steps=1000 replay_size=20000",
     "ppo_mujoco": "num_envs=8",
-    "sac": "num_envs=1 serial=true min_steps=1000 replay_size=20000",
+    "sac": "num_envs=1 num_groups=1 serial=true min_steps=1000 replay_size=20000",
 }
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from accel_rl.cli.parse import parse_arguments
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
@@ -35,7 +37,7 @@ def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")
 
 
 def test_each_example_is_run() -> None:
-    others = {"own_algorithm.py"}  # below
+    others = {"own_algorithm.py", "minigrid_masked.py"}  # below
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
 
 
@@ -80,3 +82,20 @@ def test_own_algorithm_learns(tmp_path: Path) -> None:
 
 def test_own_algorithm_is_short() -> None:
     assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80
+
+
+@pytest.mark.learning
+def test_minigrid_is_learned(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid", reason="pip install minigrid")
+    command = [sys.executable, ROOT / "launch/train.py", f"config={EXAMPLES}/minigrid_masked.yaml"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    options = ["trust=true", "total_steps=60000", "learners=1", f"run_dir={tmp_path / 'run'}"]
+    subprocess.run([*command, *options], env=environment, check=True, timeout=300, cwd=tmp_path)
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    assert float(last["episode_return_raw_mean"]) > 0.5  # 0.1 by chance
+
+
+def test_every_config_of_the_examples_is_read() -> None:
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        assert parse_arguments([f"config={path}", "trust=true"]).total_steps >= 10_000, path

@@ -64,7 +64,7 @@ def is_faster(config: TrainConfig, num: int) -> bool:
     """Return whether ``num`` learners, one on each core, were measured to be faster than one.
 
     That is one with its simulators in workers, on as many cores. Steps a second of two learners
-    on two cores, divided by those of one (95 % intervals, benchmarks/results/learners_speed_2cores.json):
+    on two cores, divided by those of one (95 %, benchmarks/results/learners_speed_2cores.json):
     1.29 to 1.57 for A2C on Breakout with 16 environments and 1.76 to 1.99 on Catch, 1.16 to 1.30
     for PPO on Breakout with 8 and 1.52 to 2.91 on CartPole, 0.70 to 0.76 for DQN on Breakout.
     More cores were not measured.

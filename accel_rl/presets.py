@@ -33,6 +33,7 @@ IMAGE_MODELS = {
     "paac": "nips",
     "ga3c": "nips",
     "ppo_baselines": "nature",
+    "impala": "impala",
 }
 """what ``model=auto`` is for images with these presets, where they are large enough for it"""
 
@@ -151,6 +152,39 @@ def ga3c(num_envs: int = 32) -> TrainConfig:
         ),
         atari=AtariConfig(observation_size="84x84", episodic_lives=False, press_fire=False),
         learner=GA3CConfig(),
+    )
+
+
+def impala(num_envs: int = 32) -> TrainConfig:
+    """IMPALA (Espeholt et al. 2018, arXiv:1802.01561): A2C one update behind, with V-trace
+
+    The paper's settings for Atari: updates of 32 environments x 20 steps whose loss is a sum over
+    these, RMSProp with epsilon 0.01 inside the root, learning rate 6e-4 falling to 0 over 50 M
+    steps, gradient norm 40, entropy 0.01, 84x84 images, the residual network.
+
+    Deviations: the next rollout is collected while one is learned from, so that the policy that
+    acts is exactly one update behind, instead of actors that go on by themselves; random first
+    steps and time limits. docs/algorithms/impala.md lists all.
+    """
+    horizon = 20
+    return TrainConfig(
+        algo="impala",
+        total_steps=50_000_000,
+        overlap=True,
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=horizon),
+        atari=AtariConfig(observation_size="84x84"),
+        learner=A2CConfig(
+            vtrace=True,
+            lr=6e-4,
+            lr_schedule="linear",
+            loss_scale=float(num_envs * horizon),  # of a mean, which makes it the sum
+            value_coefficient=0.25,  # the paper: 0.5, of half the square
+            max_gradient_norm=40.0,
+            gradient_norm_eps=0.0,
+            rmsprop_decay=0.99,
+            rmsprop_eps=0.01,
+            rmsprop_initial=1.0,
+        ),
     )
 
 
@@ -407,6 +441,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         a3c,
         paac,
         ga3c,
+        impala,
         ppo,
         appo,
         ppo_baselines,

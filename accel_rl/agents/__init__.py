@@ -6,6 +6,7 @@ from accel_rl.agents.batch import RolloutTensors
 from accel_rl.agents.distributions import (
     CATEGORICAL,
     Distribution,
+    Drawn,
     make_distribution,
     sample_categorical,
 )
@@ -14,6 +15,7 @@ from accel_rl.agents.epsilon_greedy import (
     RecurrentEpsilonGreedyAgent,
     epsilon_greedy,
 )
+from accel_rl.agents.log_probs import LogProbs
 from accel_rl.agents.normalizer import Normalizer, normalizer_state, set_normalizer
 from accel_rl.agents.policy import PolicyAgent, is_softmax
 from accel_rl.agents.recurrent import RecurrentAgent
@@ -26,7 +28,9 @@ __all__ = [
     "AnyAgent",
     "AnyRecurrentAgent",
     "Distribution",
+    "Drawn",
     "EpsilonGreedyAgent",
+    "LogProbs",
     "Normalizer",
     "PolicyAgent",
     "RecurrentAgent",

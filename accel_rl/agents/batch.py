@@ -33,13 +33,17 @@ class RolloutTensors(NamedTuple):
     recurrent_state: Tensor | None = None  # [T + 1, B, S], as `RecurrentStates` gives it
     activations: Sequence[Tensor] | None = None  # [T * B, ...] each, of `Activations`
     normalizer: Normalizer | None = None  # of observations, as they were acted upon
+    log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
         """``change`` of each tensor but the activations, which are left out."""
         tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
-        if self.recurrent_state is not None:
-            tensors.append(change(self.recurrent_state))
-        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer)
+        state, log_prob = self.recurrent_state, self.log_prob
+        return RolloutTensors(*tensors)._replace(
+            recurrent_state=None if state is None else change(state),
+            normalizer=self.normalizer,
+            log_prob=None if log_prob is None else change(log_prob),
+        )
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""

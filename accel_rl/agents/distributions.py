@@ -29,6 +29,13 @@ class Evaluated(NamedTuple):
     entropy: Tensor  # [N], in nats
 
 
+class Drawn(NamedTuple):
+    """``N`` actions, and the logarithms of the probabilities, or densities, that they had."""
+
+    action: Any  # [N, ...]
+    log_prob: Tensor  # [N]
+
+
 class Distribution(Protocol):
     """The actions of a space, given ``outputs``, ``[N, P]``, of a policy.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel_rl.agents.distributions import CATEGORICAL, Categorical, Distribution
+from accel_rl.agents.distributions import CATEGORICAL, Categorical, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
 from accel_rl.agents.normalizer import Normalizer
 from accel_rl.capture import EAGER, Capture
@@ -27,9 +27,11 @@ class PolicyAgent:
 
     Attributes:
         normalizer: What observations go through before they reach the network; None: nothing.
+        tells_log_prob: Whether an action server keeps the log-probabilities of its actions.
     """
 
     normalizer: Normalizer | None = None
+    tells_log_prob: bool = False
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class PolicyAgent:
         self.is_greedy = is_greedy
         self.distribution = distribution
         self._choose = capture(_most_probable if is_greedy else _choose)
+        self._draw = capture(_draw)
 
     @torch.inference_mode()
     def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
@@ -55,6 +58,13 @@ class PolicyAgent:
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         return self._choose(self.model, self.distribution, observation, uniform)
+
+    @torch.inference_mode()
+    def act_with_log_prob(self, observation: Any, uniform: Tensor, columns: slice) -> Drawn:
+        """As `act` where this is not greedy, with the log-probabilities of the actions."""
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        return Drawn(*self._draw(self.model, self.distribution, observation, uniform))
 
     def greedy(self) -> PolicyAgent:
         """One of the same network that takes the most probable action."""
@@ -86,6 +96,15 @@ def _choose(
     observation, mask = split_mask(observation)
     outputs, _ = model(observation)
     return distribution.draw(distribution.mask(outputs, mask), uniform, mask)
+
+
+def _draw(
+    model: PolicyValueModel, distribution: Distribution, observation: Any, uniform: Tensor
+) -> tuple[Any, Tensor]:
+    observation, mask = split_mask(observation)
+    outputs = distribution.mask(model(observation).logits, mask)
+    action = distribution.draw(outputs, uniform, mask)
+    return action, distribution.evaluate(outputs, action).log_prob
 
 
 def _most_probable(

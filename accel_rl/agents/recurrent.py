@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel_rl.agents.distributions import CATEGORICAL, Distribution
+from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
 from accel_rl.agents.normalizer import Normalizer
 from accel_rl.capture import EAGER, Capture
@@ -22,6 +22,7 @@ class RecurrentAgent:
     """
 
     normalizer: Normalizer | None = None
+    tells_log_prob: bool = False
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class RecurrentAgent:
         self.capture = capture
         self.distribution = distribution
         self._choose = capture(_most_probable if is_greedy else _choose)
+        self._draw = capture(_draw)
 
     @torch.inference_mode()
     def act(
@@ -48,6 +50,16 @@ class RecurrentAgent:
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         return self._choose(self.model, self.distribution, observation, uniform, state)
+
+    @torch.inference_mode()
+    def act_with_log_prob(
+        self, observation: Any, uniform: Tensor, state: Tensor, columns: slice | None = None
+    ) -> tuple[Drawn, Tensor]:
+        """As `act` where this is not greedy, with the log-probabilities of the actions."""
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        *drawn, after = self._draw(self.model, self.distribution, observation, uniform, state)
+        return Drawn(*drawn), after
 
     def greedy(self) -> RecurrentAgent:
         """One of the same network that takes the most probable action."""
@@ -83,6 +95,20 @@ def _choose(
     observation, mask = split_mask(observation)
     output, after = model(observation, one_step(state))
     return distribution.draw(distribution.mask(output.logits, mask), uniform, mask), after
+
+
+def _draw(
+    model: RecurrentModel,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    state: Tensor,
+) -> tuple[Any, Tensor, Tensor]:
+    observation, mask = split_mask(observation)
+    output, after = model(observation, one_step(state))
+    outputs = distribution.mask(output.logits, mask)
+    action = distribution.draw(outputs, uniform, mask)
+    return action, distribution.evaluate(outputs, action).log_prob, after
 
 
 def _most_probable(

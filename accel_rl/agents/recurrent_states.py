@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents.agent import AnyRecurrentAgent
+from accel_rl.agents.recurrent import RecurrentAgent
 
 
 class RecurrentStates:
     """Acts with ``agent`` for ``num_envs`` environments, in rollouts of ``horizon`` steps.
 
     ``keeps_rollout``: the states that `finish` gives stay as they are until the next `finish`.
+    If ``agent.tells_log_prob``, `act` gives `Drawn` in place of actions.
     """
 
     def __init__(
@@ -25,7 +27,9 @@ class RecurrentStates:
         *,
         keeps_rollout: bool = False,
     ) -> None:
-        self._agent = agent
+        self._choose: Any = agent.act
+        if isinstance(agent, RecurrentAgent) and agent.tells_log_prob:
+            self._choose = agent.act_with_log_prob
         self._state = torch.zeros(num_envs, agent.model.state_size, device=device)  # the last one
         self._rows = self._state.repeat(horizon + 1, 1, 1)  # as `finish` gives them
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
@@ -39,7 +43,7 @@ class RecurrentStates:
         state = self._state[columns].masked_fill(begins.unsqueeze(1), 0)
         if t == 0:
             self._rows[0, columns] = state
-        action, after = self._agent.act(observation, uniform, state, columns)
+        action, after = self._choose(observation, uniform, state, columns)
         self._rows[t + 1, columns] = after
         self._state[columns] = after
         return action

@@ -6,6 +6,9 @@ Values that advantages are measured from come from the update's own forward pass
 These are the same numbers, except with ``overlap`` or ``pull_steps``, where older parameters acted.
 If the batch has the activations of acting, the pass is not made again.
 
+With ``vtrace`` returns and advantages are corrected for the older policy that acted, whose
+log-probabilities were kept when it did: to compute them again takes a third of an update.
+
 docs/algorithms/a2c.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
 
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
@@ -25,20 +29,23 @@ from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
     bootstrap_values,
     check_activations,
+    check_clips,
     evaluate,
+    fold_ends,
     normalize,
     returns_and_advantages,
     with_mask,
 )
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
-from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task, shares_updates
+from accel_rl.algos.returns import importance_ratio, vtrace
+from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
 from accel_rl.parallel import Exchange, RMSProp
-from accel_rl.settings import option
+from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
 
 LR_BASE_NUM_ENVS = 16
@@ -46,6 +53,12 @@ LR_BASE_NUM_ENVS = 16
 
 def _is_lr_given(run: Any) -> str | Literal[False]:
     return run.learner.lr is not None and "learner.lr is given"
+
+
+def _learns_from_its_own(run: Any) -> str | Literal[False]:
+    if run.overlap or run.parallel.pull_steps is not None:
+        return False
+    return "overlap is false and parallel.pull_steps is none, so that the policy that acts learns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,13 @@ class A2CConfig(ActorCriticConfig):
     """learning rate at 16 environments"""
     loss_scale: float = 1.0
     """factor of the whole loss, and so of the gradient that max_gradient_norm limits"""
+    vtrace: bool = option(False, idle=_learns_from_its_own)
+    """returns and advantages are those of V-trace (Espeholt et al. 2018), which corrects for older
+    parameters that acted, with overlap or pull_steps; gae_lambda is its lambda"""
+    rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
+    """ratios by which V-trace multiplies temporal differences and advantages are at most this"""
+    c_clip: float = option(1.0, idle=when("learner.vtrace", False))
+    """ratios by which V-trace multiplies what follows are at most this"""
     rmsprop_decay: float = 0.9
     """of the running mean of squared gradients, for each update"""
     rmsprop_eps: float = 1e-6
@@ -78,13 +98,25 @@ class A2CConfig(ActorCriticConfig):
         require(
             self, "above 0", lambda value: value > 0, "lr", "lr_base", "loss_scale", "rmsprop_eps"
         )
+        check_clips(self)
         require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
+
+    @property
+    def uses_ratios(self) -> bool:
+        """Whether it uses probability ratios: with V-trace."""
+        return self.vtrace
 
     @property
     def rule(self) -> RMSProp:
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
+
+    def make_agent(self, network: Network) -> ActorCriticAgent:
+        """Return an agent that draws actions, and for V-trace tells their log-probabilities."""
+        agent = super().make_agent(network)
+        agent.tells_log_prob = self.vtrace
+        return agent
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
@@ -196,8 +228,16 @@ class A2C:
         """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedules.
 
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
+
+        Raises:
+            ValueError: V-trace has no log-probabilities of the policy that acted.
         """
         _, B = batch.reward.shape
+        if self.config.vtrace and batch.log_prob is None and batch.activations is None:
+            raise ValueError(
+                "vtrace=true needs the log-probabilities with which actions were chosen, and this "
+                "rollout has none; set tells_log_prob of the agent that acts"
+            )
         if self._normalization is not None:
             batch = self._normalization.take(batch)
         values = bootstrap_values(self._agent, batch, self.config)
@@ -221,15 +261,13 @@ class A2C:
             check_activations(batch.activations, model.num_layers, self.config.precision)
             output = recall(model, split_mask(observation)[0], batch.activations)
             output = with_mask(output, observation)
-        value = output.value.detach().view(T, B)
-        return_, advantage = returns_and_advantages(
-            batch, value, bootstrap_value, final_value, self.config
-        )
+        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
+        return_, advantage = self._targets(batch, output, action, bootstrap_value, final_value)
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
         loss = a2c_loss(
             output,
-            map_leaves(lambda each: each.flatten(0, 1), batch.action),
+            action,
             return_.flatten(),
             advantage.flatten(),
             batch.valid.flatten(),
@@ -240,3 +278,26 @@ class A2C:
         mean_return = masked_mean(return_, batch.valid)
         metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
         return loss.total.view(T, B) * self.config.loss_scale, metrics
+
+    @torch.no_grad()
+    def _targets(
+        self,
+        batch: RolloutTensors,
+        output: PolicyValue,
+        action: Any,
+        bootstrap_value: Tensor,
+        final_value: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what values learn, and advantages: ``[T, B]`` each. ``action``: ``[T * B, ...]``.
+
+        Where there are activations, the policy that learns has acted, and all ratios are 1.
+        """
+        config, shape = self.config, batch.reward.shape
+        value = output.value.detach().view(shape)
+        if not config.vtrace or batch.log_prob is None:
+            return returns_and_advantages(batch, value, bootstrap_value, final_value, config)
+        log_prob = self._agent.distribution.evaluate(output.logits, action).log_prob.view(shape)
+        ratio = importance_ratio(log_prob, batch.log_prob, batch.valid)
+        folded = fold_ends(batch, final_value, config.gamma)
+        limits = config.rho_clip, config.c_clip, config.gae_lambda
+        return vtrace(*folded, value, bootstrap_value, ratio, *limits)

@@ -185,6 +185,19 @@ def with_mask(output: PolicyValue, observation: Any) -> PolicyValue:
     return PolicyValue(masked(output.logits, split_mask(observation)[1]), output.value)
 
 
+def check_clips(config: object) -> None:
+    """Check the limits of V-trace's ratios.
+
+    Raises:
+        ValueError: One is below 1, at which samples of the policy that learns would count less, or
+            they are in the wrong order, for which nothing is proved.
+    """
+    require(config, "at least 1", lambda value: value >= 1, "rho_clip", "c_clip")
+    rho, c = (getattr(config, name) for name in ("rho_clip", "c_clip"))
+    if c > rho:
+        raise ValueError(f"c_clip is {c:g}; it must be at most rho_clip={rho:g}")
+
+
 def check_activations(activations: Sequence[Tensor], num_layers: int, precision: str) -> None:
     """Acting has left what a learner in ``precision`` needs: so many layers, in its type."""
     assert len(activations) >= num_layers, f"kept_layers must be {num_layers}"
@@ -205,11 +218,15 @@ def returns_and_advantages(
     ``value``: ``[T, B]``, of all observations but the last; the others as `bootstrap_values` gives
     them.
     """
-    reward, discount = fold_truncation(
-        batch.reward, batch.terminated, batch.truncated, batch.valid, final_value, config.gamma
-    )
+    reward, discount = fold_ends(batch, final_value, config.gamma)
     advantage = generalized_advantages(reward, discount, value, bootstrap_value, config.gae_lambda)
     return advantage + value, advantage
+
+
+def fold_ends(batch: RolloutTensors, final_value: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """Rewards and discounts of `fold_truncation`, ``[T, B]`` each, for a rollout."""
+    ends = batch.terminated, batch.truncated, batch.valid
+    return fold_truncation(batch.reward, *ends, final_value, gamma)
 
 
 def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) -> Tensor:

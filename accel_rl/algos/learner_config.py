@@ -35,9 +35,6 @@ class LearnerConfig:
     """whether lstm=true is possible"""
     clips_actions: ClassVar[bool] = False
     """whether its agents draw floats without bounds, which the environments then clip"""
-    uses_ratios: ClassVar[bool] = False
-    """whether it uses probability ratios; its learner's ``behaviour`` is then told which parameters
-    acted, and with pull_steps takes over the store's parameters also before it learns"""
     depends_on_speed: ClassVar[bool] = False
     """whether options that change the speed change also what is learned"""
     compiled: ClassVar[Compiled | None] = None
@@ -115,6 +112,15 @@ class LearnerConfig:
             ValueError: The settings do not fit the task, or the memory of its device.
         """
         raise NotImplementedError
+
+    @property
+    def uses_ratios(self) -> bool:
+        """Whether it uses probability ratios of the policy that learns to the one that acted.
+
+        With pull_steps it then takes over the store's parameters also before it learns. If its
+        learner has a ``behaviour``, that is told which parameters acted.
+        """
+        return False
 
     def evaluating(self, agent: AnyAgent) -> AnyAgent:
         """Return the agent of the same network that acts in evaluations."""

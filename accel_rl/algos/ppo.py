@@ -55,7 +55,6 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
     faster_divided: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
     batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(1e-3, common=True)
@@ -84,6 +83,11 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr", "clip_range", "adam_eps")
+
+    @property
+    def uses_ratios(self) -> bool:
+        """Whether it uses probability ratios: always."""
+        return True
 
     @property
     def rule(self) -> Adam:

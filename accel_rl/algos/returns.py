@@ -148,6 +148,54 @@ def _beyond(batch: RolloutTensors) -> Sequences | None:
     return Sequences(state, torch.cat((torch.zeros_like(batch.valid[-1]), begins)).unsqueeze(0))
 
 
+@torch.no_grad()
+def importance_ratio(log_prob: Tensor, behaviour_log_prob: Tensor, valid: Tensor) -> Tensor:
+    """``exp(log_prob - behaviour_log_prob)``, and 1 where no step was taken: ``[T, B]``.
+
+    ``log_prob``, ``behaviour_log_prob``: ``[T, B]`` float, of the actions, under the policy that
+    learns and under the one that chose them. ``valid``: ``[T, B]`` bool.
+    """
+    _check_shapes(log_prob, behaviour_log_prob, valid)
+    return (log_prob - behaviour_log_prob).exp().where(valid, 1.0)
+
+
+@torch.no_grad()
+def vtrace(
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    bootstrap_value: Tensor,
+    ratio: Tensor,
+    rho_clip: float,
+    c_clip: float,
+    gae_lambda: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """V-trace returns and advantages (Espeholt et al. 2018, arXiv:1802.01561, section 4).
+
+    With ``rho[t] = min(ratio[t], rho_clip)``, ``c[t] = gae_lambda * min(ratio[t], c_clip)`` and the
+    ``td_error`` of `generalized_advantages`:
+
+    ``correction[t] = rho[t] * td_error[t] + discount[t] * c[t] * correction[t + 1]`` (remark 1);
+    ``return_[t] = value[t] + correction[t]`` (equation 1);
+    ``advantage[t] = rho[t] * (td_error[t] + gae_lambda * discount[t] * correction[t + 1])``.
+
+    With ``gae_lambda`` 1, as in the paper but for its remark 2, the last is ``rho[t] * (reward[t] +
+    discount[t] * return_[t + 1] - value[t])``. With ratios of 1 and limits of at least 1 the
+    advantages are those of `generalized_advantages`.
+
+    ``reward``, ``discount``, ``value``, ``ratio``: ``[T, B]``; ``bootstrap_value``: ``[B]``, of the
+    rollout's last observation. Returns two of ``[T, B]``.
+    """
+    _check_shapes(reward, discount, value, ratio)
+    next_value = torch.cat((value[1:], bootstrap_value.unsqueeze(0)))
+    td_error = torch.addcmul(reward, discount, next_value) - value
+    rho, decay = ratio.clamp(max=rho_clip), gae_lambda * discount
+    nothing = torch.zeros_like(bootstrap_value)
+    correction = discounted_returns(rho * td_error, decay * ratio.clamp(max=c_clip), nothing)
+    following = torch.cat((correction[1:], nothing.unsqueeze(0)))
+    return value + correction, rho * torch.addcmul(td_error, decay, following)
+
+
 def _check_shapes(reward: Tensor, *others: Tensor) -> None:
     if reward.ndim != 2 or not reward.is_floating_point():
         raise ValueError(

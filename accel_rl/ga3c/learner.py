@@ -2,24 +2,29 @@
 
 Predictors and trainers are threads that work on one model (`accel_rl.ga3c.versions`). Here are the
 settings, and what one trainer does with a batch. Returns come with the segments. Advantages are
-measured from the values of the trainer's own parameters.
+measured from the values of the trainer's own parameters. With ``vtrace`` the trainer makes both of
+what the segments' returns say of rewards.
 
 docs/algorithms/ga3c.md lists deviations from the paper and its code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import AnyAgent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
-from accel_rl.algos.actor_critic import evaluate, make_policy_agent
+from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
+from accel_rl.algos.returns import vtrace
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
 from accel_rl.models import PolicyValue
@@ -55,6 +60,13 @@ class GA3CConfig(LearnerConfig):
     """against the policy lag: the policy loss of a sample is multiplied by the probability of its
     action divided by that with which it was chosen (in float32, whatever the precision), this at
     most; none: it is not, as in the paper"""
+    vtrace: bool = False
+    """against the policy lag: returns and advantages are those of V-trace within each segment
+    (Espeholt et al. 2018), by the ratios of these probabilities"""
+    rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
+    """ratios by which V-trace multiplies temporal differences and advantages are at most this"""
+    c_clip: float = option(1.0, idle=when("learner.vtrace", False))
+    """ratios by which V-trace multiplies what follows are at most this"""
     rmsprop_decay: float = 0.99
     """of the running mean of squared gradients, for each update"""
     rmsprop_eps: float = 0.1
@@ -91,6 +103,12 @@ class GA3CConfig(LearnerConfig):
         require(self, "above 0", lambda value: value > 0, *positive, "max_importance_ratio")
         counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
         require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
+        check_clips(self)
+        if self.vtrace and self.max_importance_ratio is not None:
+            raise ValueError(
+                f"max_importance_ratio={self.max_importance_ratio:g} and vtrace=true both correct "
+                f"the policy loss; leave out max_importance_ratio, or use vtrace=false"
+            )
         threads = ("num_predictors", "num_trainers")
         require(self, f"at most {_MOST_THREADS}", lambda value: value <= _MOST_THREADS, *threads)
         at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
@@ -153,6 +171,11 @@ class GA3CConfig(LearnerConfig):
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
     @property
+    def keeps_probability(self) -> bool:
+        """Whether trainers need the probabilities with which actions were chosen."""
+        return self.vtrace or self.max_importance_ratio is not None
+
+    @property
     def least_samples(self) -> int:
         """Samples of an update at least."""
         return self.min_training_batch + self.compatibility
@@ -165,39 +188,48 @@ class Samples(NamedTuple):
     action: Tensor  # [N] int64
     return_: Tensor  # [N] float32
     behaviour_probability: Tensor | None = None  # [N] float32, with which they were chosen
+    layout: Tensor | None = None  # [H, S] int64, of `segment_layout`
+
+
+def segment_layout(lengths: Sequence[int]) -> NDArray[np.int64]:
+    """Return where step ``h`` of segment ``s`` is among samples that lie one segment after another.
+
+    ``[H, S]`` with ``H`` the largest of ``lengths``, ``[S]``; behind a segment's end its last step.
+    """
+    ends = np.cumsum(lengths)
+    steps = np.arange(max(lengths))[:, None]
+    layout: NDArray[np.int64] = np.minimum(ends - lengths + steps, ends - 1)
+    return layout
 
 
 def ga3c_loss(
     output: PolicyValue,
     action: Tensor,
     return_: Tensor,
+    advantage: Tensor,
     value_coefficient: float,
     entropy_coefficient: float,
     log_eps: float,
     *,
     floors: bool,
-    ratio: Tensor | None = None,
 ) -> A2CLoss:
     """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
 
     ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
-    ``policy_loss = -(R - V) * l(pi(action))``, where ``V`` is a constant, ``value_loss =
-    (R - V) ** 2`` and ``entropy = -sum_a pi(a) * l(pi(a))``;
+    ``policy_loss = -advantage * l(pi(action))``, in the paper with the advantage ``R - V``,
+    ``value_loss = (R - V) ** 2`` and ``entropy = -sum_a pi(a) * l(pi(a))``;
     ``l(p) = log(p + log_eps)``, or with ``floors`` ``log(max(p, log_eps))``.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``:
-    ``[N]`` float, constants. ``ratio``: ``[N]`` float, constants that ``policy_loss`` is multiplied
-    by.
+    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
+    ``advantage``: ``[N]`` float, constants.
     """
     N = len(output.logits)
-    ratio = torch.ones_like(return_) if ratio is None else ratio
-    if any(x.shape != (N,) for x in (output.value, action, return_, ratio)):
+    if any(x.shape != (N,) for x in (output.value, action, return_, advantage)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     pi = output.logits.softmax(1)
     log_pi = (pi.clamp(min=log_eps) if floors else pi + log_eps).log()
-    advantage = (return_ - output.value).detach()
     log_prob = log_pi.gather(1, action.unsqueeze(1)).squeeze(1)
-    policy_loss = -(ratio * advantage * log_prob)
+    policy_loss = -(advantage * log_prob)
     value_loss = (return_ - output.value).square()
     entropy = -(pi * log_pi).sum(1)
     total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
@@ -217,6 +249,36 @@ def importance_ratios(
         raise ValueError(f"expected [N] with N = {len(logits)} in all arguments but the logits")
     pi = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
     return (pi / behaviour_probability).clamp(max=limit)
+
+
+@torch.no_grad()
+def segment_vtrace(
+    return_: Tensor,
+    value: Tensor,
+    ratio: Tensor,
+    layout: Tensor,
+    gamma: float,
+    rho_clip: float,
+    c_clip: float,
+) -> tuple[Tensor, Tensor]:
+    """Returns and advantages of `vtrace`, of samples in segments: two of ``[N]``.
+
+    Behind a segment comes the value that its n-step returns ``return_`` end with. They also tell
+    the rewards: ``reward[t] = return_[t] - gamma * return_[t + 1]``, and the last return is all
+    that its step brings.
+
+    ``return_``, ``value``, ``ratio``: ``[N]`` float. ``layout``: of `segment_layout`.
+    """
+    nothing = torch.zeros_like(return_[layout[:1]])  # [1, S]
+    discount = gamma * (layout[1:] > layout[:-1]).to(return_.dtype)
+    discount = torch.cat((discount, nothing))  # 0 where no step of the segment follows
+    whole = return_[layout]
+    reward = whole - discount * torch.cat((whole[1:], nothing))
+    shaped = reward, discount, value[layout], nothing[0], ratio[layout]
+    target, advantage = vtrace(*shaped, rho_clip, c_clip)
+    places = (layout,)  # the last step of a segment may be there more than once, always the same
+    empty = torch.empty_like(return_)
+    return empty.index_put(places, target), empty.index_put(places, advantage)
 
 
 class GA3C:
@@ -246,24 +308,45 @@ class GA3C:
         """
         config, N = self.config, len(batch.action)
         output = evaluate(self._agent, batch.observation, config.precision)
-        limit = config.max_importance_ratio
-        ratio = None
-        if limit is not None:
-            mu = batch.behaviour_probability
-            assert mu is not None
-            ratio = importance_ratios(output.logits, batch.action, mu, limit)
+        return_, advantage = self._targets(output, batch)
         loss = ga3c_loss(
             output,
             batch.action,
-            batch.return_,
+            return_,
+            advantage,
             config.value_coefficient,
             config.entropy_coefficient,
             config.log_eps,
             floors=config.compatibility,
-            ratio=ratio,
         )
         metrics = {name: each / N for name, each in sums(loss._asdict()).items()}
-        metrics["mean_value_target"] = batch.return_.mean()
+        metrics["mean_value_target"] = return_.mean()
         total = loss.total if config.reduction == "sum" else loss.total / N
         self._update.step(total, metrics, config.lr * config.remaining(progress))
         return self._update.take()
+
+    @torch.no_grad()
+    def _targets(self, output: PolicyValue, batch: Samples) -> tuple[Tensor, Tensor]:
+        """Return what values learn, and the advantages of the actions: ``[N]`` each.
+
+        Raises:
+            ValueError: They need probabilities that the batch does not have.
+        """
+        config, value = self.config, output.value.detach()
+        advantage = batch.return_ - value
+        if not config.keeps_probability:
+            return batch.return_, advantage
+        mu = batch.behaviour_probability
+        if mu is None:
+            option = "vtrace=true" if config.vtrace else "max_importance_ratio"
+            raise ValueError(
+                f"{option} needs the probabilities with which actions were chosen, and these "
+                f"samples have none; give behaviour_probability in each Prediction, or leave it out"
+            )
+        limit = config.max_importance_ratio or math.inf
+        ratio = importance_ratios(output.logits, batch.action, mu, limit)
+        if not config.vtrace:
+            return batch.return_, ratio * advantage
+        assert batch.layout is not None
+        clips = config.rho_clip, config.c_clip
+        return segment_vtrace(batch.return_, value, ratio, batch.layout, config.gamma, *clips)

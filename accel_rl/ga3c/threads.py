@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, sample_categorical
-from accel_rl.ga3c.learner import GA3C, Samples
+from accel_rl.ga3c.learner import GA3C, Samples, segment_layout
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment
@@ -69,7 +69,7 @@ class QueueThreads:
         self._versions = versions
         self._sampler = sampler
         self._device = device
-        self._keeps_probability = learner.config.max_importance_ratio is not None
+        self._keeps_probability = learner.config.keeps_probability
         # That of the model; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
@@ -213,7 +213,10 @@ class QueueThreads:
         ]
         if self._keeps_probability:
             fields.append([segment.behaviour_probability for segment in segments])
-        return Samples(*(_to_device(np.concatenate(each), self._device) for each in fields))
+        arrays = [np.concatenate(each) for each in fields]
+        if self._learner.config.vtrace:
+            arrays.append(segment_layout([len(segment) for segment in segments]))
+        return Samples(*(_to_device(each, self._device) for each in arrays))
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +39,34 @@ class ConvSpec(NamedTuple):
 class ImageSpec:
     """Layers and initial weights of an `ImageNetwork`. Biases begin at 0."""
 
+    is_recalled: ClassVar[bool] = True
+    """whether `recall` knows the gradient of its layers, so that acting may leave theirs"""
+
     name: str
-    convs: tuple[ConvSpec, ...]
+    convs: tuple[ConvSpec, ...] = ()
     hidden: int
     """units of the fully connected layer"""
     conv_init: Initializer
     hidden_init: Initializer
     policy_init: Initializer
     value_init: Initializer
+
+    @property
+    def map_channels(self) -> int:
+        """Channels of the last feature map."""
+        return self.convs[-1].channels
+
+    def make_layers(self, channels: int) -> nn.Sequential:
+        """Return the layers before the fully connected one, for images with so many channels.
+
+        `feature_maps` applies a ReLU after each of them.
+        """
+        convs: list[nn.Conv2d] = []
+        for conv in self.convs:
+            kind: type[nn.Conv2d] = Conv if convs else PixelConv
+            convs.append(kind(channels, *conv))
+            channels = conv.channels
+        return nn.Sequential(*convs)
 
     def feature_shape(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the last feature map; not positive where the image is too small."""
@@ -144,7 +164,8 @@ class ImageNetwork(SharedNetwork):
         self.width = spec.hidden
         self.convs, map_size = make_convs(spec, observation_shape)
         self.hidden = MapLinear(map_size, spec.hidden)
-        self.num_layers = len(self.convs) + 1  # before the heads
+        # Before the heads, of which acting may leave what they gave.
+        self.num_layers = len(self.convs) + 1 if spec.is_recalled else 0
         self.policy = nn.Linear(spec.hidden, num_actions)
         self.value = nn.Linear(spec.hidden, 1)
         for layer in (self.hidden, self.policy, self.value):
@@ -189,17 +210,13 @@ def make_convs(
             f"observations of shape {observation_shape} are too small for the convolutions of "
             f"model={spec.name}; use larger images or model=mlp"
         )
-    convs: list[nn.Conv2d] = []
-    for conv in spec.convs:
-        kind: type[nn.Conv2d] = _Conv if convs else _PixelConv
-        layer = kind(channels, *conv)
-        convs.append(layer)
-        channels = conv.channels
-        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
-    for layer in convs:
-        spec.conv_init(layer.weight)
-        layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-    return nn.Sequential(*convs), rows * columns * channels
+    layers = spec.make_layers(channels)
+    for layer in layers.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
+            spec.conv_init(layer.weight)
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    return layers, rows * columns * spec.map_channels
 
 
 def feature_maps(convs: nn.Sequential, observation: Tensor) -> list[Tensor]:
@@ -220,8 +237,8 @@ def channels_last(image: Tensor) -> Tensor:
     return torch.stack(image.unbind(1), -1).permute(0, 3, 1, 2)
 
 
-class _Conv(nn.Conv2d):
-    """A convolution of feature maps."""
+class Conv(nn.Conv2d):
+    """A convolution of feature maps, fast on the CPU also in bfloat16."""
 
     def forward(self, x: Tensor) -> Tensor:
         is_short = x.dtype == torch.bfloat16 and x.device.type == "cpu"
@@ -263,7 +280,7 @@ class _ShortConv(torch.autograd.Function):
         return x_gradient, weight_gradient, bias_gradient, None, None
 
 
-class _PixelConv(nn.Conv2d):
+class PixelConv(nn.Conv2d):
     """The first convolution: of images in 0 .. 255, as if they were divided by 255."""
 
     def forward(self, image: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @torch.no_grad()
@@ -11,6 +11,16 @@ def fan_in_(weight: Tensor) -> Tensor:
     """Fill ``weight`` ``[out, in, ...]`` uniformly within 1 / sqrt(inputs of one output unit)."""
     bound = weight[0].numel() ** -0.5
     return weight.uniform_(-bound, bound)
+
+
+@torch.no_grad()
+def truncated_(weight: Tensor) -> Tensor:
+    """Fill ``weight`` ``[out, in, ...]`` from a normal distribution of deviation 1 / sqrt(inputs).
+
+    It is cut off at two deviations, as DeepMind's Sonnet draws weights.
+    """
+    std = weight[0].numel() ** -0.5
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 @torch.no_grad()

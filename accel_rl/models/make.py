@@ -38,10 +38,14 @@ from accel_rl.models.recurrent_q import (
     make_recurrent_image_q_network,
     make_recurrent_mlp_q_network,
 )
+from accel_rl.models.residual import IMPALA_NET
 
 _IMAGE_SPECS = {
     spec.name: spec
-    for spec in (A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, PAAC_NATURE_NET, *GA3C_LARGE_NETS)
+    for spec in (
+        *(A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, IMPALA_NET),
+        *(PAAC_NATURE_NET, *GA3C_LARGE_NETS),
+    )
 }
 
 MODEL_NAMES = ("auto", *_IMAGE_SPECS, "mlp", "pqn")
@@ -59,11 +63,12 @@ def make_model(
 ) -> PolicyValueModel:
     """A network on ``device`` with fresh parameters, drawn from torch's global generator.
 
-    ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``paac_nature`` or ``ga3c_large_stride4`` (or
-    3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else, or ``auto``: ``a3c`` for
-    images that are large enough for it, else ``mlp``. Or ``module:function``, which makes one of
-    the user's own; it may give a plain tuple of logits and values. ``observations``: two of the
-    environment, ``[2, ...]``, on which such a network is tried; none: one of zeros and one of ones.
+    ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``impala``, ``paac_nature`` or
+    ``ga3c_large_stride4`` (or 3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else,
+    or ``auto``: ``a3c`` for images that are large enough for it, else ``mlp``. Or
+    ``module:function``, which makes one of the user's own; it may give a plain tuple of logits and
+    values. ``observations``: two of the environment, ``[2, ...]``, on which such a network is
+    tried; none: one of zeros and one of ones.
 
     Raises:
         ValueError: unknown name, a convolutional network for what is no image or too small,

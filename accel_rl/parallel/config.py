@@ -36,7 +36,7 @@ class ParallelConfig:
     """optimizer steps of a learner between two exchanges with the store; above 1 for Adam alone"""
     pull_steps: int | None = option(None, idle=_pulls_nothing)
     """steps of each environment after which a learner takes over the store's parameters within a
-    rollout, and PPO before it learns; none: only with its own updates"""
+    rollout, and with PPO or V-trace also before it learns; none: only with its own updates"""
     learner_timeout_seconds: float = option(1800.0, "engine")
     """a learner that keeps the others waiting for so long has failed"""
     on_learner_failure: Literal["stop", "continue"] = option("stop", "engine")

@@ -21,6 +21,7 @@ from accel_rl.agents import (
     Activations,
     AnyAgent,
     AnyRecurrentAgent,
+    LogProbs,
     Normalizer,
     PolicyAgent,
     RecurrentStates,
@@ -52,7 +53,8 @@ class ActionServer:
     many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
     for a learner with the parameters that acted. PPO needs one of them, A2C all. ``precision``, of
     acting and these, is the learner's: float32, or bfloat16, in which a rollout is acted in with
-    the parameters that there were at its beginning.
+    the parameters that there were at its beginning. If the agent ``tells_log_prob`` and no layers
+    are kept, it gives also the log-probability of each action.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
@@ -81,12 +83,17 @@ class ActionServer:
         self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
         self._left: dict[str, Callable[[], Any]] = {}
         T, B = sampler.rollout.action.shape[:2]
+        self._log_probs: LogProbs | None = None
+        if getattr(agent, "tells_log_prob", False) and not kept_layers:
+            self._log_probs = LogProbs(T, B, device, keeps_rollout=keeps_rollout)
+            self._left["log_prob"] = self._log_probs.finish
         if kept_layers:
             model = _network_to_keep(agent, device)
-            if model is None or keeps_rollout:
+            if model is None or not model.num_layers or keeps_rollout:
                 raise ValueError(
                     f"kept_layers={kept_layers} needs an agent on the CPU that draws its actions "
-                    f"from a network for images, and no keeps_rollout; leave it out"
+                    f"from a network for images, of plain convolutions, and no keeps_rollout; "
+                    f"leave it out"
                 )
             if not 1 <= kept_layers <= model.num_layers:
                 raise ValueError(
@@ -104,7 +111,10 @@ class ActionServer:
             self._left["recurrent_state"] = states.finish
             self._states = states
         else:
-            self._act = lambda seen, uniform, step, _: agent.act(seen, uniform, step.columns)
+            choose: Any = agent.act
+            if self._log_probs is not None:
+                choose = agent.act_with_log_prob  # type: ignore[attr-defined]  # it tells them
+            self._act = lambda seen, uniform, step, _: choose(seen, uniform, step.columns)
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
@@ -116,7 +126,11 @@ class ActionServer:
         observation, uniform = self._rows.read(step)
         if step.t == 0:
             self._normalizer = getattr(self._agent, "normalizer", None)
-        return self._rows.answer(step, self._act(observation, uniform, step, self._rows))
+        action = self._act(observation, uniform, step, self._rows)
+        if self._log_probs is not None:
+            action, log_prob = action
+            self._log_probs.keep(log_prob, step.t, step.columns)
+        return self._rows.answer(step, action)
 
     def finish(self) -> RolloutTensors:
         """The rollout that ``collect`` has completed; to be used up before the next ``collect``.

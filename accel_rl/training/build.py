@@ -95,7 +95,8 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         else:
             server = make_action_server(config, agent, sampler, device)
             if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
-                server = PullingServer(server, exchange, learner, config.parallel.pull_steps)
+                steps, newest = config.parallel.pull_steps, config.learner.uses_ratios
+                server = PullingServer(server, exchange, learner, steps, learns_newest=newest)
             num_threads = num_learning_threads(is_small=is_small)
             experience = InTurns(sampler, server, learner, num_threads)
         undo.pop_all()
@@ -198,7 +199,8 @@ def _kept_layers(config: TrainConfig, agent: AnyAgent, device: torch.device) -> 
         return 0
     if not isinstance(agent.model, ImageNetwork) or not is_softmax(agent):
         return 0
-    return config.learner.kept_layers(agent.model.num_layers)
+    num_layers = agent.model.num_layers
+    return min(num_layers, config.learner.kept_layers(num_layers))
 
 
 def make_sampler(

@@ -101,17 +101,23 @@ class PullingServer:
     """An action server whose learner takes over the store's parameters within a rollout.
 
     Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
-    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if the learner uses probability ratios, before
-    it learns.
+    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if ``learns_newest``, before it learns.
     """
 
     def __init__(
-        self, server: Server, exchange: StoreExchange, learner: Learner, pull_steps: int
+        self,
+        server: Server,
+        exchange: StoreExchange,
+        learner: Learner,
+        pull_steps: int,
+        *,
+        learns_newest: bool = False,
     ) -> None:
         self._server = server
         self._exchange = exchange
         self._behaviour = learner.behaviour
         self._pull_steps = pull_steps
+        self._learns_newest = learns_newest
 
     def __call__(self, step: PolicyInput) -> Any:
         is_first = step.columns.start == 0  # of the groups that take this step
@@ -125,6 +131,7 @@ class PullingServer:
         batch = self._server.finish()
         if self._behaviour is not None:
             self._behaviour.note(len(batch.action))
+        if self._learns_newest:
             self._exchange.pull()
         return batch
 

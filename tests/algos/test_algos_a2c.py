@@ -1,6 +1,7 @@
 """The A2C learner: what of a rollout moves the parameters, and by how much."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,8 @@ def test_each_update_starts_from_a_zero_gradient() -> None:
     assert norms == pytest.approx([norms[0]] * 3, rel=1e-4)
 
 
-def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_rows_that_are_not_valid_do_not_move_parameters(vtrace: bool) -> None:
     results = []
     for garbage in (0.0, 1000.0):
         batch = make_batch()
@@ -148,7 +150,9 @@ def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
         batch.valid[3:, 1] = False
         batch.reward[3:, 1] = garbage
         batch.observation[3:, 1] = garbage
-        learner, flat = make_learner(LinearModel(), A2CConfig())
+        batch = with_log_prob(batch, [1.0, 0.0, -1.0])
+        batch.log_prob[3:, 1] = -torch.inf if garbage else 0.0  # type: ignore[index]
+        learner, flat = make_learner(LinearModel(), A2CConfig(vtrace=vtrace))
         learner.update(batch, progress=0.0)
         results.append(flat.parameter.clone())
     assert torch.equal(*results)
@@ -164,6 +168,65 @@ def test_normalized_advantages_make_policy_gradient_blind_to_reward_scale() -> N
         norms.append(learner.update(batch, progress=0.0)["gradient_norm"].item())
     assert norms[0] > 0
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+def with_log_prob(batch: RolloutTensors, logits: list[float]) -> RolloutTensors:
+    """Chosen by a policy with these logits in every state."""
+    log_prob = torch.tensor(logits).log_softmax(0)[batch.action]
+    return batch._replace(log_prob=log_prob)
+
+
+@pytest.mark.parametrize("options", [{}, {"rho_clip": 3.0, "c_clip": 2.0}, {"gae_lambda": 0.7}])
+def test_vtrace_of_the_policy_that_learns_changes_no_update(options: dict[str, float]) -> None:
+    own: dict[str, Any] = {"rho_clip": 1.0, "c_clip": 1.0, **options}
+    shared = {"gae_lambda": own.pop("gae_lambda", 1.0)}
+    results = []
+    for config in (A2CConfig(vtrace=True, **own, **shared), A2CConfig(**shared)):
+        learner, flat = make_learner(LinearModel(), config)
+        batch = with_log_prob(truncated_batch(), [0.0, 0.0, 0.0])
+        results.append((learner.update(batch, progress=0.0), flat.parameter.clone()))
+    (found, moved), (expected, plain) = results
+    torch.testing.assert_close(moved, plain)
+    assert list(found) == list(expected)
+    for name in found:
+        assert found[name].item() == pytest.approx(expected[name].item(), rel=1e-5, abs=1e-6)
+
+
+def test_update_with_vtrace_is_that_of_its_definition() -> None:
+    """Targets by sums of products; the policy is uniform, another one has acted."""
+    config = A2CConfig(vtrace=True, rho_clip=1.5, c_clip=1.2, max_gradient_norm=None)
+    batch = with_log_prob(make_batch(), [1.0, 0.0, -1.0])
+    assert batch.log_prob is not None
+    learner, _ = make_learner(LinearModel(), config)
+    metrics = learner.update(batch, progress=0.0)
+    ratio = (1 / NUM_ACTIONS / batch.log_prob.exp()).tolist()
+    value, reward, gamma = batch.observation.tolist(), batch.reward.tolist(), config.gamma
+
+    def target(s: int, b: int) -> float:
+        total = value[s][b]
+        for t in range(s, T):
+            product = np.prod([min(1.2, ratio[i][b]) for i in range(s, t)])
+            error = reward[t][b] + gamma * value[t + 1][b] - value[t][b]
+            total += gamma ** (t - s) * product * min(1.5, ratio[t][b]) * error
+        return float(total)
+
+    targets = [[target(s, b) for b in range(B)] for s in range(T)] + [value[T]]
+    advantages = [
+        min(1.5, ratio[t][b]) * (reward[t][b] + gamma * targets[t + 1][b] - value[t][b])
+        for t in range(T)
+        for b in range(B)
+    ]
+    errors = [(targets[t][b] - value[t][b]) ** 2 for t in range(T) for b in range(B)]
+    assert metrics["mean_value_target"].item() == pytest.approx(np.mean(targets[:T]), rel=1e-5)
+    assert metrics["value_loss"].item() == pytest.approx(np.mean(errors), rel=1e-5)
+    policy_loss = -np.mean(advantages) * np.log(1 / NUM_ACTIONS)
+    assert metrics["policy_loss"].item() == pytest.approx(policy_loss, rel=1e-4)
+
+
+def test_vtrace_without_log_probabilities_is_refused() -> None:
+    learner, _ = make_learner(LinearModel(), A2CConfig(vtrace=True))
+    with pytest.raises(ValueError, match=r"vtrace=true needs .* set tells_log_prob"):
+        learner.update(make_batch(), progress=0.0)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +306,8 @@ def test_bfloat16_updates_stay_near_float32() -> None:
         ({"gae_lambda": -0.1}, "gae_lambda is -0.1; it must be from 0 to 1"),
         ({"entropy_coefficient": -1.0}, "entropy_coefficient is -1.0; it must be at least 0"),
         ({"max_gradient_norm": 0.0}, "max_gradient_norm is 0.0; it must be above 0"),
+        ({"rho_clip": 0.9}, "rho_clip is 0.9; it must be at least 1"),
+        ({"c_clip": 2.0}, "c_clip is 2; it must be at most rho_clip=1"),
         ({"rmsprop_decay": 1.0}, "rmsprop_decay is 1.0; it must be at least 0 and below 1"),
     ],
 )

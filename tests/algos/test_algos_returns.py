@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from accel_rl.algos import discounted_returns, fold_truncation, generalized_advantages
-from accel_rl.algos.returns import lambda_returns
+from accel_rl.algos.returns import importance_ratio, lambda_returns, vtrace
 
 pytestmark = pytest.mark.numeric
 
@@ -222,3 +222,126 @@ def test_mismatched_shapes_are_refused() -> None:
         discounted_returns(reward, torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(ValueError, match=r"floating-point \[T, B\], got torch.int64"):
         discounted_returns(reward.long(), reward, torch.zeros(2))
+
+
+KINDS = ("goes on", "terminated", "truncated", "both", "lost", "not taken")
+"""what a step may be: a lost one was not taken since its worker was lost; another one that was not
+taken is a reset, or waits for one"""
+LIMITS = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (1.5, 1.2, 0.7), (np.inf, np.inf, 1.0), (1.0, 1.0, 0.0)]
+
+
+def possible_columns(T: int) -> list[tuple[str, ...]]:
+    """Every order of ends; what comes behind a step that goes on was begun."""
+    return [
+        kinds
+        for kinds in itertools.product(KINDS, repeat=T)
+        if not any(a == "goes on" and b == "not taken" for a, b in itertools.pairwise(kinds))
+    ]
+
+
+def slow_vtrace(
+    s: int,
+    kinds: tuple[str, ...],
+    reward: Floats,
+    value: Floats,
+    final_value: Floats,
+    ratio: Floats,
+    limits: tuple[float, float, float],
+) -> tuple[float, float]:
+    """Return and advantage of step s of one environment, by sums of products, ``value`` [T + 1].
+
+    The trajectory is x_s, ..., x_end, of which x_end has no step any more: the episode or the
+    rollout ends, or the worker is lost. Equation 1 and, for lambda below 1, remark 2.
+    """
+    rho_clip, c_clip, gae_lambda = limits
+    states = [value[s]]  # V(x_s), V(x_s+1), ...
+    steps = []
+    for t in range(s, len(kinds)):
+        if kinds[t] == "lost":  # which begins in the final observation, x_end
+            break
+        steps.append(t)
+        ends = {"terminated": 0.0, "both": 0.0, "truncated": final_value[t]}
+        states.append(ends.get(kinds[t], value[t + 1]))
+        if kinds[t] in ends:
+            break
+    rho = [min(rho_clip, ratio[t]) for t in steps]
+    c = [gae_lambda * min(c_clip, ratio[t]) for t in steps]
+
+    def target(start: int) -> float:
+        total = states[start]
+        for k in range(start, len(steps)):
+            product = 1.0
+            for i in range(start, k):
+                product *= c[i]
+            error = reward[steps[k]] + GAMMA * states[k + 1] - states[k]
+            total += GAMMA ** (k - start) * product * rho[k] * error
+        return float(total)
+
+    following = gae_lambda * target(1) + (1 - gae_lambda) * states[1]
+    return target(0), float(rho[0] * (reward[s] + GAMMA * following - states[0]))
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("T", [1, 2, 3, 4])
+def test_vtrace_of_every_pattern_of_ends_equals_sums_of_products(
+    T: int, limits: tuple[float, float, float]
+) -> None:
+    columns = possible_columns(T)
+    B, rng = len(columns), np.random.default_rng(T)
+    kinds = np.array(columns).T  # [T, B]
+    valid = ~np.isin(kinds, ["lost", "not taken"])
+    terminated = np.isin(kinds, ["terminated", "both"])
+    truncated = np.isin(kinds, ["truncated", "both", "lost"])
+    reward, final_value, log_ratio = rng.normal(size=(3, T, B))
+    value = rng.normal(size=(T + 1, B))
+    is_lost = kinds == "lost"
+    final_value[is_lost] = value[:-1][is_lost]  # of the same observation
+    reward[~valid] = 0.0
+    log_ratio[~valid] = np.nan  # of an action that nobody has taken
+    arrays = (reward, terminated, truncated, valid, final_value)
+    folded = fold_truncation(*map(torch.from_numpy, arrays), gamma=GAMMA)
+    behaviour = rng.normal(size=(T, B))
+    log_probs = torch.from_numpy(behaviour + log_ratio), torch.from_numpy(behaviour)
+    ratio = importance_ratio(*log_probs, torch.from_numpy(valid))
+    values = torch.from_numpy(value)
+    return_, advantage = vtrace(*folded, values[:-1], values[-1], ratio, *limits)
+    for b, column in enumerate(columns):
+        for s in np.flatnonzero(valid[:, b]):
+            own = (each[:, b] for each in (reward, value, final_value, np.exp(log_ratio)))
+            expected = slow_vtrace(int(s), column, *own, limits)  # type: ignore[arg-type]
+            found = return_[s, b].item(), advantage[s, b].item()
+            assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), (column, s)
+
+
+def test_vtrace_of_one_column_equals_hand_computed() -> None:
+    # gamma 0.9, V = 1, 2, bootstrap 10, rewards 1, 3, ratios 0.5, 4, limits rho 2 and c 1:
+    # td[1] = 3 + 0.9 * 10 - 2 = 10, correction[1] = 2 * 10 = 20, v[1] = 22
+    # td[0] = 1 + 0.9 * 2 - 1 = 1.8, correction[0] = 0.5 * 1.8 + 0.9 * 0.5 * 20 = 9.9, v[0] = 10.9
+    # advantage[1] = 2 * 10 = 20, advantage[0] = 0.5 * (1 + 0.9 * 22 - 1) = 9.9
+    columns = ([[1.0], [3.0]], [[0.9], [0.9]], [[1.0], [2.0]], [10.0], [[0.5], [4.0]])
+    return_, advantage = vtrace(*map(torch.tensor, columns), rho_clip=2.0, c_clip=1.0)
+    assert return_.flatten().tolist() == pytest.approx([10.9, 22.0])
+    assert advantage.flatten().tolist() == pytest.approx([9.9, 20.0])
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("clip", [1.0, 3.0])
+def test_vtrace_of_samples_of_the_same_policy_is_generalized_advantage(
+    gae_lambda: float, clip: float
+) -> None:
+    *arrays, value = random_rollout(7, 20, seed=0)
+    folded, values = fold(*arrays), torch.from_numpy(value)
+    ratio = torch.ones_like(values[:-1])
+    found = vtrace(*folded, values[:-1], values[-1], ratio, clip, clip, gae_lambda)
+    expected = generalized_advantages(*folded, values[:-1], values[-1], gae_lambda)
+    torch.testing.assert_close(found[1], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[0], expected + values[:-1], rtol=1e-12, atol=1e-12)
+
+
+def test_vtrace_carries_no_gradient() -> None:
+    values = torch.randn(5, 3, requires_grad=True)
+    ones = torch.ones(4, 3)
+    ratio = importance_ratio(values[1:], ones, ones.bool())
+    assert not ratio.requires_grad
+    found = vtrace(ones, ones, values[:-1], values[-1], values[1:].exp(), 1.0, 1.0)
+    assert not any(each.requires_grad for each in found)

@@ -21,6 +21,7 @@ NETWORKS = {
     "a3c": "a3c",
     "paac": "nips",
     "ga3c": "nips",
+    "impala": "impala",
     "ppo": "a3c",
     "appo": "a3c",
     "ppo_baselines": "nature",

@@ -34,7 +34,7 @@ from accel_rl.training.build import build
 
 Vector = NDArray[np.float64]
 
-TENSORFLOW = ("a2c_baselines", "paac", "ppo_baselines", "ppo_mujoco", "pqn")
+TENSORFLOW = ("a2c_baselines", "paac", "impala", "ppo_baselines", "ppo_mujoco", "pqn")
 """presets that clip as ``clip_by_global_norm``; torch, in the source of ppo_mujoco, adds 1e-6"""
 
 SMALL = {

@@ -19,7 +19,7 @@ LEARNING = {
     ),
     "parallel": "num_chunks pull_steps sync sync_period",
     "learner": (
-        "adam_eps advantage_eps batch_size burn_in clip_range clip_schedule clip_value "
+        "adam_eps advantage_eps batch_size burn_in c_clip clip_range clip_schedule clip_value "
         "compatibility double dueling epsilon_share "
         "entropy_coefficient epochs epsilon_evaluation epsilon_final epsilon_initial "
         "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
@@ -28,11 +28,11 @@ LEARNING = {
         "normalize_advantage normalize_observation normalize_reward num_atoms "
         "optimizer precision prioritized priority_alpha radam_eps return_lambda "
         "priority_beta priority_beta_steps priority_default priority_of_largest reduction "
-        "replay_size "
+        "replay_size rho_clip "
         "rmsprop_decay rmsprop_eps rmsprop_initial sequence_length "
         "target_entropy target_rate target_update_steps temperature time_limit_terminal "
         "training_intensity "
-        "training_queue_size v_max v_min value_coefficient value_rescaling"
+        "training_queue_size v_max v_min value_coefficient value_rescaling vtrace"
     ),
 }
 """options that change what is learned, by group"""

@@ -1,13 +1,22 @@
 """GA3C's loss against explicit loops in both forms, and one update against autograd by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from accel_rl.agents import PolicyAgent
-from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples, ga3c_loss, importance_ratios
+from accel_rl.ga3c.learner import (
+    GA3C,
+    GA3CConfig,
+    Samples,
+    ga3c_loss,
+    importance_ratios,
+    segment_layout,
+    segment_vtrace,
+)
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
 
@@ -35,11 +44,11 @@ def test_loss_of_each_sample_equals_slow_version(floors: bool, is_weighted: bool
         PolicyValue(torch.from_numpy(logits), torch.from_numpy(value)),
         torch.from_numpy(action),
         torch.from_numpy(return_),
+        torch.from_numpy(ratio * (return_ - value)),
         value_coefficient=0.5,
         entropy_coefficient=0.01,
         log_eps=eps,
         floors=floors,
-        ratio=torch.from_numpy(ratio) if is_weighted else None,
     )
     np.testing.assert_allclose(torch.stack(loss, 1).numpy(), expected, rtol=1e-12, atol=1e-14)
 
@@ -51,7 +60,8 @@ def test_gradient_below_the_floor_vanishes_only_in_the_released_form(floors: boo
     logits = torch.tensor([[-20.0, 0.0]], dtype=torch.float64, requires_grad=True)
     one = torch.ones(1, dtype=torch.float64)
     output = PolicyValue(logits, one * 0)
-    loss = ga3c_loss(output, torch.zeros(1, dtype=torch.int64), one, 0.0, 0.0, 1e-6, floors=floors)
+    action = torch.zeros(1, dtype=torch.int64)
+    loss = ga3c_loss(output, action, one, one, 0.0, 0.0, 1e-6, floors=floors)
     loss.total.backward()
     pi = 1 / (1 + math.exp(20))
     expected = 0.0 if floors else -pi * (1 - pi) / (pi + 1e-6)
@@ -66,6 +76,7 @@ def test_loss_refuses_other_shapes() -> None:
             output,
             torch.zeros(3, dtype=torch.int64),
             torch.zeros(2),
+            torch.zeros(3),
             0.5,
             0.01,
             1e-6,
@@ -80,6 +91,104 @@ def test_importance_ratios_by_hand() -> None:
     assert not found.requires_grad
     with pytest.raises(ValueError, match="expected \\[N\\] with N = 2"):
         importance_ratios(logits, torch.tensor([1, 0]), torch.ones(2, 1), 2.0)
+
+
+LENGTHS = [3, 1, 5, 5, 2]
+
+
+def make_segments() -> tuple[list[np.ndarray], list[float], list[np.ndarray], list[np.ndarray]]:
+    """Rewards of each, what its n-step returns end with, values, and ratios of probabilities."""
+    rng = np.random.default_rng(2)
+    rewards, values = ([rng.normal(size=L) for L in LENGTHS] for _ in range(2))
+    ratios = [np.exp(rng.normal(size=L)) for L in LENGTHS]
+    return rewards, [0.0, *rng.normal(size=4).tolist()], values, ratios
+
+
+def n_step_returns(reward: np.ndarray, behind: float, gamma: float) -> np.ndarray:
+    L = len(reward)
+    return np.array(
+        [
+            sum(gamma ** (k - t) * reward[k] for k in range(t, L)) + gamma ** (L - t) * behind
+            for t in range(L)
+        ]
+    )
+
+
+def slow_vtrace(
+    s: int,
+    reward: np.ndarray,
+    states: np.ndarray,
+    ratio: np.ndarray,
+    gamma: float,
+    clips: tuple[float, float],
+) -> float:
+    """Equation 1 of the paper: V(x_s) and all temporal differences after it, [L + 1] states."""
+    total = float(states[s])
+    for t in range(s, len(reward)):
+        product = math.prod(min(clips[1], ratio[i]) for i in range(s, t))
+        error = reward[t] + gamma * states[t + 1] - states[t]
+        total += gamma ** (t - s) * product * min(clips[0], ratio[t]) * error
+    return total
+
+
+@pytest.mark.parametrize("clips", [(1.0, 1.0), (2.0, 1.2), (math.inf, math.inf)])
+def test_vtrace_of_segments_equals_sums_of_products(clips: tuple[float, float]) -> None:
+    rewards, behind, values, ratios = make_segments()
+    expected: list[tuple[float, float]] = []
+    for reward, last, value, ratio in zip(rewards, behind, values, ratios, strict=True):
+        states = np.append(value, last)
+        targets = [slow_vtrace(s, reward, states, ratio, 0.9, clips) for s in range(len(reward))]
+        for s, rho in enumerate(np.minimum(clips[0], ratio)):
+            following = [*targets, last][s + 1]
+            expected.append((targets[s], rho * (reward[s] + 0.9 * following - value[s])))
+    pairs = zip(rewards, behind, strict=True)
+    return_ = np.concatenate([n_step_returns(*pair, 0.9) for pair in pairs])
+    samples = (return_, np.concatenate(values), np.concatenate(ratios), segment_layout(LENGTHS))
+    found = segment_vtrace(*map(torch.from_numpy, samples), 0.9, *clips)
+    np.testing.assert_allclose(torch.stack(found, 1).numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> None:
+    rewards, behind, values, _ = make_segments()
+    pairs = zip(rewards, behind, strict=True)
+    return_ = torch.from_numpy(np.concatenate([n_step_returns(*pair, 0.99) for pair in pairs]))
+    value, layout = torch.from_numpy(np.concatenate(values)), segment_layout(LENGTHS)
+    ones = torch.ones_like(value)
+    found = segment_vtrace(return_, value, ones, torch.from_numpy(layout), 0.99, 1.0, 1.0)
+    torch.testing.assert_close(found, (return_, return_ - value), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vtrace": True}, "vtrace=true needs the probabilities .* behaviour_probability"),
+        ({"max_importance_ratio": 1.0}, "max_importance_ratio needs the probabilities"),
+    ],
+)
+def test_samples_without_probabilities_are_refused(options: Any, message: str) -> None:
+    config = GA3CConfig(**options)
+    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    learner = GA3C(PolicyAgent(model), config, Local(FlatParameters(model), config.rule, None))
+    samples = Samples(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(5))
+    with pytest.raises(ValueError, match=message):
+        learner.update(samples, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho_clip": 0.5}, "rho_clip is 0.5; it must be at least 1"),
+        ({"c_clip": 0.9}, "c_clip is 0.9; it must be at least 1"),
+        ({"c_clip": 2.0}, "c_clip is 2; it must be at most rho_clip=1"),
+        (
+            {"vtrace": True, "max_importance_ratio": 1.0},
+            "max_importance_ratio=1 and vtrace=true .*; leave out max_importance_ratio, or",
+        ),
+    ],
+)
+def test_limits_of_vtrace_out_of_range_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GA3CConfig(**options)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -121,6 +230,34 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(
     gradient = exchange.parameters.gradient
     expected = before - 0.1 * gradient / (0.99 + 0.01 * gradient**2 + 0.1).sqrt()
     torch.testing.assert_close(exchange.parameters.parameter, expected)
+
+
+def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
+    config = GA3CConfig(vtrace=True, rho_clip=2.0, c_clip=1.5, gamma=0.9)
+    torch.manual_seed(0)
+    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    N, rng = sum(LENGTHS), np.random.default_rng(1)
+    batch = Samples(
+        torch.from_numpy(rng.normal(size=(N, 4)).astype(np.float32)),
+        torch.from_numpy(rng.integers(3, size=N)),
+        torch.from_numpy(rng.normal(size=N).astype(np.float32)),
+        torch.from_numpy(rng.uniform(0.1, 1, size=N).astype(np.float32)),
+        torch.from_numpy(segment_layout(LENGTHS)),
+    )
+    output = model(batch.observation)
+    mu = batch.behaviour_probability
+    ratio = output.logits.softmax(1)[torch.arange(N), batch.action] / mu
+    given = batch.return_, output.value, ratio, batch.layout, 0.9, 2.0, 1.5
+    return_, advantage = segment_vtrace(*given)  # type: ignore[arg-type]
+    log = (output.logits.softmax(1) + 1e-6).log()[torch.arange(N), batch.action]
+    metrics = GA3C(PolicyAgent(model), config, exchange).update(batch, 0.0)
+    for name, expected in (
+        ("mean_value_target", return_),
+        ("value_loss", (return_ - output.value) ** 2),
+        ("policy_loss", -advantage * log),
+    ):
+        assert metrics[name].item() == pytest.approx(expected.mean().item(), rel=1e-5), name
 
 
 def test_released_code_wants_more_samples_than_the_minimum() -> None:

@@ -18,7 +18,7 @@ from run_files import numbers_of
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.ga3c.learner import GA3C, GA3CConfig, importance_ratios
+from accel_rl.ga3c.learner import GA3C, GA3CConfig, importance_ratios, segment_vtrace
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.presets import PRESETS
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
@@ -129,8 +129,9 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(trained)[1] >= 20  # one has what is left
 
 
+@pytest.mark.parametrize("options", [{"max_importance_ratio": 2.0}, {"vtrace": True}])
 def test_samples_keep_the_probability_with_which_they_were_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as the policy stays as it is, no importance ratio is other than 1."""
     found: list[torch.Tensor] = []
@@ -140,11 +141,30 @@ def test_samples_keep_the_probability_with_which_they_were_chosen(
         return found[-1][1]
 
     monkeypatch.setattr("accel_rl.ga3c.learner.importance_ratios", note)
-    learner = dataclasses.replace(LEARNER, lr=1e-9, max_importance_ratio=2.0)
+    learner = dataclasses.replace(LEARNER, lr=1e-9, **options)
     run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
     probability, ratio = torch.cat(found, dim=1)
     assert len(probability) > 1_900 and probability.std() > 3e-4
     torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-4, rtol=0)
+
+
+def test_vtrace_leaves_the_returns_of_segments_of_the_same_policy_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[torch.Tensor] = []
+
+    def note(*arguments: Any) -> Any:
+        targets = segment_vtrace(*arguments)
+        found.append(torch.stack([arguments[0], targets[0], targets[1] + arguments[1]]))
+        return targets
+
+    monkeypatch.setattr("accel_rl.ga3c.learner.segment_vtrace", note)
+    learner = dataclasses.replace(LEARNER, lr=1e-9, vtrace=True)
+    run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
+    given, *targets = torch.cat(found, dim=1)
+    assert len(given) > 1_900 and given.std() > 0.01
+    for each in targets:
+        torch.testing.assert_close(each, given, atol=1e-3, rtol=0)
 
 
 def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -96,6 +96,19 @@ def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     return train(learner, rollouts(rank, size))
 
 
+def vtrace(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+    """Another policy has acted."""
+    config = A2CConfig(vtrace=True, rho_clip=1.5, max_gradient_norm=0.05, lr=0.01, **MEASURED)
+    model = Network().double()
+    learner = A2C(PolicyAgent(model), config, exchange_of(model, config))
+    g, own = torch.Generator().manual_seed(1), slice(rank * B // size, (rank + 1) * B // size)
+    batches = [
+        batch._replace(log_prob=(torch.rand(T, B, generator=g, dtype=torch.float64)).log()[:, own])
+        for batch in rollouts(rank, size)
+    ]
+    return train(learner, batches)
+
+
 def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     # One minibatch an epoch: which steps a smaller one has depends on each learner's shuffling.
     config = PPOConfig(
@@ -240,7 +253,7 @@ def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tens
     return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
-CASES = (a2c, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
+CASES = (a2c, vtrace, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
 
 
 def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:

@@ -235,3 +235,32 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
         sampler.collect(server)
         assert torch.equal(rows._observation[0], torch.from_numpy(sampler.rollout.observation[0]))
         server.close()
+
+
+@pytest.mark.parametrize("keeps_rollout", [False, True])
+@pytest.mark.parametrize("is_recurrent", [False, True])
+def test_kept_log_probabilities_are_those_of_the_policy_that_acted(
+    is_recurrent: bool, keeps_rollout: bool
+) -> None:
+    agent: Any = recurrent_agent()
+    if not is_recurrent:
+        agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.int64), num_actions=4))
+    for name, parameter in agent.model.named_parameters():
+        parameter.data.mul_(30 if name.startswith("policy") else 1)  # it begins nearly uniform
+    config = SamplerConfig(num_envs=4, horizon=6, num_groups=2)
+    with SerialSampler(ToyEnv, config=config, seed=3) as sampler:
+        agent.tells_log_prob = True
+        server = ActionServer(agent, sampler, CPU, keeps_rollout=keeps_rollout)
+        for _ in range(3):
+            sampler.collect(server)
+            batch = server.finish()
+            with torch.no_grad():
+                observation = batch.observation[:-1].flatten(0, 1)
+                logits = agent.evaluate(observation, batch.sequences(slice(0, 6))).logits
+            expected = logits.log_softmax(1).gather(1, batch.action.view(-1, 1)).view(6, 4)
+            torch.testing.assert_close(batch.log_prob, expected)
+            assert expected.std() > 0.01
+            next(agent.model.parameters()).data.add_(0.1)
+    agent.tells_log_prob = False
+    plain = ActionServer(agent, SerialSampler(ToyEnv, config=config), CPU)
+    assert plain.finish().log_prob is None

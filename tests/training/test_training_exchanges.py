@@ -57,7 +57,9 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ratios_are_of_the_n
     exchange = Exchange()
     parameter = exchange.parameters.parameter
     learner = SimpleNamespace(behaviour=Behaviour(exchange.parameters) if has_ratios else None)
-    server = PullingServer(Server(exchange), exchange, learner, pull_steps=2)
+    server = PullingServer(
+        Server(exchange), exchange, learner, pull_steps=2, learns_newest=has_ratios
+    )
     acted = [
         server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), np.ones(1, bool)))
         for t in range(5)

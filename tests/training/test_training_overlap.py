@@ -35,6 +35,8 @@ CPU = torch.device("cpu")
 Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", "horizon=4")
 ALGORITHMS = {
     "a2c": ("algo=a2c",),
+    "vtrace": ("algo=a2c", "learner.vtrace=true"),
+    "vtrace lstm": ("algo=a2c", "learner.vtrace=true", "lstm=true"),
     "ppo": ("algo=ppo", "horizon=20", "minibatch_size=20", "epochs=2", "clip_value=true"),
     "lstm": ("algo=ppo", "lstm=true", "horizon=20", "minibatch_size=20", "epochs=2"),
     "dqn": (
@@ -216,10 +218,11 @@ def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, t
     arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=1200", "serial=true")
     run_dir = run(tmp_path / "run", *arguments, "overlap=true")
     torch.set_num_threads(1)
-    expected = behind_by_one(parse_arguments(arguments))
+    config = parse_arguments([*arguments, "overlap=true"])
+    expected = behind_by_one(dataclasses.replace(config, overlap=False))
     found = last_checkpoint(run_dir)["learner"]["parameters"]
     assert_same(found, expected)
-    in_turns = run(tmp_path / "turns", *arguments)
+    in_turns = run(tmp_path / "turns", *(each for each in arguments if "vtrace" not in each))
     other = last_checkpoint(in_turns)["learner"]["parameters"]
     assert not all(torch.equal(other[name], found[name]) for name in found)
 
@@ -348,7 +351,25 @@ def test_appo_overlaps_without_pulls() -> None:
     assert dataclasses.replace(config, overlap=False).parallel.pull_steps is None
 
 
+def test_vtrace_where_no_older_policy_acts_is_refused() -> None:
+    message = "learner.vtrace=true has no effect, because overlap is false and .*pull_steps is none"
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(["env=catch", "learner.vtrace=true"])
+    options = ["algo=a3c", "env=catch", "learner.vtrace=true", "pull_steps=5"]
+    assert parse_arguments(options).learner.uses_ratios  # it pulls before it learns
+    with pytest.raises(ValueError, match=r"rho_clip=2 has no .* learner.vtrace is false"):
+        parse_arguments(["env=catch", "overlap=true", "rho_clip=2"])
+
+
 LEARNING = {
+    "vtrace": (
+        "algo=a2c",
+        "learner.vtrace=true",
+        "lr=2e-3",
+        "num_envs=16",
+        "horizon=10",
+        "total_steps=100000",
+    ),
     "ppo": ("algo=ppo", "num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=100000"),
     "dqn": (
         *("algo=dqn", "num_envs=8", "horizon=4", "lr=1e-3", "optimizer=adam", "adam_eps=1e-5"),

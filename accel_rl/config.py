@@ -62,8 +62,9 @@ class TrainConfig:
     1: the first layer's stride); or module:function that returns one of your own"""
     lstm: bool = option(False, common=True)
     """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
-    a2c, paac, a3c, impala, ppo and appo, which learn through whole rollouts: horizon is how far
-    back; and with dqn and its variants, which draw sequences from the replay: sequence_length"""
+    a2c, paac, a3c, impala, ppo, appo and pqn, which learn through whole rollouts: horizon is how
+    far back; and with dqn and its variants, which draw sequences from the replay:
+    sequence_length"""
     total_steps: int = option(10_000_000, "course", common=True)
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
@@ -172,7 +173,7 @@ class TrainConfig:
         if self.lstm and not self.learner.learns_sequences:
             raise ValueError(
                 f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
-                f"paac, a3c, impala, ppo, appo, or dqn and its variants"
+                f"paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(

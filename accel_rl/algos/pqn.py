@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import AnyAgent, RecurrentEpsilonGreedyAgent, RolloutTensors
 from accel_rl.agents.masks import split_mask
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.q_learning import (
+    AnyEpsilonGreedyAgent,
     best_values,
     evaluate_q,
+    evaluate_recurrent_q,
     linear_epsilon,
     make_q_agent,
     squared_loss,
@@ -48,6 +50,7 @@ class PQNConfig(MinibatchConfig):
         ValueError: A value is out of range.
     """
 
+    learns_sequences: ClassVar[bool] = True
     batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
@@ -87,8 +90,8 @@ class PQNConfig(MinibatchConfig):
         """Whether something follows the schedule: epsilon always does."""
         return True
 
-    def make_agent(self, network: Network) -> EpsilonGreedyAgent:
-        """Return an agent that takes the best action or, now and then, any.
+    def make_agent(self, network: Network) -> AnyEpsilonGreedyAgent:
+        """Return an agent that takes the best action or, now and then, any; with an LSTM if asked.
 
         Raises:
             ValueError: There is no such network, it does not fit the environment, or actions are
@@ -96,18 +99,16 @@ class PQNConfig(MinibatchConfig):
         """
         if network.model == "auto":
             network = network._replace(model="pqn")
-        agent = make_q_agent(name_of(self), network, self.epsilon_initial)
-        assert isinstance(agent, EpsilonGreedyAgent)
-        return agent
+        return make_q_agent(name_of(self), network, self.epsilon_initial)
 
-    def evaluating(self, agent: AnyAgent) -> EpsilonGreedyAgent:
+    def evaluating(self, agent: AnyAgent) -> AnyEpsilonGreedyAgent:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, EpsilonGreedyAgent)
+        assert isinstance(agent, AnyEpsilonGreedyAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, EpsilonGreedyAgent)
+        assert isinstance(agent, AnyEpsilonGreedyAgent)
         return PQN(agent, self, exchange, task.seed)
 
 
@@ -135,7 +136,7 @@ class PQN:
     behaviour = None
 
     def __init__(
-        self, agent: EpsilonGreedyAgent, config: PQNConfig, exchange: Exchange, seed: int
+        self, agent: AnyEpsilonGreedyAgent, config: PQNConfig, exchange: Exchange, seed: int
     ) -> None:
         self.config = config
         self._agent = agent
@@ -222,8 +223,13 @@ class PQN:
 
     def _q_values(self, observation: Tensor, sequences: Sequences | None) -> Tensor:
         """``[N, A]`` float32 of ``observation``, ``[N, ...]``, with gradient."""
-        output = evaluate_q(self._agent.model, observation, self.config.precision)
-        return self._agent.q_values(output)
+        agent, precision = self._agent, self.config.precision
+        if isinstance(agent, RecurrentEpsilonGreedyAgent):
+            assert sequences is not None
+            output, _ = evaluate_recurrent_q(agent.model, observation, sequences, precision)
+        else:
+            output = evaluate_q(agent.model, observation, precision)
+        return agent.q_values(output)
 
     def _set_epsilon(self, progress: float) -> None:
         self._progress = progress

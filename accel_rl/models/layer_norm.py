@@ -24,6 +24,10 @@ PQN_NET = replace(NATURE_NET, name="pqn")
 WIDTHS = 120, 84
 """units of the layers for observations that are not images"""
 
+LSTM_WIDTH = 128
+"""cells of the LSTM behind these layers, at most as many as the layers give, as in CleanRL's
+``pqn_atari_envpool_lstm.py``"""
+
 q_output = partial(linear, gain=sqrt(2))
 """Makes the last layer, of as many inputs and outputs as it is given."""
 

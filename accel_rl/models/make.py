@@ -20,6 +20,7 @@ from accel_rl.models.image import (
     ImageSpec,
 )
 from accel_rl.models.layer_norm import (
+    LSTM_WIDTH,
     PQN_NET,
     NormalizedImageTrunk,
     NormalizedMLPTrunk,
@@ -153,9 +154,10 @@ def make_recurrent_q_model(
     _check_own_heads(name)
     if name == "pqn":
         trunk = _make_normalized_trunk(observation_shape, observation_dtype)
-        width = trunk.num_features
+        width = min(trunk.num_features, LSTM_WIDTH)
+        stream = partial(q_output, width)
         outputs = num_actions, num_atoms, is_dueling
-        return RecurrentQNetwork(trunk, width, width, partial(q_output, width), *outputs).to(device)
+        return RecurrentQNetwork(trunk, trunk.num_features, width, stream, *outputs).to(device)
     spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
     outputs = num_actions, num_atoms, is_dueling
     if spec is None:

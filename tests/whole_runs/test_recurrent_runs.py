@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"
 PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
+PQN = ("algo=pqn", *PPO[1:], "epochs=4", "epsilon_share=0.5")
 A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
 
 
@@ -32,7 +33,9 @@ def mean_score(run_dir: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    ("options", "num_steps"), [(PPO, 8_000), (A2C, 40_000)], ids=["ppo", "a2c"]
+    ("options", "num_steps"),
+    [(PPO, 8_000), (PQN, 8_000), (A2C, 40_000)],
+    ids=["ppo", "pqn", "a2c"],
 )
 def test_what_was_shown_at_the_beginning_is_remembered(
     options: tuple[str, ...], num_steps: int, tmp_path

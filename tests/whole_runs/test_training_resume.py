@@ -92,6 +92,13 @@ def slow(*values: tuple[str, ...]) -> Any:
             ),
             (),
         ),
+        slow(
+            (
+                *("algo=pqn", "env=catch", "lstm=true", "horizon=10", "minibatch_size=20"),
+                *serial(SMALL),
+            ),
+            (),
+        ),
         slow(("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
         slow(("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
@@ -104,6 +111,7 @@ def slow(*values: tuple[str, ...]) -> Any:
         "lstm-1-worker",
         "ppo",
         "pqn",
+        "pqn-lstm",
         "rainbow",
         "two-learners-measured",
         "counting-wait",

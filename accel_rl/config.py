@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, LearnerConfig
+from accel_rl.algos.task import remembers_nothing
 from accel_rl.envs import (
     AtariConfig,
     EnvFactory,
@@ -19,7 +20,7 @@ from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.settings import check_settings, option, when
 
-_MOST_CAPTURED_STEPS = 32  # of an LSTM
+_MOST_CAPTURED_STEPS = 32  # of a memory
 
 
 _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
@@ -65,6 +66,10 @@ class TrainConfig:
     a2c, paac, a3c, impala, ppo, appo and pqn, which learn through whole rollouts: horizon is how
     far back; and with dqn and its variants, which draw sequences from the replay:
     sequence_length"""
+    gru: bool = option(False, common=True)
+    """the same with gated recurrent units, which have a state of half the size"""
+    previous_action_reward: bool = option(False, idle=remembers_nothing)
+    """the memory also gets the action before each observation, and its reward"""
     total_steps: int = option(10_000_000, "course", common=True)
     """steps of all environments of all learners; rounded up to whole rollouts, of which those count
     too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
@@ -170,10 +175,12 @@ class TrainConfig:
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
-        if self.lstm and not self.learner.learns_sequences:
+        if self.lstm and self.gru:
+            raise ValueError("lstm=true and gru=true contradict each other; leave out one")
+        if self.has_memory and not self.learner.learns_sequences:
             raise ValueError(
-                f"lstm=true cannot be learned with algo={self.algo}; leave it out, or use a2c, "
-                f"paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
+                f"{self.memory}=true cannot be learned with algo={self.algo}; leave it out, or use "
+                f"a2c, paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
@@ -208,16 +215,26 @@ class TrainConfig:
         return self.learners if self.learners != "auto" else self.gpus or 1
 
     @property
+    def memory(self) -> str:
+        """The option that gives the network a memory; empty: it has none."""
+        return "lstm" if self.lstm else "gru" if self.gru else ""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the network remembers."""
+        return bool(self.memory)
+
+    @property
     def never_captured(self) -> str | None:
         """The option that does not go together with ``capture``, and why; None: there is none."""
         if reason := self.learner.never_captured(self):
             return reason
         if self.overlap:
             return "overlap=true, whose second thread has not been tried with CUDA graphs"
-        if self.lstm and self.sampler.horizon > _MOST_CAPTURED_STEPS:
+        if self.has_memory and self.sampler.horizon > _MOST_CAPTURED_STEPS:
             return (
-                f"lstm=true and horizon={self.sampler.horizon}: a sequence is compiled step by "
-                f"step, minutes above {_MOST_CAPTURED_STEPS}"
+                f"{self.memory}=true and horizon={self.sampler.horizon}: a sequence is compiled "
+                f"step by step, minutes above {_MOST_CAPTURED_STEPS}"
             )
         return None
 

@@ -30,20 +30,20 @@ class RolloutTensors(NamedTuple):
     final_observation: Any  # [M, ...]
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
-    recurrent_state: Tensor | None = None  # [T + 1, B, S], as `RecurrentStates` gives it
+    recurrent_state: Tensor | None = None  # [T + 1, B, S], see `Remembered`
     activations: Sequence[Tensor] | None = None  # [T * B, ...] each, of `Activations`
     normalizer: Normalizer | None = None  # of observations, as they were acted upon
     log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
+    previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
         """``change`` of each tensor but the activations, which are left out."""
         tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
-        state, log_prob = self.recurrent_state, self.log_prob
-        return RolloutTensors(*tensors)._replace(
-            recurrent_state=None if state is None else change(state),
-            normalizer=self.normalizer,
-            log_prob=None if log_prob is None else change(log_prob),
-        )
+        given = {name: getattr(self, name) for name in ("recurrent_state", "log_prob", "previous")}
+        more: dict[str, Any] = {
+            name: change(each) for name, each in given.items() if each is not None
+        }
+        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer, **more)
 
     def without_finals(self) -> RolloutTensors:
         """Likewise, with ``M`` = 0: of one shape in every rollout."""
@@ -58,7 +58,10 @@ class RolloutTensors(NamedTuple):
         ended = self.terminated | self.truncated | ~self.valid
         # Of row 0 the state says it.
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
-        return Sequences(self.recurrent_state[rows.start], begins[rows])
+        begins, previous = begins[rows], self.previous
+        if previous is not None:
+            previous = previous[rows].masked_fill(begins.unsqueeze(2), 0)
+        return Sequences(self.recurrent_state[rows.start], begins, previous)
 
 
 def _none_of(tensor: Tensor) -> Tensor:

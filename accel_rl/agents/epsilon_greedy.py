@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.agents.recurrent import one_step
 from accel_rl.capture import EAGER, Capture
-from accel_rl.models import QModel, RecurrentQModel
+from accel_rl.models import QModel, RecurrentQModel, Sequences
 
 
 class _EpsilonGreedy:
@@ -106,14 +106,21 @@ class RecurrentEpsilonGreedyAgent(_EpsilonGreedy):
 
     @torch.inference_mode()
     def act(
-        self, observation: Tensor, uniform: Tensor, state: Tensor, columns: slice
+        self,
+        observation: Tensor,
+        uniform: Tensor,
+        state: Tensor,
+        columns: slice,
+        previous: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Actions ``[N]`` int64, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns``: whose actions these are.
+        where an episode begins. ``columns``: whose actions these are. ``previous``: ``[N, P]``, the
+        `PreviousInputs` where the network has some, zeros likewise.
         """
-        return self._choose(self, observation, uniform, state, self._epsilon_of(columns))
+        before = one_step(state, previous)
+        return self._choose(self, observation, uniform, before, self._epsilon_of(columns))
 
 
 def _choose(
@@ -127,11 +134,11 @@ def _choose_remembering(
     agent: RecurrentEpsilonGreedyAgent,
     observation: Tensor,
     uniform: Tensor,
-    state: Tensor,
+    before: Sequences,
     epsilon: Tensor,
 ) -> tuple[Tensor, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = agent.model(observation, one_step(state))
+    output, after = agent.model(observation, before)
     return epsilon_greedy(agent.q_values(output), uniform, epsilon, mask), after
 
 

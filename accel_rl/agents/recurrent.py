@@ -40,25 +40,38 @@ class RecurrentAgent:
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, uniform: Tensor, state: Tensor, columns: slice | None = None
+        self,
+        observation: Any,
+        uniform: Tensor,
+        state: Tensor,
+        columns: slice | None = None,
+        previous: Tensor | None = None,
     ) -> tuple[Any, Tensor]:
         """Actions ``[N, ...]``, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns`` changes nothing.
+        where an episode begins. ``columns`` changes nothing. ``previous``: ``[N, P]``, the
+        `PreviousInputs` where the network has some, zeros likewise.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        return self._choose(self.model, self.distribution, observation, uniform, state)
+        before = one_step(state, previous)
+        return self._choose(self.model, self.distribution, observation, uniform, before)
 
     @torch.inference_mode()
     def act_with_log_prob(
-        self, observation: Any, uniform: Tensor, state: Tensor, columns: slice | None = None
+        self,
+        observation: Any,
+        uniform: Tensor,
+        state: Tensor,
+        columns: slice | None = None,
+        previous: Tensor | None = None,
     ) -> tuple[Drawn, Tensor]:
         """As `act` where this is not greedy, with the log-probabilities of the actions."""
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        *drawn, after = self._draw(self.model, self.distribution, observation, uniform, state)
+        before = one_step(state, previous)
+        *drawn, after = self._draw(self.model, self.distribution, observation, uniform, before)
         return Drawn(*drawn), after
 
     def greedy(self) -> RecurrentAgent:
@@ -90,10 +103,10 @@ def _choose(
     distribution: Distribution,
     observation: Any,
     uniform: Tensor,
-    state: Tensor,
+    before: Sequences,
 ) -> tuple[Any, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = model(observation, one_step(state))
+    output, after = model(observation, before)
     return distribution.draw(distribution.mask(output.logits, mask), uniform, mask), after
 
 
@@ -102,10 +115,10 @@ def _draw(
     distribution: Distribution,
     observation: Any,
     uniform: Tensor,
-    state: Tensor,
+    before: Sequences,
 ) -> tuple[Any, Tensor, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = model(observation, one_step(state))
+    output, after = model(observation, before)
     outputs = distribution.mask(output.logits, mask)
     action = distribution.draw(outputs, uniform, mask)
     return action, distribution.evaluate(outputs, action).log_prob, after
@@ -116,13 +129,19 @@ def _most_probable(
     distribution: Distribution,
     observation: Any,
     uniform: Tensor,
-    state: Tensor,
+    before: Sequences,
 ) -> tuple[Any, Tensor]:
     observation, mask = split_mask(observation)
-    output, after = model(observation, one_step(state))
+    output, after = model(observation, before)
     return distribution.mode(distribution.mask(output.logits, mask)), after
 
 
-def one_step(state: Tensor) -> Sequences:
-    """Return what a network must know of one row of observations, after ``state``, ``[N, S]``."""
-    return Sequences(state, torch.zeros(1, len(state), dtype=torch.bool, device=state.device))
+def one_step(state: Tensor, previous: Tensor | None) -> Sequences:
+    """Return what a network must know of one row of observations.
+
+    Args:
+        state: ``[N, S]``, before it.
+        previous: ``[N, P]``, or None.
+    """
+    begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
+    return Sequences(state, begins, None if previous is None else previous.unsqueeze(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +11,21 @@ from accel_rl.agents.agent import AnyRecurrentAgent
 from accel_rl.agents.recurrent import RecurrentAgent
 
 
+class Remembered(NamedTuple):
+    """What a rollout of ``T`` steps began each step with, and what it left behind the last one.
+
+    Row 0 is what was there before step 0, zeros where an episode began with it; row t + 1 what was
+    there after step t, also where an episode ended with it.
+    """
+
+    state: Tensor  # [T + 1, B, S]
+    previous: Tensor | None  # [T + 1, B, P], the `PreviousInputs`, if the network has some
+
+
 class RecurrentStates:
     """Acts with ``agent`` for ``num_envs`` environments, in rollouts of ``horizon`` steps.
 
-    ``keeps_rollout``: the states that `finish` gives stay as they are until the next `finish`.
+    ``keeps_rollout``: what `finish` gives stays as it is until the next `finish`.
     If ``agent.tells_log_prob``, `act` gives `Drawn` in place of actions.
     """
 
@@ -28,43 +39,78 @@ class RecurrentStates:
         keeps_rollout: bool = False,
     ) -> None:
         self._choose: Any = agent.act
+        self._tells_log_prob = isinstance(agent, RecurrentAgent) and agent.tells_log_prob
         if isinstance(agent, RecurrentAgent) and agent.tells_log_prob:
             self._choose = agent.act_with_log_prob
-        self._state = torch.zeros(num_envs, agent.model.state_size, device=device)  # the last one
+        self._previous = agent.model.previous
+        size = agent.model.state_size
+        self._size = size  # behind the state lie the previous action and reward
+        size += 0 if self._previous is None else self._previous.size
+        self._state = torch.zeros(num_envs, size, device=device)  # the last one
         self._rows = self._state.repeat(horizon + 1, 1, 1)  # as `finish` gives them
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
-    def act(self, observation: Any, uniform: Tensor, t: int, columns: slice, begins: Tensor) -> Any:
+    @property
+    def needs_reward(self) -> bool:
+        """Whether `act` and `finish` must be given rewards."""
+        return self._previous is not None
+
+    def act(
+        self,
+        observation: Any,
+        uniform: Tensor,
+        t: int,
+        columns: slice,
+        begins: Tensor,
+        reward: Tensor | None = None,
+    ) -> Any:
         """Actions ``[n, ...]`` of step ``t`` of the environments ``columns``.
 
         ``observation``: ``[n, ...]``. ``uniform``: ``[n]`` in [0, 1). ``begins``: ``[n]``, where
-        the observation is the first of an episode, and so the state zeros.
+        the observation is the first of an episode, and so the state zeros. ``reward``: ``[n]``, of
+        the step before, if it is needed and `finish` was not given it.
         """
+        if self._previous is not None and reward is not None:
+            self._state[columns, -1] = reward
+            if t > 0:
+                self._rows[t, columns, -1] = reward.to(self._rows.dtype)
         state = self._state[columns].masked_fill(begins.unsqueeze(1), 0)
         if t == 0:
             self._rows[0, columns] = state
-        action, after = self._choose(observation, uniform, state, columns)
+        size, previous = self._size, None
+        if self._previous is not None:
+            previous = state[:, size:]
+        chosen, after = self._choose(observation, uniform, state[:, :size], columns, previous)
+        if self._previous is not None:
+            action = chosen.action if self._tells_log_prob else chosen
+            told = self._previous(action, torch.zeros_like(state[:, 0]))  # the reward is to come
+            after = torch.cat((after, told), 1)
         self._rows[t + 1, columns] = after
         self._state[columns] = after
-        return action
+        return chosen
 
-    def finish(self) -> Tensor:
-        """States ``[T + 1, B, S]`` of the rollout that is complete.
+    def finish(self, reward: Tensor | None = None) -> Remembered:
+        """What was remembered in the rollout that is complete.
 
-        Row 0 is the state before step 0, zeros where an episode began with it; row t + 1 the one
-        after step t, also where an episode ended with it.
+        ``reward``: ``[B]``, of its last step, if rewards are needed.
         """
+        if self._previous is not None and reward is not None:
+            self._state[:, -1] = reward
+            self._rows[-1, :, -1] = reward
         self._rows, self._before = self._before, self._rows
-        return self._before
+        if self._previous is None:
+            return Remembered(self._before, None)
+        size = self._size
+        return Remembered(self._before[..., :size], self._before[..., size:])
 
     @property
     def num_envs(self) -> int:
         return len(self._state)
 
     def get_state(self) -> Tensor:
-        """``[B, S]`` float32 on the CPU, after the last step, for the `set_state` of another."""
+        """``[B, S + P]`` float32 on the CPU, after the last step, for another's `set_state`."""
         return self._state.cpu().clone()
 
     def set_state(self, state: Tensor) -> None:
-        """Go on with ``state``, ``[n, S]``, as that of the first ``n`` environments."""
+        """Go on with ``state``, ``[n, S + P]``, as that of the first ``n`` environments."""
         self._state[: len(state)].copy_(state)

@@ -134,13 +134,14 @@ def make_policy_agent(network: Network) -> ActorCriticAgent:
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free
     common: dict[str, Any] = {"capture": network.capture, "distribution": distribution}
-    if network.lstm:
+    if (memory := network.memory) is not None:
         if not isinstance(space, Leaf):
             raise ValueError(
-                f"lstm=true needs observations that are one array, and those of {env.name} are "
-                f"{describe(space)}; leave out lstm, or join them in the environment"
+                f"a memory needs observations that are one array, and those of {env.name} are "
+                f"{describe(space)}; leave out lstm or gru, or join them in the environment"
             )
-        recurrent = make_recurrent_model(network.model, space.shape, space.dtype, num_heads, device)
+        shapes = space.shape, space.dtype, num_heads
+        recurrent = make_recurrent_model(network.model, *shapes, device, memory)
         if num_free:
             recurrent = RecurrentWithFree(recurrent, num_free).to(device)
         return RecurrentAgent(recurrent, **common)

@@ -8,8 +8,8 @@ DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
 2018).
 
-With an LSTM, R2D2 (Kapturowski et al. 2019): the replay draws sequences, and everything else is the
-same for each of their steps.
+With a memory, R2D2 (Kapturowski et al. 2019): the replay draws sequences, and everything else is
+the same for each of their steps.
 
 A return that meets a lost worker is not learned from.
 
@@ -58,7 +58,7 @@ from accel_rl.algos.replay import (
     Transitions,
 )
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, send, sent
-from accel_rl.algos.task import Network, RunOptions, Task, shares_updates
+from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
@@ -72,7 +72,7 @@ def _has_atoms(run: Any) -> str | Literal[False]:
 def _draws_no_sequences(run: Any) -> str | Literal[False]:
     if not run.learner.prioritized:
         return "learner.prioritized is false"
-    return not run.lstm and "lstm is false"
+    return remembers_nothing(run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +109,10 @@ class DQNConfig(ReplayConfig):
     value_rescaling: bool = option(False, idle=_has_atoms)
     """the network gives h(value), h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2, so that
     returns of any size can be learned without clipping rewards"""
-    sequence_length: int = option(16, idle=when("lstm", False), common=True)
+    sequence_length: int = option(16, idle=remembers_nothing, common=True)
     """steps of a sequence that are learned from; batch_size / sequence_length are drawn at once.
     One begins every sequence_length / 2 steps"""
-    burn_in: int = option(8, idle=when("lstm", False), common=True)
+    burn_in: int = option(8, idle=remembers_nothing, common=True)
     """steps before these that only renew the state that the policy had there"""
     target_update_steps: int = 10_000
     """steps between two copies of the online network to the target network"""
@@ -215,9 +215,11 @@ class DQNConfig(ReplayConfig):
         assert isinstance(agent, AnyEpsilonGreedyAgent)
         sequences = None
         if isinstance(agent, RecurrentEpsilonGreedyAgent):
-            state_size = agent.model.state_size
             sequences = SequenceSpec(
-                burn_in=self.burn_in, length=self.sequence_length, state_size=state_size
+                burn_in=self.burn_in,
+                length=self.sequence_length,
+                state_size=agent.model.state_size,
+                previous=agent.model.previous,
             )
         spec = self.replay_spec(task, sequences)
         return DQN(agent, self, exchange, spec, task.seed, task.ranks)
@@ -233,7 +235,7 @@ class DQNConfig(ReplayConfig):
             ValueError: It does not.
         """
         super().check_run(run)
-        if run.lstm:
+        if run.has_memory:
             self._check_sequences(run.num_learners if shares_updates(run) else 1)
         if self.prioritized and run.sampler.reset_policy == "wait":
             raise ValueError(
@@ -250,14 +252,14 @@ class DQNConfig(ReplayConfig):
         halves = ", two for gradient_cosine_interval" if self.gradient_cosine_interval else ""
         raise ValueError(
             f"batch_size={self.batch_size} must be whole sequences of sequence_length="
-            f"{self.sequence_length} steps{learners}{halves} with lstm=true; use batch_size="
+            f"{self.sequence_length} steps{learners}{halves} for a memory; use batch_size="
             f"{-(-self.batch_size // unit) * unit}, or another sequence_length"
         )
 
     def never_captured(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``capture=on`` and why; None: nothing."""
-        if run.lstm:
-            return "lstm=true, whose batches of sequences have shapes that change"
+        if run.has_memory:
+            return f"{run.memory}=true, whose batches of sequences have shapes that change"
         return super().never_captured(run)
 
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:

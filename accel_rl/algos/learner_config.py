@@ -32,7 +32,7 @@ class LearnerConfig:
     in_rollouts: ClassVar[bool] = True
     """whether it learns from whole rollouts, so that total_steps is rounded up to them"""
     learns_sequences: ClassVar[bool] = False
-    """whether lstm=true is possible"""
+    """whether lstm=true and gru=true are possible"""
     clips_actions: ClassVar[bool] = False
     """whether its agents draw floats without bounds, which the environments then clip"""
     depends_on_speed: ClassVar[bool] = False

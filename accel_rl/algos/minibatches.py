@@ -43,7 +43,7 @@ class MinibatchConfig(LearnerConfig):
             ValueError: They do not.
         """
         num_sequences = 0
-        if run.lstm:
+        if run.has_memory:
             num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
         self.check_rollout(run.sampler.num_envs, run.sampler.horizon, num_sequences)
 
@@ -62,7 +62,7 @@ class MinibatchConfig(LearnerConfig):
         With an LSTM the minibatches change instead, which must be of whole sequences.
         """
         few = f"num_envs={num_envs}"
-        if run.lstm:
+        if run.has_memory:
             size = self.fitting_minibatch(num_envs, run.sampler.horizon, num_learners)
             return few + f" minibatch_size={size}" * (size != self.minibatch_size)
         size = num_learners * -(-self.minibatch_size // num_learners)  # as it will have to be
@@ -86,7 +86,7 @@ class MinibatchConfig(LearnerConfig):
             why += "steps"
         elif num_sequences and self.minibatch_size % (num_sequences * horizon):
             shares = f" for each of {num_sequences} learners" if num_sequences > 1 else ""
-            why = f"is not a multiple of horizon={horizon}{shares}, and lstm=true learns from "
+            why = f"is not a multiple of horizon={horizon}{shares}, and a memory learns from "
             why += "whole sequences of that length"
         else:
             return

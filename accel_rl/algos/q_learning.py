@@ -70,8 +70,8 @@ def make_q_agent(
     num_atoms = 1 if support is None else len(support)
     outputs = num_atoms, is_dueling
     start = torch.tensor([epsilon], device=device)
-    if network.lstm:
-        recurrent = make_recurrent_q_model(network.model, *shapes, *outputs, device)
+    if (memory := network.memory) is not None:
+        recurrent = make_recurrent_q_model(network.model, *shapes, *outputs, device, memory)
         return RecurrentEpsilonGreedyAgent(recurrent, support, start, network.capture)
     model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
     return EpsilonGreedyAgent(model, support, start, network.capture)

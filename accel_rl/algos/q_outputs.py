@@ -23,7 +23,7 @@ from accel_rl.algos.q_learning import (
     rescale_back,
 )
 from accel_rl.algos.replay import SequenceBatch, Transitions
-from accel_rl.models import QModel, RecurrentQModel, Sequences
+from accel_rl.models import QModel, RecurrentQModel
 from accel_rl.spaces import map_leaves
 
 
@@ -78,15 +78,15 @@ def sequence_outputs(
         seen = observation
         if columns != slice(0, C):
             seen = map_leaves(lambda each: _columns(each, C, columns), observation)
-        state, begins = batch.state[columns], batch.begins[:, columns]
-        first = burn_in * begins.shape[1]
+        own = batch.sequences.of(columns)
+        first = burn_in * own.begins.shape[1]
         if burn_in:
-            before = map_leaves(lambda each: each[:first], seen)
+            burnt = map_leaves(lambda each: each[:first], seen)
             with torch.no_grad():
-                own = Sequences(state, begins[:burn_in])
-                _, state = evaluate_recurrent_q(model, before, own, precision)
+                given = model, burnt, own.rows(slice(0, burn_in)), precision
+                _, state = evaluate_recurrent_q(*given)
+            own = own.rows(slice(burn_in, R))._replace(state=state)
             seen = map_leaves(lambda each: each[first:], seen)
-        own = Sequences(state, begins[burn_in:])
         return evaluate_recurrent_q(model, seen, own, precision)[0]
 
     online = unroll(agent.model, slice(0, N))

@@ -227,7 +227,11 @@ PACE_METRICS = (
 
 def sent(batch: Drawn, device: torch.device) -> Drawn:
     """Return ``batch`` on the learner's device."""
-    return type(batch)(*(map_leaves(lambda each: send(each, device), field) for field in batch))
+
+    def move(field: Any) -> Any:
+        return None if field is None else map_leaves(lambda each: send(each, device), field)
+
+    return type(batch)(*map(move, batch))
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:

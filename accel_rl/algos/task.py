@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from numpy.typing import NDArray
 
 from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
+from accel_rl.models import MemorySpec, PreviousInputs
 from accel_rl.parallel import ALONE, ParallelConfig, Ranks
 from accel_rl.spaces import OBSERVATION
 
@@ -21,6 +22,8 @@ class Network(NamedTuple):
         env: Spaces of the environment.
         device: Where the network runs.
         lstm: Whether it has an LSTM; only for algorithms that learn sequences.
+        gru: Whether it has a GRU, likewise.
+        previous_action_reward: Whether that is also told the previous action and reward.
         capture: How acting, and what the learner computes, is compiled.
         observations: Two observations ``[2, ...]`` on which a network of the user's own is tried.
     """
@@ -31,6 +34,20 @@ class Network(NamedTuple):
     lstm: bool = False
     capture: Capture = EAGER
     observations: NDArray[Any] | None = None
+    gru: bool = False
+    previous_action_reward: bool = False
+
+    @property
+    def memory(self) -> MemorySpec | None:
+        """Its memory; None: it has none.
+
+        Raises:
+            ValueError: Actions cannot be told.
+        """
+        if not (self.lstm or self.gru):
+            return None
+        previous = PreviousInputs(self.env.action) if self.previous_action_reward else None
+        return MemorySpec("gru" if self.gru else "lstm", previous)
 
     @property
     def unmasked(self) -> NDArray[Any] | None:
@@ -80,7 +97,10 @@ class RunOptions(Protocol):
     def algo(self) -> str: ...
 
     @property
-    def lstm(self) -> bool: ...
+    def memory(self) -> str: ...
+
+    @property
+    def has_memory(self) -> bool: ...
 
     @property
     def overlap(self) -> bool: ...
@@ -111,6 +131,11 @@ class Batch(NamedTuple):
 
     size: int
     whole: int | None = None
+
+
+def remembers_nothing(run: RunOptions) -> str | Literal[False]:
+    """Return why options of a memory have no effect; False if they have one."""
+    return not run.has_memory and "lstm and gru are false"
 
 
 def shares_updates(run: RunOptions) -> bool:

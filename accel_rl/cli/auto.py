@@ -92,7 +92,7 @@ def _why_one(config: TrainConfig, num: int) -> str:
         f"sync={config.parallel.sync}": config.parallel.sync != "all_reduce",
         "overlap=true": config.overlap,
         "affinity=off": config.sampler.affinity == "off",
-        "lstm=true": config.lstm,
+        f"{config.memory}=true": config.has_memory,
         f"model={config.model}": ":" in config.model,
         f"algo={config.algo} does not say how learners divide it": not config.learner.divides(),
         f"total_steps={config.total_steps:,} is below {LEAST_STEPS:,}": (

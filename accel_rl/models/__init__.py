@@ -7,6 +7,7 @@ from accel_rl.models.make import (
     make_recurrent_model,
     make_recurrent_q_model,
 )
+from accel_rl.models.memory import MemorySpec, PreviousInputs
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
 from accel_rl.models.recurrent import RecurrentModel, Sequences
@@ -14,8 +15,10 @@ from accel_rl.models.recurrent_q import RecurrentQModel
 
 __all__ = [
     "MODEL_NAMES",
+    "MemorySpec",
     "PolicyValue",
     "PolicyValueModel",
+    "PreviousInputs",
     "QModel",
     "RecurrentModel",
     "RecurrentQModel",

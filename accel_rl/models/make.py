@@ -28,6 +28,7 @@ from accel_rl.models.layer_norm import (
     NormalizedTrunk,
     q_output,
 )
+from accel_rl.models.memory import PLAIN_LSTM, MemorySpec
 from accel_rl.models.mlp import MLP, RecurrentMLP
 from accel_rl.models.own import make_own_model, make_own_q_model
 from accel_rl.models.policy_value import PolicyValueModel
@@ -91,8 +92,9 @@ def make_recurrent_model(
     observation_dtype: np.dtype[Any],
     num_actions: int,
     device: torch.device = _CPU,
+    memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentModel:
-    """Likewise, with an LSTM before the heads, or with ``mlp`` before each.
+    """Likewise, with a memory before the heads, or with ``mlp`` before each.
 
     Raises:
         ValueError: as `make_model`; also for ``module:function``, whose heads are its own.
@@ -100,9 +102,10 @@ def make_recurrent_model(
     _check_own_heads(name)
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
     if spec is None:
-        return RecurrentMLP(observation_shape, num_actions).to(device)
+        return RecurrentMLP(observation_shape, num_actions, memory).to(device)
     assert image_shape is not None
-    return SharedRecurrentModel(ImageNetwork(spec, image_shape, num_actions)).to(device)
+    network = ImageNetwork(spec, image_shape, num_actions)
+    return SharedRecurrentModel(network, memory).to(device)
 
 
 def make_q_model(
@@ -145,8 +148,9 @@ def make_recurrent_q_model(
     num_atoms: int = 1,
     is_dueling: bool = False,
     device: torch.device = _CPU,
+    memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQModel:
-    """Likewise, with an LSTM before what gives values.
+    """Likewise, with a memory before what gives values.
 
     Raises:
         ValueError: as `make_q_model`; also for ``module:function``, whose heads are its own.
@@ -156,10 +160,10 @@ def make_recurrent_q_model(
         trunk = _make_normalized_trunk(observation_shape, observation_dtype)
         width = min(trunk.num_features, LSTM_WIDTH)
         stream = partial(q_output, width)
-        outputs = num_actions, num_atoms, is_dueling
+        outputs = num_actions, num_atoms, is_dueling, memory
         return RecurrentQNetwork(trunk, trunk.num_features, width, stream, *outputs).to(device)
     spec, image_shape = _choose(name, "dqn", observation_shape, observation_dtype)
-    outputs = num_actions, num_atoms, is_dueling
+    outputs = num_actions, num_atoms, is_dueling, memory
     if spec is None:
         return make_recurrent_mlp_q_network(observation_shape, *outputs).to(device)
     assert image_shape is not None
@@ -189,8 +193,8 @@ def _make_normalized_trunk(
 def _check_own_heads(name: str) -> None:
     if ":" in name:
         raise ValueError(
-            f"lstm=true puts an LSTM before the heads of the networks that come with accel_rl, and "
-            f"model={name} has heads of its own; leave out lstm, or use another model"
+            f"lstm=true and gru=true put a memory before the heads of the networks that come with "
+            f"accel_rl, and model={name} has heads of its own; leave them out, or use another model"
         )
 
 

@@ -7,7 +7,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.lstm import LSTM
+from accel_rl.models.memory import PLAIN_LSTM, MemorySpec, make_memory, with_previous
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.recurrent import RecurrentModel, Sequences
 
@@ -33,37 +33,48 @@ class MLP(PolicyValueModel):
 
 
 class RecurrentMLP(RecurrentModel):
-    """Likewise, with an LSTM of 64 cells before each head; policy and value share nothing.
+    """Likewise, with a memory of 64 units before each head; policy and value share nothing.
 
-    So a value far from 0 leaves the policy alone, as without an LSTM.
+    So a value far from 0 leaves the policy alone, as without a memory.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        num_actions: int,
+        memory: MemorySpec = PLAIN_LSTM,
+    ) -> None:
         super().__init__()
-        self.policy = _RecurrentLayers(prod(observation_shape), num_actions, output_gain=0.01)
-        self.value = _RecurrentLayers(prod(observation_shape), 1, output_gain=1.0)
-        self.state_size = 4 * HIDDEN  # of the policy, then of the value
+        num_inputs = prod(observation_shape)
+        self.policy = _RecurrentLayers(num_inputs, num_actions, memory, output_gain=0.01)
+        self.value = _RecurrentLayers(num_inputs, 1, memory, output_gain=1.0)
+        self.state_size = 2 * self.policy.memory.state_size  # of the policy, then of the value
+        self.previous = memory.previous
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
-        x, (state, begins) = _flatten(observation), sequences
+        x, (state, begins, previous) = _flatten(observation), sequences
         of_policy, of_value = state.chunk(2, 1)
-        logits, after_policy = self.policy(x, of_policy, begins)
-        value, after_value = self.value(x, of_value, begins)
+        logits, after_policy = self.policy(x, of_policy, begins, previous)
+        value, after_value = self.value(x, of_value, begins, previous)
         return PolicyValue(logits, value.squeeze(1)), torch.cat((after_policy, after_value), 1)
 
 
 class _RecurrentLayers(nn.Module):
-    """Two tanh layers, an LSTM and a linear layer."""
+    """Two tanh layers, a memory and a linear layer."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, output_gain: float) -> None:
+    def __init__(
+        self, num_inputs: int, num_outputs: int, memory: MemorySpec, output_gain: float
+    ) -> None:
         super().__init__()
         self.hidden = nn.Sequential(*hidden_layers(num_inputs))
-        self.lstm = LSTM(HIDDEN)
+        self.memory = make_memory(memory, HIDDEN, HIDDEN)
         self.output = linear(HIDDEN, num_outputs, gain=output_gain)
 
-    def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        x, after = self.lstm(self.hidden(x), state, begins)
+    def forward(
+        self, x: Tensor, state: Tensor, begins: Tensor, previous: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        x, after = self.memory(with_previous(self.hidden(x), previous), state, begins)
         return self.output(x), after
 
 

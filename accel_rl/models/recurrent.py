@@ -1,4 +1,4 @@
-"""Networks that remember: an LSTM between the hidden layer and the heads.
+"""Networks that remember: a recurrent layer between the hidden layer and the heads.
 
 As in "A3C, LSTM" (Mnih et al. 2016, arXiv:1602.01783): as many cells as the hidden layer has units.
 """
@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.lstm import LSTM
+from accel_rl.models.memory import (
+    PLAIN_LSTM,
+    MemorySpec,
+    PreviousInputs,
+    make_memory,
+    with_previous,
+)
 from accel_rl.models.policy_value import PolicyValue, SharedNetwork, with_free
 
 
@@ -19,23 +25,33 @@ class Sequences(NamedTuple):
 
     ``state``: ``[B, S]``, the recurrent state before row 0. ``begins``: ``[T, B]`` bool, True
     where an observation is the first of its episode, so that nothing is remembered before it.
+    ``previous``: ``[T, B, P]``, the `PreviousInputs` of each, or None where the network has none.
     """
 
     state: Tensor
     begins: Tensor
+    previous: Tensor | None = None
 
-    def of(self, columns: Tensor) -> Sequences:
+    def rows(self, rows: slice) -> Sequences:
+        """Those of ``rows`` alone, with the same state."""
+        previous = None if self.previous is None else self.previous[rows]
+        return Sequences(self.state, self.begins[rows], previous)
+
+    def of(self, columns: Tensor | slice) -> Sequences:
         """Those of ``columns``, ``[n]`` int64, alone."""
-        return Sequences(self.state[columns], self.begins[:, columns])
+        previous = None if self.previous is None else self.previous[:, columns]
+        return Sequences(self.state[columns], self.begins[:, columns], previous)
 
 
 class RecurrentModel(nn.Module):
     """A network that remembers. The recurrent state of an environment begins as zeros.
 
-    ``state_size``: ``S``, how many numbers that are.
+    ``state_size``: ``S``, how many numbers that are. ``previous``: what it is told besides
+    observations; None: nothing.
     """
 
     state_size: int
+    previous: PreviousInputs | None = None
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """Of ``observation`` ``[T * B, ...]``; and the state ``[B, S]`` after row T - 1."""
@@ -48,17 +64,20 @@ class RecurrentModel(nn.Module):
 
 
 class SharedRecurrentModel(RecurrentModel):
-    """``network`` with one LSTM before its heads."""
+    """``network`` with one memory before its heads."""
 
-    def __init__(self, network: SharedNetwork) -> None:
+    def __init__(self, network: SharedNetwork, memory: MemorySpec = PLAIN_LSTM) -> None:
         super().__init__()
         self.network = network
-        self.lstm = LSTM(network.width)
-        self.state_size = 2 * network.width
+        self.memory = make_memory(memory, network.width, network.width)
+        self.state_size = self.memory.state_size
+        self.previous = memory.previous
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`."""
-        x, state = self.lstm(self.network.features(observation), *sequences)
+        state, begins, previous = sequences
+        x = with_previous(self.network.features(observation), previous)
+        x, state = self.memory(x, state, begins)
         return self.network.heads(x), state
 
 
@@ -70,6 +89,7 @@ class RecurrentWithFree(RecurrentModel):
         self.network = network
         self.free = nn.Parameter(torch.zeros(num_free))
         self.state_size = network.state_size
+        self.previous = network.previous
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`."""

@@ -1,7 +1,7 @@
-"""Networks for Q-learning that remember: layers, an LSTM, and a stream or two.
+"""Networks for Q-learning that remember: layers, a recurrent one, and a stream or two.
 
 As in R2D2 (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
-Learning"): what the convolutions give goes into the LSTM, and its outputs into the streams.
+Learning"): what the convolutions give goes into the memory, and its outputs into the streams.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.models.image import ImageSpec, feature_maps, make_convs
-from accel_rl.models.lstm import LSTM
+from accel_rl.models.memory import (
+    PLAIN_LSTM,
+    MemorySpec,
+    PreviousInputs,
+    make_memory,
+    with_previous,
+)
 from accel_rl.models.mlp import HIDDEN, hidden_layers, linear
 from accel_rl.models.q_value import ImageStream, through_streams
 from accel_rl.models.recurrent import Sequences
@@ -25,9 +31,11 @@ class RecurrentQModel(nn.Module):
 
     Attributes:
         state_size: Numbers of the recurrent state of an environment, ``S``, which begins as zeros.
+        previous: What it is told besides observations; None: nothing.
     """
 
     state_size: int
+    previous: PreviousInputs | None = None
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return outputs and the state after the last row.
@@ -48,17 +56,18 @@ class RecurrentQModel(nn.Module):
 
 
 class RecurrentQNetwork(RecurrentQModel):
-    """``trunk``, then an LSTM, then one stream or, with ``is_dueling``, two.
+    """``trunk``, then a memory, then one stream or, with ``is_dueling``, two.
 
     Args:
         trunk: Gives ``num_features`` numbers for each observation.
         num_features: How many these are.
-        width: Cells of the LSTM.
+        width: Units of the memory.
         stream: Makes a stream of ``width`` inputs with as many outputs as it is given.
         num_actions: ``A``.
         num_atoms: ``K``.
         is_dueling: Streams for the value and for the advantages (Wang et al. 2016,
             arXiv:1511.06581); what flows back from both is scaled by 1 / sqrt(2).
+        memory: Which memory.
     """
 
     def __init__(
@@ -70,18 +79,21 @@ class RecurrentQNetwork(RecurrentQModel):
         num_actions: int,
         num_atoms: int,
         is_dueling: bool,
+        memory: MemorySpec = PLAIN_LSTM,
     ) -> None:
         super().__init__()
         self.trunk = trunk
-        self.memory = LSTM(width, num_features)
+        self.memory = make_memory(memory, width, num_features)
         self.state_size = self.memory.state_size
+        self.previous = memory.previous
         self.advantage = stream(num_actions * num_atoms)
         self.value = stream(num_atoms) if is_dueling else None
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """As `RecurrentQModel.forward`."""
-        x, state = self.memory(self.trunk(observation), *sequences)
+        state, begins, previous = sequences
+        x, state = self.memory(with_previous(self.trunk(observation), previous), state, begins)
         return through_streams(x, self.advantage, self.value, self._output_shape), state
 
 
@@ -91,25 +103,30 @@ def make_recurrent_image_q_network(
     num_actions: int,
     num_atoms: int,
     is_dueling: bool,
+    memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQNetwork:
-    """Convolutions, an LSTM as wide as the hidden layer, and streams with a hidden layer.
+    """Convolutions, a memory as wide as the hidden layer, and streams with a hidden layer.
 
     Raises:
         ValueError: the image is too small for the convolutions.
     """
     trunk = _Convolutions(spec, observation_shape)
     stream = partial(ImageStream, spec, spec.hidden)
-    outputs = num_actions, num_atoms, is_dueling
+    outputs = num_actions, num_atoms, is_dueling, memory
     return RecurrentQNetwork(trunk, trunk.num_features, spec.hidden, stream, *outputs)
 
 
 def make_recurrent_mlp_q_network(
-    observation_shape: tuple[int, ...], num_actions: int, num_atoms: int, is_dueling: bool
+    observation_shape: tuple[int, ...],
+    num_actions: int,
+    num_atoms: int,
+    is_dueling: bool,
+    memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQNetwork:
-    """Two tanh layers of 64 units, 64 cells, and linear streams, for what are no images."""
+    """Two tanh layers of 64 units, a memory of 64, and linear streams, for what are no images."""
     trunk = nn.Sequential(_Flat(), *hidden_layers(prod(observation_shape)))
     stream = partial(linear, HIDDEN, gain=0.01)
-    outputs = num_actions, num_atoms, is_dueling
+    outputs = num_actions, num_atoms, is_dueling, memory
     return RecurrentQNetwork(trunk, HIDDEN, HIDDEN, stream, *outputs)
 
 

@@ -79,6 +79,7 @@ class ActionServer:
         self._agent = agent
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
         self._states: RecurrentStates | None = None
+        self._has_acted = False  # so that the sampler's last rewards are those of this server
         # What chooses actions, and what it leaves in the rollout beside them, by field.
         self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
         self._left: dict[str, Callable[[], Any]] = {}
@@ -105,10 +106,7 @@ class ActionServer:
             self._left["activations"] = kept.finish
         elif isinstance(agent, AnyRecurrentAgent):
             states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
-            self._act = lambda seen, uniform, step, rows: states.act(
-                seen, uniform, step.t, step.columns, rows.read_begins(step)
-            )
-            self._left["recurrent_state"] = states.finish
+            self._act = self._act_remembering
             self._states = states
         else:
             choose: Any = agent.act
@@ -132,6 +130,17 @@ class ActionServer:
             self._log_probs.keep(log_prob, step.t, step.columns)
         return self._rows.answer(step, action)
 
+    def _act_remembering(
+        self, observation: Any, uniform: Tensor, step: PolicyInput, rows: _Rows
+    ) -> Any:
+        states, reward = self._states, None
+        assert states is not None
+        if states.needs_reward and (self._has_acted or step.t > 0):  # before, only a state has it
+            reward = rows.read_reward(step)
+        self._has_acted |= step.t > 0
+        begins = rows.read_begins(step)
+        return states.act(observation, uniform, step.t, step.columns, begins, reward)
+
     def finish(self) -> RolloutTensors:
         """The rollout that ``collect`` has completed; to be used up before the next ``collect``.
 
@@ -139,6 +148,10 @@ class ActionServer:
         """
         batch = self._rows.finish()
         left = {name: take() for name, take in self._left.items()}
+        if self._states is not None:
+            self._has_acted = True
+            state, previous = self._states.finish(batch.reward[-1])
+            left |= {"recurrent_state": state, "previous": previous}
         return batch._replace(normalizer=self._normalizer, **left)
 
     def get_state(self) -> Tensor | None:
@@ -175,6 +188,10 @@ class _Rows(Protocol):
         """Likewise, ``[n]``: where episodes begin."""
         ...
 
+    def read_reward(self, step: PolicyInput) -> Tensor:
+        """Likewise, ``[n]`` float32: of the step before."""
+        ...
+
     def answer(self, step: PolicyInput, action: Any) -> Any: ...
 
     def finish(self) -> RolloutTensors: ...
@@ -200,6 +217,9 @@ class _SharedRows:
 
     def read_begins(self, step: PolicyInput) -> Tensor:
         return torch.from_numpy(step.begins)
+
+    def read_reward(self, step: PolicyInput) -> Tensor:
+        return torch.from_numpy(step.reward)
 
     def answer(self, step: PolicyInput, action: Any) -> Any:
         return _arrays(action)
@@ -247,6 +267,7 @@ class _DeviceRows:
             self._before = torch.empty_like(self._observation)
         self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
         self._begins = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
+        self._reward = torch.empty(num_envs, pin_memory=True)
         row = _raw(rollout.action)[0]
         self._action = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
         self._packed = torch.empty_like(row, device=device)  # of a mapping
@@ -276,6 +297,11 @@ class _DeviceRows:
         begins = self._begins[step.columns]
         begins.numpy()[:] = step.begins
         return begins.to(self._device, non_blocking=True)
+
+    def read_reward(self, step: PolicyInput) -> Tensor:
+        reward = self._reward[step.columns]
+        reward.numpy()[:] = step.reward
+        return reward.to(self._device, non_blocking=True)
 
     def answer(self, step: PolicyInput, action: Any) -> Any:
         pinned, space = self._action[step.columns], self._spec.action

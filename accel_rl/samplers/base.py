@@ -171,6 +171,8 @@ class PolicyInput(NamedTuple):
     draws its randomness from it gives the same actions however environments are grouped.
     ``begins``: ``[n]``, True where ``observation`` is the first of an episode (a lost life ends
     one, where lives count): what a policy remembers of the one before is to be forgotten.
+    ``reward``: ``[n]`` float32, of the step before, as the learner sees it; a view likewise. It
+    says nothing where an episode begins.
     """
 
     observation: NDArray[Any]
@@ -178,6 +180,7 @@ class PolicyInput(NamedTuple):
     t: int
     columns: slice
     begins: NDArray[np.bool_]
+    reward: NDArray[np.float32]
 
 
 class Acted(NamedTuple):

@@ -209,7 +209,8 @@ class RolloutSampler:
                 if t == 0:
                     boundary.begin_row_zero(columns)
                 observation = rollout.observation[t, columns]
-                step = PolicyInput(observation, uniform[t, columns], t, columns, begins)
+                reward = rollout.reward[t - 1, columns]  # of row 0 the last row, still there
+                step = PolicyInput(observation, uniform[t, columns], t, columns, begins, reward)
                 actions = policy(step)
                 pool.check_open()
                 if isinstance(actions, Acted):

@@ -270,7 +270,7 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 def _on_cpu(config: TrainConfig) -> TrainConfig:
     # A replay of sequences needs as many steps more.
     learner, frames = config.learner, 64
-    if config.lstm:
+    if config.has_memory:
         frames += 2 * learner.sequence_steps(config.sampler.horizon)
     learner = learner.lightened(config.sampler, frames)
     return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)

@@ -103,7 +103,7 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
     observation = zeros(spec.observation, 1)
-    begins = np.ones(1, np.bool_)
+    begins, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)
     with (
         closing(env),
         sampling_threads(),
@@ -122,9 +122,10 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
             pictures.clear()
             if has_ended or num_steps == options.max_steps:
                 break
-            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins)
+            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins, reward)
             result = env.step(_one_action(spec.action, policy(step)), observation[0, ...])
             begins[0] = result.terminated or result.truncated
+            reward[0] = result.reward
             score += result.raw_reward
             num_steps += 1
             has_ended = result.episode_ended

@@ -49,18 +49,25 @@ class SavedPolicy:
         self._device = device
         self._rng = rng
 
-    def __call__(self, step: Any, begins: NDArray[np.bool_] | None = None) -> Any:
+    def __call__(
+        self,
+        step: Any,
+        begins: NDArray[np.bool_] | None = None,
+        reward: NDArray[Any] | None = None,
+    ) -> Any:
         """Actions ``[n, ...]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
 
         Observations and actions of a mapping are mappings of arrays. One integer counts from 0,
         also where the environment's action space starts elsewhere; floats are within its bounds.
         The randomness in them comes from the policy's own generator, or from the sampler's.
-        ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with an
-        LSTM must be told, unless by a sampler; it remembers by place in the batch. Others need not.
+        ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with a
+        memory must be told, unless by a sampler; it remembers by place in the batch. Others need
+        not. ``reward``: ``[n]``, of the step before, for a policy with previous_action_reward=true.
 
         Raises:
-            ValueError: observations of another shape or dtype than the environment's, or an LSTM's
-                policy was not told where episodes begin, or at some place never that one does.
+            ValueError: observations of another shape or dtype than the environment's, or a policy
+                with a memory was not told where episodes begin, at some place never that one does,
+                or not the rewards that it needs.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
         observation = self._checked(given)
@@ -69,8 +76,10 @@ class SavedPolicy:
             return views(self.env_spec.action, zeros(self.env_spec.action, 0))
         if isinstance(step, PolicyInput):
             uniform, columns, is_first = step.uniform, step.columns, step.begins
+            reward = step.reward
         else:
             is_first = self._told(begins, n)
+            reward = self._told_reward(reward, is_first)
             uniform, columns = self._rng.random(n), slice(0, n)
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
@@ -78,7 +87,8 @@ class SavedPolicy:
         if isinstance(self._agent, AnyRecurrentAgent):
             states = self._states_of(self._agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
-            action = states.act(observed, drawn, 0, columns, begun)
+            last = torch.from_numpy(reward).to(self._device) if states.needs_reward else None
+            action = states.act(observed, drawn, 0, columns, begun, last)
         else:
             action = self._agent.act(observed, drawn, slice(0, n))
         arrays = map_leaves(lambda each: each.cpu().numpy(), action)
@@ -100,7 +110,7 @@ class SavedPolicy:
             return np.zeros(n, np.bool_)
         if begins is None:
             raise ValueError(
-                f"the policy of {self.env_spec.name} has an LSTM and must be told where episodes "
+                f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
                 f"begin: give begins, [{n}] bool, True where an observation is the first of one"
             )
         given = np.array(begins)
@@ -117,6 +127,25 @@ class SavedPolicy:
                 f"must be True with the first observation of each episode, as after a reset"
             )
         self._num_begun = max(self._num_begun, n)
+        return given
+
+    def _told_reward(
+        self, reward: NDArray[Any] | None, begins: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """A copy of ``reward``, ``[n]``; zeros where nothing came before, or nobody asks."""
+        n = len(begins)
+        agent = self._agent
+        if not isinstance(agent, AnyRecurrentAgent) or agent.model.previous is None:
+            return np.zeros(n, np.float32)
+        if reward is None and begins.all():
+            return np.zeros(n, np.float32)
+        given = np.array(np.nan if reward is None else reward, np.float32)
+        if given.shape != (n,) or not np.isfinite(given).all():
+            raise ValueError(
+                f"the policy of {self.env_spec.name} was trained with previous_action_reward=true "
+                f"and must be told rewards: give reward, [{n}] numbers, of the step before each "
+                f"observation"
+            )
         return given
 
     def _checked(self, given: Any) -> NDArray[Any]:

@@ -137,7 +137,16 @@ def agent_of(
             model = own
     if ":" in model:
         observations = probe_observations(config.env_factory, config.sampler.reset_timeout_seconds)
-    network = Network(model, spec, device, config.lstm, capture, observations)
+    network = Network(
+        model,
+        spec,
+        device,
+        config.lstm,
+        capture,
+        observations,
+        config.gru,
+        config.previous_action_reward,
+    )
     return config.learner.make_agent(network)
 
 

@@ -151,7 +151,7 @@ def pays_to_compile(config: TrainConfig) -> bool:
     learners, each of which would compile.
     """
     compiled = vars(type(config.learner)).get("compiled")
-    is_measured = is_atari_game(config.env) and ":" not in config.model and not config.lstm
+    is_measured = is_atari_game(config.env) and ":" not in config.model and not config.has_memory
     if compiled is None or not is_measured or config.num_learners > 1:
         return False
     seconds = config.planned_steps / 1e6 * compiled.per_million

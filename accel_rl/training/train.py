@@ -230,8 +230,11 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
             f"each environment first takes up to {config.sampler.decorrelation_steps:,} random "
             f"steps (decorrelation_steps)"
         )
-    if config.lstm and config.learner.sequence_steps(config.sampler.horizon) == 1:
-        yield "lstm=true with horizon=1 hardly learns what to remember; use a larger horizon"
+    if config.has_memory and config.learner.sequence_steps(config.sampler.horizon) == 1:
+        yield (
+            f"{config.memory}=true with horizon=1 hardly learns what to remember; use a larger "
+            f"horizon"
+        )
     if is_forked():
         yield (
             "this process was forked, so torch computes in one thread; start the process by spawn "

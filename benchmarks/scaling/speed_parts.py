@@ -158,7 +158,8 @@ class PartsOfOne:
         uniform = self._rng.random(columns.stop)
         observation = self._run.sampler.rollout.observation[0, columns]
         begins = np.zeros(columns.stop, np.bool_)
-        self._run.server(PolicyInput(observation, uniform, 0, columns, begins))
+        reward = self._run.sampler.rollout.reward[0, columns]
+        self._run.server(PolicyInput(observation, uniform, 0, columns, begins, reward))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration

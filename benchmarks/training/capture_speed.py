@@ -114,7 +114,8 @@ def make_parts(stack: ExitStack, case: str, capture: str) -> dict[str, Callable[
     def act(t: int = 0) -> None:
         columns = slice(0, uniform.size)
         begins = np.zeros(len(uniform), np.bool_)
-        server(PolicyInput(sampler.rollout.observation[t], uniform, t, columns, begins))
+        reward = sampler.rollout.reward[t - 1]
+        server(PolicyInput(sampler.rollout.observation[t], uniform, t, columns, begins, reward))
 
     def iteration() -> None:
         for t in range(sampler.config.horizon):

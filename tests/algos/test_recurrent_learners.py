@@ -40,11 +40,11 @@ class SlowAgent(RecurrentAgent):
     def unroll(self, rows: Tensor, state: Tensor, begins: Tensor) -> PolicyValue:
         model: Any = self.model
         if isinstance(model, SharedRecurrentModel):
-            x = plain_steps(model.lstm, model.network.features(rows), state, begins)
+            x = plain_steps(model.memory, model.network.features(rows), state, begins)
             return PolicyValue(model.network.policy(x), model.network.value(x).squeeze(1))
         outputs = []
         for layers, own in zip((model.policy, model.value), state.chunk(2, 1), strict=True):
-            x = plain_steps(layers.lstm, layers.hidden(rows.float()), own, begins)
+            x = plain_steps(layers.memory, layers.hidden(rows.float()), own, begins)
             outputs.append(layers.output(x))
         return PolicyValue(outputs[0], outputs[1].squeeze(1))
 

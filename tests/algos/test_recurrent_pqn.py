@@ -30,7 +30,7 @@ class SlowModel(RecurrentQModel):
         self.inner, self.state_size = inner, inner.state_size
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        state, begins = sequences
+        state, begins, _ = sequences
         rows = observation.view(*begins.shape, *observation.shape[1:])
         model, outputs = self.inner, []
         for b in range(begins.shape[1]):

@@ -15,7 +15,7 @@ from accel_rl.algos.q_learning import project, rescale, rescale_back, sequence_p
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
-from accel_rl.models import Sequences
+from accel_rl.models.gru import GRU
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
 
@@ -31,12 +31,15 @@ MASKED_ENV = EnvSpec(
 )
 
 
-def make(env: EnvSpec = ENV, **options: Any) -> tuple[DQN, Any, Local]:
+def make(
+    env: EnvSpec = ENV, memory: str = "lstm", *, is_told: bool = False, **options: Any
+) -> tuple[DQN, Any, Local]:
     small = {"batch_size": 20, "min_steps": 120, "replay_size": 240, "target_update_steps": 96}
     sequences = {"sequence_length": LENGTH, "burn_in": BURN_IN, "training_intensity": 1.0}
     config = DQNConfig(**{**small, **sequences, **options})
     torch.manual_seed(0)
-    agent = config.make_agent(Network("auto", env, CPU, lstm=True))
+    which: Any = {memory: True, "previous_action_reward": is_told}
+    agent = config.make_agent(Network("auto", env, CPU, **which))
     assert isinstance(agent, RecurrentEpsilonGreedyAgent)
     for each in agent.model.parameters():  # large enough for what is remembered to count
         each.data.add_(torch.randn_like(each), alpha=0.1)
@@ -74,7 +77,9 @@ class Play:
         rows = []
         for t in range(T):
             uniform = torch.rand(B, dtype=torch.float64, generator=self.g)
-            action = self.states.act(self.last, uniform, t, slice(0, B), self.begins)
+            reward = self.rows[-1]["reward"] if self.rows else None
+            told = uniform, t, slice(0, B), self.begins, reward
+            action = self.states.act(self.last, *told)
             kind = torch.rand(B, generator=self.g)
             row = {
                 "observation": self.last,
@@ -92,6 +97,7 @@ class Play:
             self.last = self.observe(B)
             self.rows.append(row)
             rows.append(row)
+        remembered = self.states.finish(self.rows[-1]["reward"])
         observation = stack([*(row["observation"] for row in rows), self.last])
         fields = ("action", "reward", "terminated", "truncated")
         given = {name: torch.stack([row[name] for row in rows]) for name in fields}
@@ -104,7 +110,8 @@ class Play:
             final_observation=final,
             final_step=torch.tensor([t for t, _, _ in finals], dtype=torch.int64),
             final_env=torch.tensor([b for _, b, _ in finals], dtype=torch.int64),
-            recurrent_state=self.states.finish().clone(),
+            recurrent_state=remembered.state.clone(),
+            previous=None if remembered.previous is None else remembered.previous.clone(),
         )
 
 
@@ -133,37 +140,56 @@ def of(tree: Any, b: int) -> tuple[Tensor, Any]:
     return tree[b], None
 
 
+def tell(row: dict[str, Any], b: int) -> Tensor:
+    """The action and the reward of a step."""
+    told = torch.zeros(A + 1)
+    told[int(row["action"][b])] = 1
+    told[A] = row["reward"][b]
+    return told
+
+
 class SlowNetwork:
     """One environment, one step, by operations that autograd knows."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def __call__(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, observation: Tensor, state: Tensor, told: Tensor) -> Any:
         """``[A, K]``, and the state after it."""
-        x = self.model.trunk(observation.unsqueeze(0))
-        never = torch.zeros(1, 1, dtype=torch.bool)
-        h = plain_steps(self.model.memory, x, state.unsqueeze(0), never)
-        gates = self.model.memory.input(x) + self.model.memory.recurrent(state[:64].unsqueeze(0))
-        i, f, _, g = gates.chunk(4, 1)
-        c = f.sigmoid() * state[64:] + i.sigmoid() * g.tanh()
+        x, before = self.model.trunk(observation.unsqueeze(0)), state.unsqueeze(0)
+        if self.model.previous is not None:
+            x = torch.cat((x, told.unsqueeze(0)), 1)
+        memory = self.model.memory
+        if isinstance(memory, GRU):
+            push, pull = memory.input(x), memory.recurrent(before)
+            r, z = (push[:, :128] + pull[:, :128]).sigmoid().chunk(2, 1)
+            n = (push[:, 128:] + r * pull[:, 128:]).tanh()
+            h = (1 - z) * n + z * before
+            after = h[0]
+        else:
+            h = plain_steps(memory, x, before, torch.zeros(1, 1, dtype=torch.bool))
+            i, f, _, g = (memory.input(x) + memory.recurrent(before[:, :64])).chunk(4, 1)
+            c = f.sigmoid() * state[64:] + i.sigmoid() * g.tanh()
+            after = torch.cat((h[0], c[0]))
         advantage = self.model.advantage(h).view(A, -1)
         if self.model.value is not None:
             shared = h * 0.5**0.5 + h.detach() * (1 - 0.5**0.5)
             advantage = self.model.advantage(shared).view(A, -1)
             advantage = self.model.value(shared) + advantage - advantage.mean(0)
-        return advantage, torch.cat((h[0], c[0]))
+        return advantage, after
 
     def unroll(self, play: Play, b: int, start: int, num: int, state: Tensor) -> Any:
         """What it gives at ``num`` steps, and at final observations by their step."""
         outputs, finals = [], {}
         for r, s in enumerate(range(start, start + num)):
-            if r and play.rows[s]["begins"][b]:
-                state = torch.zeros_like(state)
-            output, state = self(of(play.rows[s]["observation"], b)[0], state)
+            told = tell(play.rows[s - 1], b)
+            if play.rows[s]["begins"][b]:
+                state, told = torch.zeros_like(state), torch.zeros_like(told)
+            output, state = self(of(play.rows[s]["observation"], b)[0], state, told)
             outputs.append(output)
             if (s, b) in play.finals:
-                finals[s] = self(of(play.finals[s, b], 0)[0], state)[0].detach()
+                behind = self(of(play.finals[s, b], 0)[0], state, tell(play.rows[s], b))
+                finals[s] = behind[0].detach()
             if r == BURN_IN - 1:
                 state = state.detach()
         return outputs, finals
@@ -181,7 +207,7 @@ def slow_loss(
     online, target = SlowNetwork(agent.model), SlowNetwork(learner._target_model)
     total, priorities = torch.zeros(()), []
     for j, (m, b) in enumerate(zip(number.tolist(), env.tolist(), strict=True)):
-        state = replay._state[m % replay.num_slots, b]
+        state = replay._state[m % replay.num_slots, b][: agent.model.state_size]
         start = m * interval
         q, q_final = online.unroll(play, b, start, num_rows, state)
         with torch.no_grad():
@@ -245,6 +271,8 @@ CASES: dict[str, dict[str, Any]] = {
     "double-dueling-3-step": {"double": True, "dueling": True, "n_step": 3},
     "double-categorical": {"double": True, "num_atoms": 7, "n_step": 2, "optimizer": "adam"},
     "rescaled": {"double": True, "value_rescaling": True, "n_step": 2},
+    "told-gru": {"double": True, "n_step": 2, "is_told": True, "memory": "gru"},
+    "told-lstm": {"dueling": True, "is_told": True},
 }
 
 
@@ -302,8 +330,11 @@ def test_priority_of_a_sequence_is_mostly_its_largest_and_of_valid_steps_alone()
     torch.testing.assert_close(found, torch.tensor([2.9, 5.0, 1e-6]))
 
 
-def test_stored_states_are_those_computed_again_while_the_network_is_the_same() -> None:
-    learner, agent, _ = make()
+@pytest.mark.parametrize("memory, is_told", [("lstm", False), ("gru", True)])
+def test_stored_states_are_those_computed_again_while_the_network_is_the_same(
+    memory: str, is_told: bool
+) -> None:
+    learner, agent, _ = make(memory=memory, is_told=is_told)
     play, replay = Play(agent), learner.replay
     assert isinstance(replay, SequenceReplay)
     for _ in range(12):
@@ -315,7 +346,7 @@ def test_stored_states_are_those_computed_again_while_the_network_is_the_same() 
         rows = batch.begins.shape[0]
         seen = batch.observation.view(rows, -1, 3)[: LENGTH // 2, :B].flatten(0, 1)
         with torch.no_grad():
-            sequences = Sequences(batch.state[:B], batch.begins[: LENGTH // 2, :B])
+            sequences = batch.sequences.of(slice(0, B)).rows(slice(0, LENGTH // 2))
             _, after = agent.model(seen, sequences)
         goes_on = ~batch.begins[LENGTH // 2, :B]
         torch.testing.assert_close(after[goes_on], following.state[:B][goes_on])
@@ -340,7 +371,9 @@ def test_burn_in_renews_the_state_with_the_present_parameters_and_without_gradie
     assert touched.tolist() == [False] * BURN_IN + [True] * LENGTH + [False]
 
 
-@pytest.mark.parametrize("options", [{}, {"prioritized": True, "num_atoms": 5, "n_step": 2}])
+@pytest.mark.parametrize(
+    "options", [{"is_told": True}, {"prioritized": True, "num_atoms": 5, "n_step": 2}]
+)
 def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[str, Any]) -> None:
     learner, agent, exchange = make(save_replay=True, **options)
     source = iter(Play(agent))
@@ -381,6 +414,11 @@ def test_options_of_the_command_line_make_sequences() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("lstm=true gru=true", "lstm=true and gru=true contradict each other; leave out one"),
+        (
+            "previous_action_reward=true",
+            "previous_action_reward=true has no effect, because lstm a",
+        ),
         ("lstm=true burn_in=90", "burn_in=90 is longer than sequence_length=16, .* a smaller burn"),
         ("lstm=true batch_size=40", "batch_size=40 must be whole .*=16 .*; use batch_size=48"),
         (
@@ -391,13 +429,13 @@ def test_options_of_the_command_line_make_sequences() -> None:
             "lstm=true batch_size=48 gradient_cosine_interval=1",
             "batch_size=48 must .*, two for gradient_cosine_interval .*; use batch_size=64",
         ),
-        ("burn_in=8", "burn_in=8 has no effect, because lstm is false"),
+        ("burn_in=8", "burn_in=8 has no effect, because lstm and gru are false"),
         ("lstm=true sequence_length=0", "sequence_length is 0; it must be at least"),
         ("lstm=true burn_in=-1", "burn_in is -1; it must be at least 0"),
         ("lstm=true capture=on", "capture=on cannot be had with lstm=true, whose"),
         (
             "prioritized=true priority_of_largest=0.5",
-            "priority_of_largest=0.5 has no effect, because lstm is false",
+            "priority_of_largest=0.5 has no effect, because lstm and gru are false",
         ),
         (
             "lstm=true priority_of_largest=0.5",

@@ -11,7 +11,7 @@ from accel_rl.presets import PRESETS
 from accel_rl.settings import option, when
 
 LEARNING = {
-    "": "algo env lstm model overlap",
+    "": "algo env gru lstm model overlap previous_action_reward",
     "sampler": "decorrelation_steps horizon num_envs reset_policy",
     "atari": (
         "clip_reward episodic_lives frame_skip frame_stack full_action_set max_episode_steps "

@@ -1,7 +1,7 @@
 """Each algorithm learns what can be learned, and has to learn it."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from learning_runs import Run
 
 from accel_rl.algos import (
     A2CConfig,
@@ -19,7 +20,6 @@ from accel_rl.algos import (
     Network,
     PPOConfig,
     PQNConfig,
-    Task,
 )
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.cli.parse import parse_arguments
@@ -79,42 +79,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class Run:
-    """An algorithm on ``env``, all in this process."""
-
-    def __init__(
-        self, env: str | Callable[[], Any], settings: tuple[LearnerConfig, SamplerConfig], seed: int
-    ) -> None:
-        torch.manual_seed(seed)
-        config, sampler = settings
-        self.sampler = SerialSampler(make_env_factory(env), config=sampler, seed=seed)
-        spec = self.sampler.env_spec
-        agent = config.make_agent(Network("auto", spec, CPU))
-        exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        self.learner = config.make_learner(
-            agent, exchange, Task(spec, sampler.num_envs, sampler.horizon, seed)
-        )
-        self.server = ActionServer(agent, self.sampler, CPU)
-        self.config, self.agent = config, agent
-        self.sampler.start()
-
-    def train(self, steps: int) -> None:
-        spec = self.sampler.rollout_spec
-        for taken in range(0, steps, spec.T * spec.B):
-            self.sampler.collect(self.server)
-            self.learner.update(self.server.finish(), progress=taken / steps)
-
-    def mean_return(self, episodes: int) -> float:
-        """Of the next ``episodes`` episodes, without learning."""
-        self.sampler.take_episodes()
-        returns: list[float] = []
-        server = ActionServer(self.config.evaluating(self.agent), self.sampler, CPU)
-        while len(returns) < episodes:
-            self.sampler.collect(server)
-            returns += [episode.raw_return for episode in self.sampler.take_episodes()]
-        return float(np.mean(returns))
 
 
 def learn_catch(algorithm: str, seed: int) -> tuple[float, float]:

@@ -211,7 +211,7 @@ def test_states_are_kept_for_each_environment_by_column() -> None:
 
 
 def test_network_of_ones_own_has_no_memory_put_in() -> None:
-    message = "lstm=true puts an LSTM before the heads .*, and model=a:b has heads of its own"
+    message = "put a memory before the heads .*, and model=a:b has heads of its own"
     with pytest.raises(ValueError, match=message):
         make_recurrent_q_model("a:b", *SHAPES["mlp"])
 

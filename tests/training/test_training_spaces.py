@@ -127,7 +127,7 @@ def test_learners_in_step_or_alone_may_normalize(algo: str) -> None:
         ),
         (
             ("algo=ppo", "env=control_envs:Aim", "lstm=true"),
-            "lstm=true needs observations that are one array, .* leave out lstm, or join them",
+            "a memory needs observations that are one array, .* leave out lstm or gru, or join",
         ),
         (
             ("algo=ppo", "env=control_envs:Aim", "model=nature"),

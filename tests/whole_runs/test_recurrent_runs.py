@@ -68,7 +68,18 @@ def catch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(run_dir, "env=catch", "lstm=true", "lr=0.05", "total_steps=400")
 
 
-def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(catch: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its policy is told actions and rewards; it has learned from sequences of a replay."""
+    run_dir = tmp_path_factory.mktemp("told") / "run"
+    memory = ("gru=true", "previous_action_reward=true", "sequence_length=8", "burn_in=2")
+    small = ("min_steps=700", "batch_size=16", "num_envs=8", "total_steps=1000")
+    return trained(run_dir, "algo=dqn", "env=catch", *memory, *small, "evaluation_interval=0")
+
+
+@pytest.mark.parametrize("which", ["catch", "told"])
+def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(which: str, request: Any) -> None:
+    catch = request.getfixturevalue(which)
     config = SamplerConfig(num_envs=4, horizon=20, num_groups=2)
     factory = make_env_factory("catch")
     actions = []
@@ -77,7 +88,8 @@ def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(catch: Path) -> Non
         with kind(factory, config=config, seed=3) as sampler:
             actions.append([sampler.collect(policy).action.copy() for _ in range(3)])
     with SerialSampler(factory, config=config, seed=3) as sampler:
-        agent, _ = load_agent(find_checkpoint(catch), read_config(catch), sampler.env_spec, CPU)
+        run_config = read_config(catch)
+        agent, _ = load_agent(find_checkpoint(catch), run_config, sampler.env_spec, CPU)
         with ActionServer(agent, sampler, CPU) as server:
             actions.append([sampler.collect(server).action.copy() for _ in range(3)])
     assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
@@ -106,7 +118,10 @@ def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path
 @pytest.mark.parametrize(
     ("begins", "message"),
     [
-        (None, r"catch has an LSTM and must be told where episodes begin: give begins, \[2\] bool"),
+        (
+            None,
+            r"catch has a memory and must be told where .* begin: give begins, \[2\] bool",
+        ),
         (np.array([True, False]), r"begins\[1\] is False in the first call .* at that place"),
         (np.zeros(3, np.bool_), r"got begins of shape \[3\] and dtype bool; with 2 observations"),
         (np.zeros(2), r"got begins of shape \[2\] and dtype float64; with 2 observations it must"),
@@ -125,6 +140,26 @@ def test_policy_that_is_not_told_where_episodes_begin_says_so(
         policy(observation, begins)
     always = np.ones(2, np.bool_)
     assert np.array_equal(policy(observation, always), other(observation, always))  # as seeded
+
+
+def test_policy_that_needs_rewards_says_so_and_acts_by_them(told: Path) -> None:
+    policy = load_policy(told, greedy=True)
+    spec = policy.env_spec
+    seen = np.zeros((2, *spec.observation_shape), spec.observation_dtype)
+    always, never = np.ones(2, np.bool_), np.zeros(2, np.bool_)
+    policy(seen, always)  # nothing came before
+    message = r"with previous_action_reward=true and must be told rewards: give reward, \[2\] num"
+    for wrong in (None, np.zeros(3), np.array([0, np.nan])):
+        with pytest.raises(ValueError, match=message):
+            policy(seen, never, wrong)
+    states = []
+    for reward in (0.0, 50.0):
+        policy(seen, always)
+        policy(seen, never, np.array([reward, 0.0]))
+        assert policy._states is not None
+        states.append(policy._states.get_state()[:, :64])
+    assert not torch.allclose(states[0][0], states[1][0])
+    torch.testing.assert_close(states[0][1], states[1][1])
 
 
 def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
@@ -210,6 +245,6 @@ def test_two_learners_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
 
 
 def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:
-    message = r"lstm=true puts an LSTM before the heads .* model=own_networks:two_heads has heads"
+    message = r"put a memory before the heads .* model=own_networks:two_heads has heads"
     with pytest.raises(ValueError, match=message):
         trained(tmp_path / "run", "env=catch", "lstm=true", "model=own_networks:two_heads")

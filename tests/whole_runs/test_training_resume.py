@@ -55,6 +55,12 @@ SMALL_ATARI = (
 )
 
 
+SEQUENCES = (
+    *("gru=true", "previous_action_reward=true", "sequence_length=8", "burn_in=2"),
+    *("prioritized=true", "learner.value_rescaling=true", "training_intensity=1"),
+)
+
+
 def run(*arguments: str) -> TrainResult:
     return train(parse_arguments(arguments), Console(file=io.StringIO()))
 
@@ -100,6 +106,7 @@ def slow(*values: tuple[str, ...]) -> Any:
             (),
         ),
         slow(("algo=rainbow", "env=catch", *SMALL, *Q_LEARNING), ()),
+        slow(("algo=double_dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *SEQUENCES), ()),
         slow(("algo=dqn", "env=catch", *serial(SMALL), *Q_LEARNING, *MEASURED), ()),
         (("env=counting", "reset_policy=wait", *SMALL), ()),
         (("env=breakout", *serial(SMALL_ATARI)), ()),
@@ -113,6 +120,7 @@ def slow(*values: tuple[str, ...]) -> Any:
         "pqn",
         "pqn-lstm",
         "rainbow",
+        "sequences",
         "two-learners-measured",
         "counting-wait",
         "breakout-serial",

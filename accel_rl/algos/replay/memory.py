@@ -198,6 +198,11 @@ class Replay:
         slot = step % self.spec.num_slots
         return map_leaves(lambda rows: rows[slot, env], self._action)
 
+    def rewards(self, step: Tensor, env: Tensor) -> Tensor:
+        """Rewards of these steps, of any one shape, float32."""
+        reward: Tensor = self._fields["reward"][step % self.spec.num_slots, env]
+        return reward
+
     def have_ended(self, step: Tensor, env: Tensor) -> Tensor:
         """Whether an episode ended with each step, of any one shape, bool."""
         at = step % self.spec.num_slots, env

@@ -44,11 +44,12 @@ class SequenceBatch(NamedTuple):
     discount: Tensor  # [L, N] float32
     valid: Tensor  # [L, N] bool
     behind: Tensor  # [L, N] int64
+    previous: Tensor | None  # [R, C, P], the `PreviousInputs`, if the network has some
 
     @property
     def sequences(self) -> Sequences:
         """What a network must know of the order of the observations."""
-        return Sequences(self.state, self.begins)
+        return Sequences(self.state, self.begins, self.previous)
 
 
 class SequenceReplay:
@@ -67,7 +68,7 @@ class SequenceReplay:
         self.steps = Replay(spec, device, num_learners, num_local)
         self._sequences = spec.sequences
         B = spec.num_envs
-        shape = self.num_slots, B, spec.sequences.state_size
+        shape = self.num_slots, B, spec.sequences.num_stored
         self._state = torch.zeros(shape, device=device)
         self._is_taken = torch.zeros(spec.num_slots, B, dtype=torch.bool, device=device)
 
@@ -115,6 +116,8 @@ class SequenceReplay:
         interval = self._sequences.interval
         start = torch.arange(-first % interval, T, interval, device=self.device)
         state = batch.recurrent_state[start]
+        if batch.previous is not None:
+            state = torch.cat((state, batch.previous[start]), 2)
         state = state.masked_fill(sequences.begins[start].unsqueeze(2), 0)
         self._state[(first + start) // interval % self.num_slots] = state.to(self._state.dtype)
 
@@ -142,6 +145,8 @@ class SequenceReplay:
         ended = steps.have_ended(step, env.expand_as(step)) | ~is_taken
         begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # of row 0 the state says it
         state = self._state[number % self.num_slots, env]
+        size = self._sequences.state_size
+        state, previous = state[:, :size], self._previous(step, env, state[:, size:])
         column = torch.arange(N, device=self.device).expand_as(learned)
         if steps.has_finals:
             # Behind the last row none is learned from.
@@ -153,6 +158,8 @@ class SequenceReplay:
             own = torch.arange(len(at), device=self.device)
             begins[at + 1, N + own] = False
             state = torch.cat((state, state[of]))
+            if previous is not None:
+                previous = torch.cat((previous, previous[:, of]), 1)
             columns = torch.full_like(step, -1)
             columns[at, of] = N + own
             last = learned - first + window.length - 1
@@ -166,7 +173,18 @@ class SequenceReplay:
             discount=window.discount,
             valid=window.valid,
             behind=(learned - first + window.length) * begins.shape[1] + column,
+            previous=None if previous is None else previous.masked_fill(begins.unsqueeze(2), 0),
         )
+
+    def _previous(self, step: Tensor, env: Tensor, first: Tensor) -> Tensor | None:
+        """``[R, N, P]``, before what began episodes is left out; of row 0 ``first``, ``[N, P]``."""
+        encode, steps = self._sequences.previous, self.steps
+        if encode is None:
+            return None
+        before = step[:-1]
+        env = env.expand_as(before)
+        told = encode(steps.actions(before, env), steps.rewards(before, env))
+        return torch.cat((first.unsqueeze(0), told))
 
     def _with_finals(
         self, observation: Any, step: Tensor, env: Tensor, finals: Tensor, at: Tensor, of: Tensor

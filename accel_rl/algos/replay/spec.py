@@ -8,6 +8,7 @@ from math import prod
 
 import torch
 
+from accel_rl.models import PreviousInputs
 from accel_rl.spaces import Leaf, Space, leaves_of
 
 FIELDS = {
@@ -26,17 +27,24 @@ class SequenceSpec:
     """Sequences that are drawn from a replay: ``burn_in`` steps, then ``length`` to learn from.
 
     One begins every ``length / 2`` steps, rounded up, so that they overlap by half, as in R2D2.
-    ``state_size``: numbers of the recurrent state that is stored where one begins.
+    ``state_size``: numbers of the recurrent state that is stored where one begins. ``previous``:
+    what the network is told besides observations; None: nothing.
     """
 
     burn_in: int
     length: int
     state_size: int
+    previous: PreviousInputs | None = None
 
     @property
     def interval(self) -> int:
         """Steps between the beginnings of two."""
         return -(-self.length // 2)
+
+    @property
+    def num_stored(self) -> int:
+        """Numbers that are stored where one begins: the state, and what the network is told."""
+        return self.state_size + (0 if self.previous is None else self.previous.size)
 
     @property
     def num_steps(self) -> int:
@@ -122,7 +130,7 @@ class ReplaySpec:
         state_bytes = 0
         if self.sequences is not None:
             step_bytes += 1  # whether an episode begins
-            state_bytes = num_steps // self.sequences.interval * self.sequences.state_size * 4
+            state_bytes = num_steps // self.sequences.interval * self.sequences.num_stored * 4
         frames_bytes = (num_steps + self.num_finals) * self._frame_bytes
         return num_steps * step_bytes + frames_bytes + state_bytes
 

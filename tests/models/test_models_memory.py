@@ -1,0 +1,257 @@
+"""Gated recurrent units, and what a memory is told of the step before, against plain loops."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recurrent_play import CPU, B, Policy, T, config, copies
+from torch import Tensor
+from toy_envs import ToyEnv
+
+from accel_rl.agents import RecurrentAgent, RecurrentEpsilonGreedyAgent
+from accel_rl.models import (
+    MemorySpec,
+    PreviousInputs,
+    Sequences,
+    make_recurrent_model,
+    make_recurrent_q_model,
+)
+from accel_rl.models.gru import GRU
+from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.spaces import Leaf, discrete
+
+pytestmark = pytest.mark.numeric
+
+F = 5
+
+
+def make_case(width: int = F) -> tuple[GRU, Tensor, Tensor, Tensor]:
+    """Inputs, a state, and episodes that begin in the first row, within and in the last."""
+    torch.manual_seed(0)
+    gru = GRU(width, 4)
+    for parameter in gru.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    x, state = torch.randn(T * B, 4), torch.randn(B, width)
+    begins = torch.zeros(T, B, dtype=torch.bool)
+    begins[0, 0] = begins[3, 1] = begins[4, 1] = begins[T - 1, 2] = True
+    return gru, x, state, begins
+
+
+def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
+    gru, x, state, begins = make_case()
+    outputs, after = gru(x, state, begins)
+
+    def sigmoid(z: float) -> float:
+        return 1 / (1 + np.exp(-z))
+
+    w, u = gru.input.weight.detach().numpy(), gru.recurrent.weight.detach().numpy()
+    bias, inputs = gru.input.bias.detach().numpy(), x.view(T, B, 4).numpy()
+    for b in range(B):
+        h = state[b].numpy().astype(float)
+        for t in range(T):
+            if begins[t, b]:
+                h = np.zeros(F)
+            push, pull = w @ inputs[t, b] + bias, u @ h
+            following = np.zeros(F)
+            for j in range(F):
+                r, z = sigmoid(push[j] + pull[j]), sigmoid(push[F + j] + pull[F + j])
+                n = np.tanh(push[2 * F + j] + r * pull[2 * F + j])
+                following[j] = (1 - z) * n + z * h[j]
+            h = following
+            np.testing.assert_allclose(
+                outputs.view(T, B, F)[t, b].detach(), h, rtol=1e-4, atol=1e-6
+            )
+        np.testing.assert_allclose(after[b].detach(), h, rtol=1e-4, atol=1e-6)
+
+
+def test_gru_and_its_gradient_are_those_of_torch() -> None:
+    gru, x, state, begins = make_case()
+    begins.zero_()
+    other = torch.nn.GRU(4, F)
+    with torch.no_grad():
+        other.weight_ih_l0.copy_(gru.input.weight)
+        other.weight_hh_l0.copy_(gru.recurrent.weight)
+        other.bias_ih_l0.copy_(gru.input.bias)
+        other.bias_hh_l0.zero_()
+    outputs, _ = gru(x, state, begins)
+    expected, _ = other(x.view(T, B, 4), state.unsqueeze(0))
+    torch.testing.assert_close(outputs.view(T, B, F), expected)
+    outputs.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(gru.input.weight.grad, other.weight_ih_l0.grad)
+    torch.testing.assert_close(gru.recurrent.weight.grad, other.weight_hh_l0.grad)
+    torch.testing.assert_close(gru.input.bias.grad, other.bias_ih_l0.grad)
+
+
+def test_gru_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
+    gru, x, state, begins = make_case()
+    whole, after = gru(x, state, begins)
+    for t in range(T):
+        part, state = gru(x[t * B : (t + 1) * B], state, begins[t : t + 1])
+        torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
+    torch.testing.assert_close(state, after)
+    with torch.autocast("cpu", torch.bfloat16):  # the recurrence is in float32
+        short, _ = gru(x, make_case()[2], begins)
+    assert short.dtype == torch.float32
+    assert 0 < float((short - whole).detach().abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("previous", [False, True])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_networks_have_the_memory_that_is_asked_for(kind: Any, previous: bool) -> None:
+    spec = MemorySpec(kind, PreviousInputs(discrete(4)) if previous else None)
+    shapes = (6,), np.dtype(np.float32), 4
+    states = 2 if kind == "lstm" else 1
+    size = 5 if previous else 0
+    for model, memories in (
+        (make_recurrent_model("mlp", *shapes, CPU, spec), 2),
+        (make_recurrent_q_model("mlp", *shapes, 1, True, CPU, spec), 1),
+    ):
+        assert model.state_size == memories * states * 64
+        weights = [p for n, p in model.named_parameters() if n.endswith("memory.input.weight")]
+        gates = 4 if kind == "lstm" else 3
+        assert [p.shape for p in weights] == [(gates * 64, 64 + size)] * memories
+        told = torch.zeros(T, B, size) if previous else None
+        begins = torch.zeros(T, B, dtype=torch.bool)
+        sequences = Sequences(torch.zeros(B, model.state_size), begins, told)
+        _, state = model(torch.randn(T * B, 6), sequences)
+        assert state.shape == (B, model.state_size)
+
+
+SPACES: dict[str, Any] = {
+    "one": (discrete(3), torch.tensor([2, 0]), [[0, 0, 1], [1, 0, 0]]),
+    "several": (
+        Leaf((2,), np.dtype(np.int64), np.array([0, 5]), np.array([1, 7])),
+        torch.tensor([[1, 5], [0, 7]]),
+        [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]],
+    ),
+    "floats": (
+        Leaf((2,), np.dtype(np.float32), -1, 1),
+        torch.tensor([[0.5, -1.0], [0.25, 0.0]]),
+        [[0.5, -1.0], [0.25, 0.0]],
+    ),
+    "mapping": (
+        {"a": discrete(2), "b": Leaf((1,), np.dtype(np.float32), -1, 1)},
+        {"a": torch.tensor([1, 0]), "b": torch.tensor([[0.5], [-0.5]])},
+        [[0, 1, 0.5], [1, 0, -0.5]],
+    ),
+}
+
+
+@pytest.mark.parametrize("space, action, expected", SPACES.values(), ids=SPACES)
+def test_actions_are_told_as_indicators_or_floats_and_rewards_behind_them(
+    space: Any, action: Any, expected: Any
+) -> None:
+    inputs = PreviousInputs(space)
+    found = inputs(action, torch.tensor([-3.0, 4.5]))
+    rows = [[*row, reward] for row, reward in zip(expected, (-3.0, 4.5), strict=True)]
+    assert inputs.size == len(rows[0]) and found.tolist() == rows
+
+
+def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
+    torch.manual_seed(0)
+    spec = MemorySpec(memory, PreviousInputs(discrete(4)))
+    shapes = (3,), np.dtype(np.int64), 4
+    if kind == "policy":
+        model = make_recurrent_model("mlp", *shapes, CPU, spec)
+        for name, parameter in model.named_parameters():
+            parameter.data.mul_(100 if name == "policy.output.weight" else 3)
+        return RecurrentAgent(model)
+    q_model = make_recurrent_q_model("mlp", *shapes, 1, False, CPU, spec)
+    for parameter in q_model.parameters():
+        parameter.data.mul_(3)
+    return RecurrentEpsilonGreedyAgent(q_model, None, torch.tensor([0.3]))
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("kind, memory", [("policy", "gru"), ("q", "lstm")])
+def test_each_step_is_told_the_action_and_reward_before_it_and_zeros_at_first(
+    kind: str, memory: str, reset_policy: Policy
+) -> None:
+    """Whatever the rollouts' borders, and whether anybody asks for the rollout."""
+    agent = make_agent(kind, memory)
+    sampler = SerialSampler(ToyEnv, config=config(reset_policy, num_groups=2), seed=1)
+    server = ActionServer(agent, sampler, CPU)
+    state, is_first = torch.zeros(B, agent.model.state_size), torch.ones(B, dtype=torch.bool)
+    told = torch.zeros(B, 5)
+    num_told = 0
+    with sampler:
+        for number in range(7):
+            sampler.collect(server)
+            if number == 3:  # as evaluations do; what it has seen is known all the same
+                server._states.finish = lambda *_: None  # type: ignore[union-attr,method-assign,assignment]
+                rollout = sampler.rollout
+                fields = (rollout.observation, rollout.action, rollout.reward, rollout.valid)
+                seen, action, reward, valid = (torch.from_numpy(each.copy()) for each in fields)
+                ended = torch.from_numpy(rollout.terminated | rollout.truncated)
+                kept = None
+                del server._states.finish  # type: ignore[union-attr]
+            else:
+                batch = copies(server.finish())
+                seen, action, reward, valid = batch[0], batch[1], batch[2], batch[5]
+                ended, kept = batch.terminated | batch.truncated, batch
+                assert batch.previous is not None and batch.recurrent_state is not None
+                sequences = batch.sequences(slice(2, T))
+                assert sequences is not None and sequences.previous is not None
+            for b in range(B):
+                for t in range(T):
+                    if not valid[t, b]:
+                        is_first[b] = True
+                        continue
+                    if is_first[b]:
+                        state[b], told[b] = 0, 0
+                    num_told += bool(told[b].any())
+                    if kept is not None:
+                        if t == 0 or not is_first[b]:
+                            torch.testing.assert_close(kept.previous[t, b], told[b])
+                            torch.testing.assert_close(kept.recurrent_state[t, b], state[b])
+                        if t >= 2:
+                            torch.testing.assert_close(sequences.previous[t - 2, b], told[b])
+                    own = (
+                        state[b : b + 1],
+                        torch.zeros(1, 1, dtype=torch.bool),
+                        told[b].view(1, 1, 5),
+                    )
+                    with torch.no_grad():
+                        _, after = agent.model(seen[t, b : b + 1], Sequences(*own))
+                    state[b] = after[0]
+                    told[b] = 0
+                    told[b, int(action[t, b])] = 1
+                    told[b, 4] = reward[t, b]
+                    is_first[b] = ended[t, b]
+            if kept is not None:  # what follows the last step, also where an episode has ended
+                there = valid[-1]
+                torch.testing.assert_close(kept.previous[T][there], told[there])
+    assert num_told > 50
+
+
+@pytest.mark.parametrize("kind", ["policy", "q"])
+def test_what_is_told_is_the_same_with_workers_and_groups_and_goes_on_from_a_state(
+    kind: str,
+) -> None:
+    options = config(num_groups=2, num_workers=2)
+    found = []
+    for sampler_type in (SerialSampler, ParallelSampler):
+        sampler = sampler_type(ToyEnv, config=options, seed=3)
+        server, batches = ActionServer(make_agent(kind), sampler, CPU), []
+        with sampler:
+            for number in range(6):
+                sampler.collect(server)
+                batches.append(copies(server.finish()))
+                if number == 2 and sampler_type is ParallelSampler:
+                    state = server.get_state()
+                    server = ActionServer(make_agent(kind), sampler, CPU)
+                    server.set_state(state)
+                    sampler.rollout.reward[:] = 7  # as if it had just been made
+        found.append(batches)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.action, other.action)
+        assert one.previous is not None and other.previous is not None
+        torch.testing.assert_close(one.previous, other.previous)
+        torch.testing.assert_close(one.recurrent_state, other.recurrent_state)
+
+
+def test_too_many_values_of_an_action_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"previous_action_reward=true indicates .* 1000 values"):
+        PreviousInputs(discrete(1001))

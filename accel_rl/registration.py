@@ -5,20 +5,25 @@ Torch has no call for memory that it has not allocated, so this one is CUDA's ow
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+_LOGGER = logging.getLogger(__name__)
 _PORTABLE = 1  # for all of this process' GPUs
 
 
-def register(memory: Tensor, device: torch.device) -> None:
+def register(memory: Tensor, device: torch.device) -> bool:
     """Register ``memory``, until `unregister`; whole pages, of which no other array may be.
 
-    Raises:
-        RuntimeError: CUDA cannot.
+    Where CUDA cannot, as in some containers, that is said in the log, and copies give the same, but
+    take longer: they wait for each other.
+
+    Returns:
+        Whether it is registered, so that `unregister` is to be called.
     """
     with torch.cuda.device(device):
         error = _cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
@@ -27,10 +32,15 @@ def register(memory: Tensor, device: torch.device) -> None:
         except RuntimeError as told:
             with suppress(RuntimeError):  # CUDA tells it again at the next kernel, whatever that is
                 torch.zeros(1, device=device)
-            raise RuntimeError(
-                f"CUDA could not register {memory.nbytes} bytes of shared memory ({told}); where "
-                f"the limit of locked memory is too low, raise it (ulimit -l), or use device=cpu"
-            ) from told
+            _LOGGER.warning(
+                "copies to and from the GPU take longer, since CUDA could not register %d bytes of "
+                "shared memory (%s); where the limit of locked memory is too low, raise it "
+                "(ulimit -l)",
+                memory.nbytes,
+                told,
+            )
+            return False
+    return True
 
 
 def unregister(memory: Tensor) -> None:

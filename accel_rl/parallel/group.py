@@ -39,8 +39,8 @@ class Group(Protocol):
 class TorchGroup:
     """The process group of `torch.distributed`, by gloo or NCCL, over any number of machines.
 
-    Through NCCL it is the device that waits for a learner that is gone: the launcher, or NCCL's own
-    timeout, ends such a wait.
+    Through NCCL it is the device that waits for a learner that is gone: a `Watcher`, the launcher,
+    or NCCL's own timeout ends such a wait.
     """
 
     def __init__(self) -> None:

@@ -201,8 +201,8 @@ class ParameterStore:
         memory = torch.frombuffer(self._memory, dtype=torch.uint8)
         if memory.is_pinned():
             return
-        register(memory, device)
-        weakref.finalize(self, unregister, memory)
+        if register(memory, device):
+            weakref.finalize(self, unregister, memory)
 
     def close(self) -> None:
         """No lock can be taken any more, and the address is void. Twice is fine."""

@@ -26,6 +26,7 @@ from accel_rl.parallel.group import Group, TeamError, TorchGroup, first_line
 from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.records import LAUNCHER, Record, Records
 from accel_rl.parallel.shared_group import Address, SharedGroup
+from accel_rl.parallel.watcher import Watcher
 from accel_rl.signing import sign
 
 LOST = "lost"
@@ -73,11 +74,13 @@ class Team:
         self.is_stop_asked = False
         self.uses_nccl = False
         self.group: Group | None = None
+        self._agreement: Group | None = None  # for what the CPU alone has to know
         self._num_posted = 0
         self._num_read = [0] * ranks.size
         self._num_reached: dict[str, int] = {}  # own records, by key
         self._newest: dict[str, int] = {}  # numbers of the others' last ones, by key
         self._processes: dict[int, int] = {}  # descriptors, by rank
+        self._watcher: Watcher | None = None
 
     @property
     def is_signed(self) -> bool:
@@ -159,6 +162,7 @@ class Team:
     def find_failed(self, seconds: float = 5.0) -> tuple[list[int], list[int]]:
         """After a failure: others that have ended, and others that do not say within ``seconds``
         that they have seen it too. Both empty when there is no telling."""
+        self.notice()
         with contextlib.suppress(TeamError):
             self.reach("failure", 1)
             deadline = time.monotonic() + seconds
@@ -170,6 +174,11 @@ class Team:
                     return lost, silent
                 time.sleep(0.05)
         return [], []
+
+    def notice(self) -> None:
+        """A failure, or the end, is known here: nothing else has to end this process."""
+        if self._watcher is not None:
+            self._watcher.rest()
 
     @_touching_store
     def post(self, message: Any) -> None:
@@ -226,9 +235,10 @@ class Team:
         """
         if self._store is None:
             return value
-        assert self.group is not None
+        group = self._agreement or self.group
+        assert group is not None
         tensor = torch.tensor(value)
-        self.group.maximum_(tensor)
+        group.maximum_(tensor)
         return int(tensor)
 
     @_touching_store
@@ -254,7 +264,8 @@ class Team:
 
         With ``nccl`` tensors on a GPU go through NCCL, which needs a GPU for each learner. Without,
         through memory where all learners are on one machine, and through gloo elsewhere, those on a
-        GPU by way of the CPU.
+        GPU by way of the CPU. A learner that waits on its GPU for one that has ended is ended by a
+        `Watcher` if all are on one machine, and by torchrun elsewhere.
 
         Raises:
             TeamError: the others cannot be reached.
@@ -262,9 +273,11 @@ class Team:
         if self._store is None:
             return
         self.uses_nccl = nccl
-        if self.ranks.local_size == self.ranks.size:
+        is_one_machine = self.ranks.local_size == self.ranks.size
+        if is_one_machine:
+            self._agreement = self._open_shared()
             if not nccl:
-                self._open_shared()
+                self.group = self._agreement
                 return
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # neither knows who connects
                 os.environ.setdefault(name, "lo")
@@ -281,11 +294,19 @@ class Team:
                 f"learner {self.ranks.rank} cannot reach the others: {first_line(error)}"
             ) from error
         self.group = TorchGroup()
+        if nccl and is_one_machine:
+            self.watch()
+            self._watcher = Watcher(self._processes, self._has_left)
+
+    def _has_left(self, rank: int) -> bool:
+        """Whether that learner has come to `close`."""
+        assert self._records is not None
+        return self._records.is_there(f"reached/left/{rank}")
 
     @_touching_store
-    def _open_shared(self) -> None:
+    def _open_shared(self) -> SharedGroup:
         assert self._records is not None
-        group = self.group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
+        group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
         self._records.write(f"address/{self.ranks.rank}", self.ranks.rank, group.address)
         addresses = []
         for rank in range(self.ranks.size):
@@ -294,15 +315,21 @@ class Team:
                 raise TeamError(f"learner {rank} has ended")
             addresses.append(Address(*record.integers(len(Address._fields))))
         group.connect(addresses)
+        return group
 
     def close(self) -> None:
         """Leaves the group, and watches nobody. Calling it again does nothing.
 
         Through NCCL all others must do so, too: after a failure they may not.
         """
-        if self.group is not None:
-            self.group.close()
-        self.group = self._store = self._records = None
+        self.notice()
+        if self._watcher is not None:
+            self.reach("left", 1)
+            self._watcher = None
+        for group in (self.group, self._agreement):
+            if group is not None:
+                group.close()
+        self.group = self._agreement = self._store = self._records = None
         while self._processes:
             os.close(self._processes.popitem()[1])
 

@@ -276,8 +276,7 @@ class _DeviceRows:
         }
         # Last: if anything fails above, nothing stays registered. The small arrays share pages,
         # which may be registered once, so these go through staging buffers instead.
-        register(self._shared, device)
-        self._is_registered = True
+        self._is_registered = register(self._shared, device)
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
         columns = step.columns

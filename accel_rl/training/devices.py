@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import zlib
@@ -197,12 +198,15 @@ def check_same_processors(config: TrainConfig, team: Team) -> None:
 def all_have_own_gpus(config: TrainConfig, team: Team) -> bool:
     """Whether every learner, of other machines too, runs on a GPU that it shares with no other.
 
-    To be asked by all of them.
+    To be asked by all of them. A GPU is known by its UUID, since a learner may see its own alone.
     """
-    on_gpu = pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda"
-    have_own = on_gpu and team.ranks.local_size <= num_gpus(config)
-    team.reach("own GPU", 1, int(have_own))
-    return have_own and all(team.wait_for_all("own GPU", 1).values())
+    own = 0
+    if pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda":
+        properties = torch.cuda.get_device_properties(team.ranks.local_rank % num_gpus(config))
+        own = int.from_bytes(hashlib.sha256(str(properties.uuid).encode()).digest()[:7])
+    team.reach("own GPU", 1, own)
+    all_of_them = [own, *team.wait_for_all("own GPU", 1).values()]
+    return 0 not in all_of_them and len(set(all_of_them)) == team.ranks.size
 
 
 def num_gpus(config: TrainConfig) -> int:

@@ -301,7 +301,10 @@ def _is_stuck(error: BaseException | None, team: Team) -> bool:
     Whoever then asks it for anything waits with it, and nobody could tell what has happened.
     """
     causes = (error, error.__cause__ if error is not None else None)
-    return team.uses_nccl and any(isinstance(each, TeamError) for each in causes)
+    is_stuck = team.uses_nccl and any(isinstance(each, TeamError) for each in causes)
+    if is_stuck:
+        team.notice()
+    return is_stuck
 
 
 def _save_what_can_be(records: Records, error: Exception) -> None:

@@ -96,7 +96,10 @@ def _check_error(error: int) -> None:
 
 
 def _properties(device: Any = None) -> SimpleNamespace:
-    return SimpleNamespace(pci_domain_id=0, pci_bus_id=_index(device), pci_device_id=0)
+    index = _index(device)
+    return SimpleNamespace(
+        pci_domain_id=0, pci_bus_id=index, pci_device_id=0, uuid=f"emulated {index}"
+    )
 
 
 def _sync_debug_mode(mode: str | int) -> None:

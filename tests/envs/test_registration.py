@@ -52,16 +52,18 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_memory_is_registered_on_the_device_and_let_go(called: list[tuple[Any, ...]]) -> None:
     memory = torch.empty(5)
-    register(memory, GPU)
+    assert register(memory, GPU)
     unregister(memory)
     address = memory.data_ptr()
     assert called == [(GPU, "register", address), (None, "unregister", address)]
 
 
-def test_failure_is_told_once_and_not_by_the_next_kernel(called: list[tuple[Any, ...]]) -> None:
+def test_failure_is_told_once_and_not_by_the_next_kernel(
+    called: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
+) -> None:
     """CUDA gives an error again at the next kernel, so one is launched on the device."""
     memory = torch.empty(6)
-    match = r"could not register 24 bytes .*\(out of memory \(2\)\); .*ulimit -l.*device=cpu"
-    with pytest.raises(RuntimeError, match=match):
-        register(memory, GPU)
+    assert not register(memory, GPU)
+    (message,) = caplog.messages
+    assert "could not register 24 bytes" in message and "(out of memory (2))" in message
     assert called == [(GPU, "register", memory.data_ptr()), (GPU, "launch")]

@@ -146,6 +146,8 @@ def test_sockets_of_learners_of_one_machine_are_on_loopback(
 
     monkeypatch.setattr(dist, "init_process_group", look)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(Team, "_open_shared", lambda _: None)
+    monkeypatch.setattr(Team, "watch", lambda _: None)
     first.open_group(nccl=True)
     assert found == [given or "lo"] * 2
 

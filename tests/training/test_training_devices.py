@@ -5,6 +5,7 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,19 +88,31 @@ def test_learners_in_step_need_processors_of_one_kind(
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "agreed"), [((2, 2), True), ((1, 2), False), ((2, 1), False), ((0, 2), False)]
+    ("num_gpus", "agreed"),
+    [((2, 2), True), ((1, 2), False), ((2, 1), False), ((0, 2), False), ((-2, 2), True)],
 )
 def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
     num_gpus: tuple[int, int], agreed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two machines with two learners each, one thread for each learner."""
+    """Two machines with two learners each, one thread for each learner.
+
+    With -2 each learner of the machine sees one GPU of two, its own, as cluster managers have it.
+    """
     store, config = HashStore(), make_config(tmp_path)
     machine = threading.local()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: machine.num_gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: machine.num_gpus)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda index: SimpleNamespace(uuid=f"{machine.number} {machine.first + index}"),
+    )
 
     def ask(rank: int) -> bool:
-        machine.num_gpus = num_gpus[rank // 2]
+        machine.number = rank // 2
+        machine.num_gpus, machine.first = num_gpus[rank // 2], 0
+        if num_gpus[rank // 2] < 0:
+            machine.num_gpus, machine.first = 1, rank % 2
         ranks = Ranks(rank, 4, local_rank=rank % 2, local_size=2)
         return all_have_own_gpus(config, Team(ranks, store, 5.0))
 

@@ -1,0 +1,92 @@
+"""A learner that is stuck in C, waiting for one that is gone, is ended."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+
+from accel_rl.parallel import Ranks, Team
+from accel_rl.parallel.watcher import Watcher
+
+STUCK = """
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before torch has threads
+from accel_rl.parallel.watcher import Watcher
+watcher = Watcher({3: os.pidfd_open(int(sys.argv[1]))}, lambda rank: False, 0.3)
+print("ready", flush=True)
+ctypes.CDLL(None).sleep(600)  # as CUDA does, it lets other threads run and handles no signal
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_learner_that_is_stuck_in_c_ends_after_one_that_was_killed(
+    other: subprocess.Popen[bytes],
+) -> None:
+    command = [sys.executable, "-c", STUCK, str(other.pid)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as stuck:  # type: ignore[call-overload]
+        try:
+            assert stuck.stdout.readline() == "ready\n"
+            stuck.terminate()  # which does nothing
+            with pytest.raises(subprocess.TimeoutExpired):
+                stuck.wait(1)
+            other.kill()
+            _, said = stuck.communicate(timeout=10)
+        finally:
+            stuck.kill()
+    assert (stuck.returncode, said) == (
+        1,
+        "error: learner 3 has ended, and this one waits for it\n",
+    )
+
+
+@pytest.mark.parametrize("how", ["rests before", "rests afterwards", "left"])
+def test_nobody_ends_who_has_noticed_or_was_told(
+    how: str, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    process = os.pidfd_open(other.pid)
+    watcher = Watcher({1: process}, lambda rank: how == "left" and rank == 1, 0.3)
+    if how == "rests before":
+        watcher.rest()
+    other.kill()
+    other.wait()
+    if how == "rests afterwards":
+        time.sleep(0.05)
+        watcher.rest()
+    time.sleep(0.6)
+    watcher.rest()
+    os.close(process)
+    assert not ended
+
+
+def test_team_watches_with_nccl_and_says_when_it_leaves(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(Team, "_open_shared", lambda _: None)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr("accel_rl.parallel.watcher.PATIENCE_SECONDS", 0.1)
+    store = dist.HashStore()
+    team, second = (Team(Ranks(rank, 2, rank, 2), store, 5.0) for rank in range(2))
+    second.reach("process", 1, other.pid)
+    team.open_group(nccl=True)
+    team.close()
+    assert second._has_left(0)
+    other.kill()
+    time.sleep(0.5)
+    assert not ended

@@ -7,6 +7,7 @@ from accel_rl.agents.distributions import (
     CATEGORICAL,
     Distribution,
     Drawn,
+    Evaluated,
     make_distribution,
     sample_categorical,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Distribution",
     "Drawn",
     "EpsilonGreedyAgent",
+    "Evaluated",
     "LogProbs",
     "Normalizer",
     "PolicyAgent",

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
+from accel_rl.agents import CATEGORICAL, AnyAgent, Evaluated, RolloutTensors
 from accel_rl.agents.masks import split_mask
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
@@ -163,7 +162,7 @@ def a2c_loss(
     valid: Tensor,
     value_coefficient: float,
     entropy_coefficient: float,
-    distribution: Distribution = CATEGORICAL,
+    evaluated: Evaluated | None = None,
 ) -> A2CLoss:
     """The loss of advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
@@ -172,16 +171,16 @@ def a2c_loss(
     and ``entropy = mean(-sum_a pi(a) log pi(a))``, where ``mean(x) = sum(valid * x) / sum(valid)``.
     Each is returned as its ``N`` summands.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. With another
-    ``distribution``, its outputs ``[N, P]`` and actions ``[N, ...]``, and its entropy.
+    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64.
     ``return_``, ``advantage``: ``[N]`` float, taken as constants. ``valid``: ``[N]`` bool.
+    ``evaluated``: log-probabilities and entropies, with gradient; none: of the softmax.
     """
     N = len(output.logits)
     if any(x.shape != (N,) for x in (output.value, return_, advantage, valid)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     weight = valid.to(output.value.dtype)
     weight = weight / weight.sum().clamp(min=1)
-    log_prob, entropy = distribution.evaluate(output.logits, action)
+    log_prob, entropy = evaluated or CATEGORICAL.evaluate(output.logits, action)
     policy_loss = -(weight * advantage.detach() * log_prob)
     value_loss = weight * (return_.detach() - output.value).square()
     entropy = weight * entropy
@@ -262,7 +261,9 @@ class A2C:
             output = recall(model, split_mask(observation)[0], batch.activations)
             output = with_mask(output, observation)
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
-        return_, advantage = self._targets(batch, output, action, bootstrap_value, final_value)
+        evaluated = self._agent.distribution.evaluate(output.logits, action)
+        value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
+        return_, advantage = self._targets(batch, value, log_prob, bootstrap_value, final_value)
         if self.config.normalize_advantage:
             advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
         loss = a2c_loss(
@@ -273,30 +274,27 @@ class A2C:
             batch.valid.flatten(),
             self.config.value_coefficient,
             self.config.entropy_coefficient,
-            self._agent.distribution,
+            evaluated,
         )
         mean_return = masked_mean(return_, batch.valid)
         metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
         return loss.total.view(T, B) * self.config.loss_scale, metrics
 
-    @torch.no_grad()
     def _targets(
         self,
         batch: RolloutTensors,
-        output: PolicyValue,
-        action: Any,
+        value: Tensor,
+        log_prob: Tensor,
         bootstrap_value: Tensor,
         final_value: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return what values learn, and advantages: ``[T, B]`` each. ``action``: ``[T * B, ...]``.
+        """Return what values learn, and advantages: ``[T, B]`` each, as ``value`` and ``log_prob``.
 
         Where there are activations, the policy that learns has acted, and all ratios are 1.
         """
-        config, shape = self.config, batch.reward.shape
-        value = output.value.detach().view(shape)
+        config = self.config
         if not config.vtrace or batch.log_prob is None:
             return returns_and_advantages(batch, value, bootstrap_value, final_value, config)
-        log_prob = self._agent.distribution.evaluate(output.logits, action).log_prob.view(shape)
         ratio = importance_ratio(log_prob, batch.log_prob, batch.valid)
         folded = fold_ends(batch, final_value, config.gamma)
         limits = config.rho_clip, config.c_clip, config.gae_lambda

@@ -11,20 +11,17 @@ docs/algorithms/ga3c.md lists deviations from the paper and its code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import AnyAgent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
-from accel_rl.algos.returns import vtrace
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
 from accel_rl.models import PolicyValue
@@ -188,18 +185,8 @@ class Samples(NamedTuple):
     action: Tensor  # [N] int64
     return_: Tensor  # [N] float32
     behaviour_probability: Tensor | None = None  # [N] float32, with which they were chosen
-    layout: Tensor | None = None  # [H, S] int64, of `segment_layout`
-
-
-def segment_layout(lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Return where step ``h`` of segment ``s`` is among samples that lie one segment after another.
-
-    ``[H, S]`` with ``H`` the largest of ``lengths``, ``[S]``; behind a segment's end its last step.
-    """
-    ends = np.cumsum(lengths)
-    steps = np.arange(max(lengths))[:, None]
-    layout: NDArray[np.int64] = np.minimum(ends - lengths + steps, ends - 1)
-    return layout
+    discount: Tensor | None = None  # [N] float32, 0 at the last step of a segment
+    longest: int = 0  # steps that a segment has at most
 
 
 def ga3c_loss(
@@ -253,32 +240,30 @@ def importance_ratios(
 
 @torch.no_grad()
 def segment_vtrace(
-    return_: Tensor,
-    value: Tensor,
-    ratio: Tensor,
-    layout: Tensor,
-    gamma: float,
-    rho_clip: float,
-    c_clip: float,
+    samples: Samples, value: Tensor, ratio: Tensor, rho_clip: float, c_clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns and advantages of `vtrace`, of samples in segments: two of ``[N]``.
+    """Returns and advantages of `accel_rl.algos.returns.vtrace` for segments: two of ``[N]``.
 
-    Behind a segment comes the value that its n-step returns ``return_`` end with. They also tell
-    the rewards: ``reward[t] = return_[t] - gamma * return_[t + 1]``, and the last return is all
-    that its step brings.
+    Behind a segment comes the value that its n-step returns end with. They also tell the rewards:
+    ``reward[t] = return_[t] - discount[t] * return_[t + 1]``, so that ``td_error[t] = n_step[t] -
+    discount[t] * n_step[t + 1]`` with ``n_step = return_ - value``.
 
-    ``return_``, ``value``, ``ratio``: ``[N]`` float. ``layout``: of `segment_layout`.
+    ``value``, ``ratio``: ``[N]`` float, of these samples, which must have ``discount``.
     """
-    nothing = torch.zeros_like(return_[layout[:1]])  # [1, S]
-    discount = gamma * (layout[1:] > layout[:-1]).to(return_.dtype)
-    discount = torch.cat((discount, nothing))  # 0 where no step of the segment follows
-    whole = return_[layout]
-    reward = whole - discount * torch.cat((whole[1:], nothing))
-    shaped = reward, discount, value[layout], nothing[0], ratio[layout]
-    target, advantage = vtrace(*shaped, rho_clip, c_clip)
-    places = (layout,)  # the last step of a segment may be there more than once, always the same
-    empty = torch.empty_like(return_)
-    return empty.index_put(places, target), empty.index_put(places, advantage)
+    discount = samples.discount
+    assert discount is not None
+    n_step = samples.return_ - value
+    following = torch.roll(n_step, -1)  # behind the last one, where the discount is 0, of no effect
+    td_error = torch.addcmul(n_step, discount, following, value=-1)
+    rho = ratio.clamp(max=rho_clip)
+    own, decay = rho * td_error, discount * ratio.clamp(max=c_clip)
+    # Each pass takes in one step more of what follows.
+    before, after = torch.cat((own, own.new_zeros(1))), own.new_zeros(len(own) + 1)
+    for _ in range(samples.longest - 1):
+        torch.addcmul(own, decay, before[1:], out=after[:-1])
+        before, after = after, before
+    correction = before[:-1]
+    return value + correction, rho * torch.addcmul(td_error, discount, before[1:])
 
 
 class GA3C:
@@ -347,6 +332,4 @@ class GA3C:
         ratio = importance_ratios(output.logits, batch.action, mu, limit)
         if not config.vtrace:
             return batch.return_, ratio * advantage
-        assert batch.layout is not None
-        clips = config.rho_clip, config.c_clip
-        return segment_vtrace(batch.return_, value, ratio, batch.layout, config.gamma, *clips)
+        return segment_vtrace(batch, value, ratio, config.rho_clip, config.c_clip)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, sample_categorical
-from accel_rl.ga3c.learner import GA3C, Samples, segment_layout
+from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment
@@ -206,17 +206,19 @@ class QueueThreads:
 
     def _batch(self, segments: list[Segment]) -> Samples:
         """One after the other."""
-        fields = [
-            [segment.observation for segment in segments],
-            [segment.action for segment in segments],
-            [segment.return_ for segment in segments],
-        ]
+        names = ["observation", "action", "return_"]
         if self._keeps_probability:
-            fields.append([segment.behaviour_probability for segment in segments])
-        arrays = [np.concatenate(each) for each in fields]
+            names.append("behaviour_probability")
+        fields: dict[str, Any] = {
+            name: np.concatenate([getattr(segment, name) for segment in segments]) for name in names
+        }
         if self._learner.config.vtrace:
-            arrays.append(segment_layout([len(segment) for segment in segments]))
-        return Samples(*(_to_device(each, self._device) for each in arrays))
+            fields["discount"] = np.full_like(fields["return_"], self._learner.config.gamma)
+            fields["discount"][np.cumsum([len(segment) for segment in segments]) - 1] = 0
+        tensors: dict[str, Any] = {
+            name: _to_device(each, self._device) for name, each in fields.items()
+        }
+        return Samples(**tensors, longest=max(map(len, segments)))
 
 
 @torch.inference_mode()

@@ -14,7 +14,6 @@ from accel_rl.ga3c.learner import (
     Samples,
     ga3c_loss,
     importance_ratios,
-    segment_layout,
     segment_vtrace,
 )
 from accel_rl.models import PolicyValue, make_model
@@ -114,6 +113,19 @@ def n_step_returns(reward: np.ndarray, behind: float, gamma: float) -> np.ndarra
     )
 
 
+def segment_samples(gamma: float, dtype: Any = np.float64, **fields: Any) -> Samples:
+    """Of `make_segments`, unless ``fields`` has others."""
+    rewards, behind, _, _ = make_segments()
+    pairs = zip(rewards, behind, strict=True)
+    return_ = np.concatenate([n_step_returns(*pair, gamma) for pair in pairs])
+    discount = np.concatenate([[gamma] * (L - 1) + [0] for L in LENGTHS])
+    own = {"observation": torch.empty(0), "action": torch.empty(0), "longest": max(LENGTHS)}
+    own["return_"], own["discount"] = (
+        torch.from_numpy(each.astype(dtype)) for each in (return_, discount)
+    )
+    return Samples(**(own | fields))
+
+
 def slow_vtrace(
     s: int,
     reward: np.ndarray,
@@ -141,21 +153,16 @@ def test_vtrace_of_segments_equals_sums_of_products(clips: tuple[float, float]) 
         for s, rho in enumerate(np.minimum(clips[0], ratio)):
             following = [*targets, last][s + 1]
             expected.append((targets[s], rho * (reward[s] + 0.9 * following - value[s])))
-    pairs = zip(rewards, behind, strict=True)
-    return_ = np.concatenate([n_step_returns(*pair, 0.9) for pair in pairs])
-    samples = (return_, np.concatenate(values), np.concatenate(ratios), segment_layout(LENGTHS))
-    found = segment_vtrace(*map(torch.from_numpy, samples), 0.9, *clips)
+    value, ratio = (torch.from_numpy(np.concatenate(each)) for each in (values, ratios))
+    found = segment_vtrace(segment_samples(0.9), value, ratio, *clips)
     np.testing.assert_allclose(torch.stack(found, 1).numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> None:
-    rewards, behind, values, _ = make_segments()
-    pairs = zip(rewards, behind, strict=True)
-    return_ = torch.from_numpy(np.concatenate([n_step_returns(*pair, 0.99) for pair in pairs]))
-    value, layout = torch.from_numpy(np.concatenate(values)), segment_layout(LENGTHS)
-    ones = torch.ones_like(value)
-    found = segment_vtrace(return_, value, ones, torch.from_numpy(layout), 0.99, 1.0, 1.0)
-    torch.testing.assert_close(found, (return_, return_ - value), rtol=1e-12, atol=1e-12)
+    samples, value = segment_samples(0.99), torch.from_numpy(np.concatenate(make_segments()[2]))
+    found = segment_vtrace(samples, value, torch.ones_like(value), 1.0, 1.0)
+    expected = samples.return_, samples.return_ - value
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -238,18 +245,17 @@ def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     N, rng = sum(LENGTHS), np.random.default_rng(1)
-    batch = Samples(
-        torch.from_numpy(rng.normal(size=(N, 4)).astype(np.float32)),
-        torch.from_numpy(rng.integers(3, size=N)),
-        torch.from_numpy(rng.normal(size=N).astype(np.float32)),
-        torch.from_numpy(rng.uniform(0.1, 1, size=N).astype(np.float32)),
-        torch.from_numpy(segment_layout(LENGTHS)),
+    batch = segment_samples(
+        0.9,
+        np.float32,
+        observation=torch.from_numpy(rng.normal(size=(N, 4)).astype(np.float32)),
+        action=torch.from_numpy(rng.integers(3, size=N)),
+        behaviour_probability=torch.from_numpy(rng.uniform(0.1, 1, size=N).astype(np.float32)),
     )
     output = model(batch.observation)
     mu = batch.behaviour_probability
     ratio = output.logits.softmax(1)[torch.arange(N), batch.action] / mu
-    given = batch.return_, output.value, ratio, batch.layout, 0.9, 2.0, 1.5
-    return_, advantage = segment_vtrace(*given)  # type: ignore[arg-type]
+    return_, advantage = segment_vtrace(batch, output.value, ratio, 2.0, 1.5)
     log = (output.logits.softmax(1) + 1e-6).log()[torch.arange(N), batch.action]
     metrics = GA3C(PolicyAgent(model), config, exchange).update(batch, 0.0)
     for name, expected in (

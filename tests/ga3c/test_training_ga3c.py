@@ -155,7 +155,8 @@ def test_vtrace_leaves_the_returns_of_segments_of_the_same_policy_as_they_are(
 
     def note(*arguments: Any) -> Any:
         targets = segment_vtrace(*arguments)
-        found.append(torch.stack([arguments[0], targets[0], targets[1] + arguments[1]]))
+        samples, value = arguments[:2]
+        found.append(torch.stack([samples.return_, targets[0], targets[1] + value]))
         return targets
 
     monkeypatch.setattr("accel_rl.ga3c.learner.segment_vtrace", note)

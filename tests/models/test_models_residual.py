@@ -13,6 +13,7 @@ from accel_rl.agents import PolicyAgent
 from accel_rl.envs import make_env_factory
 from accel_rl.models import Sequences, make_model, make_q_model, make_recurrent_model
 from accel_rl.models.image import ImageNetwork
+from accel_rl.models.make import make_recurrent_q_model
 from accel_rl.models.residual import IMPALA_NET
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 
@@ -144,10 +145,13 @@ def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
     assert after.shape == (2, 2 * 256)
     for num_atoms, is_dueling in ((1, False), (5, True)):
         q_model = make_q_model("impala", shape, UINT8, 3, num_atoms, is_dueling)
-        q_value = q_model(image)
-        assert q_value.shape == (2, 3, num_atoms)
-        q_value.square().sum().backward()
-        assert all(p.grad is not None for p in q_model.parameters())
+        remembering = make_recurrent_q_model("impala", shape, UINT8, 3, num_atoms, is_dueling)
+        state = torch.zeros(2, remembering.state_size)
+        q_values = q_model(image), remembering(image, Sequences(state, begins))[0]
+        for network, q_value in zip((q_model, remembering), q_values, strict=True):
+            assert q_value.shape == (2, 3, num_atoms)
+            q_value.square().sum().backward()
+            assert all(p.grad is not None for p in network.parameters())
 
 
 @pytest.mark.parametrize("shape", [(1, 10, 5), (4, 7, 84)])

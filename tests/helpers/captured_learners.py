@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import AnyRecurrentAgent, EpsilonGreedyAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
@@ -31,6 +31,7 @@ CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     ),
     "a2c-lstm": lambda: A2CConfig(),
     "ppo-lstm": lambda: PPOConfig(minibatch_size=12),
+    "pqn-lstm": lambda: PQNConfig(minibatch_size=12),
     "pqn": lambda: PQNConfig(minibatch_size=12, lr_schedule="linear"),
     "double-dueling-prioritized": lambda: DQNConfig(
         **Q, double=True, dueling=True, prioritized=True, optimizer="adam", epsilon_per_env=True
@@ -82,7 +83,7 @@ class Run:
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, EpsilonGreedyAgent) and self.agent.support is not None:
             self.agent.support = self.agent.support.to(dtype)
-        if isinstance(self.agent, RecurrentAgent):
+        if isinstance(self.agent, AnyRecurrentAgent):
             shape = T + 1, B, self.agent.model.state_size
             states = torch.randn(shape, generator=torch.Generator().manual_seed(0))
             self.states = states.to(device, dtype)
@@ -94,14 +95,14 @@ class Run:
     def act(self, batch: RolloutTensors, seed: int) -> Tensor:
         g = torch.Generator().manual_seed(seed)
         uniform = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
-        if isinstance(self.agent, RecurrentAgent):
+        if isinstance(self.agent, AnyRecurrentAgent):
             states = self._with_state(batch).recurrent_state
             assert states is not None
-            return self.agent.act(batch.observation[0], uniform, states[0])[0]
+            return self.agent.act(batch.observation[0], uniform, states[0], slice(0, B))[0]
         return self.agent.act(batch.observation[0], uniform, slice(0, B))
 
     def _with_state(self, batch: RolloutTensors) -> RolloutTensors:
-        if not isinstance(self.agent, RecurrentAgent):
+        if not isinstance(self.agent, AnyRecurrentAgent):
             return batch
         return batch._replace(recurrent_state=self.states)
 

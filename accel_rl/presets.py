@@ -34,6 +34,7 @@ IMAGE_MODELS = {
     "ga3c": "nips",
     "ppo_baselines": "nature",
     "impala": "impala",
+    "r2d2": "nature",
 }
 """what ``model=auto`` is for images with these presets, where they are large enough for it"""
 
@@ -395,6 +396,55 @@ def eps_rainbow(batch_size: int = 512) -> TrainConfig:
     return replace(rainbow(batch_size), algo="eps_rainbow")
 
 
+def r2d2() -> TrainConfig:
+    """R2D2 (Kapturowski et al. 2019): Q-learning from sequences, with an LSTM
+
+    The paper's settings for Atari: 256 simulators, each with an epsilon of its own, batches of 64
+    sequences of 80 steps after a burn-in of 40, 5-step double Q-learning, dueling streams, values
+    rescaled (Pohlen et al. 2018, arXiv:1805.11593) instead of rewards clipped, priorities, Adam
+    with learning rate 1e-4 and epsilon 1e-3, replay of 4 M steps; the LSTM also gets the action and
+    the reward before each image. Each step is learned from once, on average.
+
+    Deviations: synchronous, episodes that end within sequences, random first steps, and the end of
+    the importance weights' schedule. docs/algorithms/r2d2.md lists all.
+    """
+    batch_size, num_envs = 64 * 80, 256
+    return TrainConfig(
+        algo="r2d2",
+        lstm=True,
+        previous_action_reward=True,
+        total_steps=100_000_000,
+        # One update in each iteration.
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=batch_size // num_envs),
+        atari=AtariConfig(observation_size="84x84", clip_reward=False, episodic_lives=False),
+        learner=DQNConfig(
+            lr=1e-4,
+            gamma=0.997,
+            n_step=5,
+            double=True,
+            dueling=True,
+            value_rescaling=True,
+            sequence_length=80,
+            burn_in=40,
+            batch_size=batch_size,
+            training_intensity=1.0,
+            min_steps=100_000,
+            replay_size=4_000_000,
+            target_update_steps=2_500 * batch_size,  # 2,500 updates
+            optimizer="adam",
+            adam_eps=1e-3,
+            prioritized=True,
+            priority_alpha=0.9,
+            priority_beta=0.6,
+            priority_beta_steps=100_000_000,
+            epsilon_per_env=True,
+            epsilon_final=0.4,
+            epsilon_steps=1,
+            epsilon_evaluation=0.001,
+        ),
+    )
+
+
 def pqn() -> TrainConfig:
     """PQN (Gallici et al. 2024, arXiv:2407.04811): Q-learning without replay or target network
 
@@ -452,6 +502,7 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         cat_dqn,
         rainbow,
         eps_rainbow,
+        r2d2,
         pqn,
         sac,
     )

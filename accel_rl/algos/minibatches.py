@@ -75,10 +75,17 @@ class MinibatchConfig(LearnerConfig):
         return replace(self, minibatch_size=self.minibatch_size // num_learners)
 
     def check_rollout(self, num_envs: int, horizon: int, num_sequences: int = 0) -> None:
-        """Raises ValueError if minibatches do not divide the rollout.
+        """Check that minibatches divide the rollout.
 
-        ``num_sequences``: columns of which a minibatch must have a multiple, since a recurrent
-        network learns from whole ones: one for each learner in step. 0: it may have any steps.
+        Args:
+            num_envs: Environments of all learners that share updates.
+            horizon: Steps of each environment.
+            num_sequences: Number of environments of which a minibatch must hold a multiple, with
+                all their steps, since a recurrent network learns from whole sequences: one for
+                each learner in step. 0: a minibatch may hold any steps.
+
+        Raises:
+            ValueError: They do not.
         """
         size = num_envs * horizon
         if size % self.minibatch_size:
@@ -97,9 +104,9 @@ class MinibatchConfig(LearnerConfig):
         )
 
     def fitting_minibatch(self, num_envs: int, horizon: int, num_sequences: int) -> int | None:
-        """The size that `check_rollout` takes, the largest that is no larger than the present one.
+        """Return the largest size up to the present one that `check_rollout` accepts.
 
-        If there is none, the smallest; None where there is no size at all.
+        If all accepted sizes are larger, return the smallest of them; if there is none, None.
         """
         size, unit = num_envs * horizon, max(1, num_sequences * horizon)
         most = max(unit, min(size, self.minibatch_size))
@@ -143,7 +150,7 @@ class Minibatches:
         return {"shuffling": self._shuffling.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a learner's state; without an order in it, with the present one."""
+        """Continue from a learner's state. A state without a generator changes nothing."""
         if "shuffling" in state:
             restore(self._shuffling, state["shuffling"])
 

@@ -79,6 +79,10 @@ class Distribution(Protocol):
         """
         ...
 
+    def log_prob(self, outputs: Tensor, action: Any) -> Tensor:
+        """Return the log-probabilities alone, ``[N]``, of what `evaluate` takes."""
+        ...
+
 
 def make_distribution(action: Space, device: torch.device) -> Distribution:
     """Return the distribution that a policy has over ``action``.
@@ -127,6 +131,9 @@ class Categorical:
         log_probs = outputs.log_softmax(1)
         log_prob = log_probs.gather(1, action.unsqueeze(1)).squeeze(1)
         return Evaluated(log_prob, -(log_probs.exp() * log_probs).sum(1))
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        return outputs.log_softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
 
 
 CATEGORICAL = Categorical()
@@ -184,9 +191,14 @@ class Factored:
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> Evaluated:
         log_probs = self._logits(outputs).log_softmax(2)
-        chosen = action.reshape(len(outputs), -1).long() - self._low
-        log_prob = log_probs.gather(2, chosen.unsqueeze(2)).sum((1, 2))
-        return Evaluated(log_prob, -(log_probs.exp() * log_probs).sum((1, 2)))
+        return Evaluated(self._of(log_probs, action), -(log_probs.exp() * log_probs).sum((1, 2)))
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        return self._of(self._logits(outputs).log_softmax(2), action)
+
+    def _of(self, log_probs: Tensor, action: Tensor) -> Tensor:
+        chosen = action.reshape(len(log_probs), -1).long() - self._low
+        return log_probs.gather(2, chosen.unsqueeze(2)).sum((1, 2))
 
     def _logits(self, outputs: Tensor) -> Tensor:
         """``[N, k, m]``, the lowest number where there is no such value."""
@@ -222,11 +234,14 @@ class Gaussian:
         return self._action(outputs.chunk(2, 1)[0])
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> Evaluated:
+        entropy = (outputs.chunk(2, 1)[1] + (1 + log(2 * pi)) / 2).sum(1)
+        return Evaluated(self.log_prob(outputs, action), entropy)
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         mean, log_std = outputs.chunk(2, 1)
         drawn = action.reshape(len(outputs), -1).to(outputs.dtype)
         square = ((drawn - mean) * (-log_std).exp()).square()
-        log_prob = -(square / 2 + log_std + log(2 * pi) / 2).sum(1)
-        return Evaluated(log_prob, (log_std + (1 + log(2 * pi)) / 2).sum(1))
+        return -(square / 2 + log_std + log(2 * pi) / 2).sum(1)
 
     def _action(self, drawn: Tensor) -> Tensor:
         return drawn.to(self._dtype).view(len(drawn), *self._shape)
@@ -264,6 +279,10 @@ class Joint:
         found = [part.evaluate(own, action[name]) for name, part, own in self._divide(outputs)]
         log_probs, entropies = zip(*found, strict=True)
         return Evaluated(torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0))
+
+    def log_prob(self, outputs: Tensor, action: Any) -> Tensor:
+        found = [part.log_prob(own, action[name]) for name, part, own in self._divide(outputs)]
+        return torch.stack(found).sum(0)
 
     def _divide(self, outputs: Tensor) -> list[tuple[str, Distribution, Tensor]]:
         """Each part with its outputs."""

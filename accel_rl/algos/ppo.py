@@ -273,7 +273,7 @@ class PPO:
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
         acted, beyond = self._behaviour_outputs(batch, observation)
         value = acted.value
-        log_prob, _ = self._agent.distribution.evaluate(acted.logits, action)
+        log_prob = self._agent.distribution.log_prob(acted.logits, action)
         return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
         steps = Minibatch(
             action=action,

@@ -78,6 +78,7 @@ def test_log_probability_and_entropy_are_those_of_the_parts(name: str) -> None:
     outputs = torch.randn(N, n + free, generator=generator, dtype=torch.float64)
     action = distribution.draw(outputs, torch.rand(N, generator=generator, dtype=torch.float64))
     found = distribution.evaluate(outputs, action)
+    assert torch.equal(distribution.log_prob(outputs, action), found.log_prob)
     for i in range(N):
         expected = slow(space, outputs[i, :n], outputs[i, n:], pick(action, i))
         assert np.allclose((found.log_prob[i], found.entropy[i]), expected, rtol=1e-5)

@@ -32,10 +32,9 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.envs import make_env_factory
-from accel_rl.topology import available_cpus, physical_cores
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import Row, write_json
+from benchmarks.harness.report import Row, write
 
 PARTS = ("pps", "tps", "tuner", "split", "batch")
 
@@ -119,7 +118,7 @@ def main() -> None:
 
     tune_malloc()
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     is_failed = False
     best = None if options.best is None else tuple(options.best)
     for part, measure in _measures(options, cores, progress).items():
@@ -141,12 +140,7 @@ def main() -> None:
 
             best = best or find_best(rows)
         report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
-        TABULATE[part](report, Console(width=None if sys.stdout.isatty() else 140))
-        out = Path(f"{options.out}_{part}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(report, Path(f"{out}.json"))
-        DRAW[part](report, Path(f"{out}.png"))
-        print(f"wrote {out}.json and {out}.png", flush=True)
+        write(report, f"{options.out}_{part}", TABULATE[part], DRAW[part])
         is_failed |= any(row.get("error") for row in rows)
     if is_failed:
         raise SystemExit(1)

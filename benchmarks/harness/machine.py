@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from accel_rl.topology import available_cpus, physical_cores
+
 PACKAGES = ("accel_rl", "ale-py", "gymnasium", "numpy", "opencv-python-headless", "torch")
+
+
+def usable_cores() -> list[list[int]]:
+    """The CPUs of each core that this process may use."""
+    return [list(core.cpus) for core in physical_cores(available_cpus())]
 
 
 def describe_machine(cores: list[list[int]]) -> dict[str, Any]:

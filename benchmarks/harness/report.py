@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +242,23 @@ def ratio_cell(value: dict[str, float] | None) -> str:
     return f"{value['median']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
 
 
+def write(
+    report: dict[str, Any],
+    out: str,
+    tabulate: Callable[[dict[str, Any], Console], None],
+    draw: Callable[[dict[str, Any], Path], None] | None = None,
+) -> None:
+    """Print the tables of a report, and write OUT.json and OUT.png."""
+    tabulate(report, Console(width=None if sys.stdout.isatty() else 160))
+    write_json(report, Path(f"{out}.json"))
+    if draw is not None:
+        draw(report, Path(f"{out}.png"))
+    print(f"wrote {out}.json" + f" and {out}.png" * (draw is not None), flush=True)
+
+
 def write_json(report: dict[str, Any], path: Path) -> None:
     """The whole report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -38,13 +38,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.children import FOLDER
 from benchmarks.harness.interleave import Result, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers, interpreters
-from benchmarks.harness.report import Row, fastest, find, make_rows, ratio, ratio_cell, write_json
+from benchmarks.harness.report import Row, fastest, find, make_rows, ratio, ratio_cell, write
 from benchmarks.peers.peer_cases import CONTROL, PEERS, Options, make_cases
 
 STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
@@ -57,7 +56,7 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     machine = describe_machine(cores)
     found = installed(options, progress)
     results: list[Result] = []
@@ -69,14 +68,7 @@ def main() -> None:
     left_out = [peer for peer in options.peers if peer not in found]
     report = summarise(results, machine, dataclasses.asdict(options), left_out)
     report = without_paths(report, options)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    for algo in options.algos:
-        tabulate(report, algo, console)
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, Path(f"{out}.json"))
-    draw(report, Path(f"{out}.png"))
-    print(f"wrote {out}.json and {out}.png")
+    write(report, options.out, tabulate, draw)
     if any(row["error"] for row in find(report["rows"], part="accel_rl")):
         raise SystemExit(1)
 
@@ -151,8 +143,13 @@ def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
-    """Prints the rows of ``algo``, the versions, who is missing, and the bars."""
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """Prints of each algorithm the rows, the versions, who is missing, and the bars."""
+    for algo in report["options"]["algos"]:
+        _tabulate(report, algo, console)
+
+
+def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
     options, machine = report["options"], report["machine"]
     rows = find(report["rows"], algo=algo)
     where = options["task" if algo in CONTROL else "game"]

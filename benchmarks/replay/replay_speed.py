@@ -21,12 +21,11 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import Case, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers
-from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, write_json
+from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, write
 
 PACKAGES = {
     "sb3": "stable_baselines3",
@@ -77,7 +76,7 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     machine = describe_machine(cores)
     peers = find_peers(PACKAGES, options.peers, options.peer_python, progress)
     rows: list[Row] = []
@@ -87,12 +86,7 @@ def main() -> None:
             settings = {"rounds": options.rounds, "seconds": options.seconds}
             rows += summarise(measure(cases, **settings, console=progress).values())
     report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, Path(f"{out}.json"))
-    draw(report, Path(f"{out}.png"))
-    print(f"wrote {out}.json and {out}.png")
+    write(report, options.out, tabulate, draw)
     if any(row["error"] for row in rows):
         raise SystemExit(1)
 

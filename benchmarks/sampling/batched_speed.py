@@ -26,11 +26,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import Case, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import interval, make_rows, ratio, write_json
+from benchmarks.harness.report import interval, make_rows, ratio, write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +57,16 @@ class Options:
 def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     machine = describe_machine(cores)
     cases = [*envpool_cases(options, cores), *gymnasium_cases(options, cores)]
     results = measure(
         cases, rounds=options.rounds, seconds=options.seconds, console=Console(stderr=True)
     )
     rows, measured = make_rows(results.values())
-    figures = compare(measured)
-    report = {
-        "machine": machine,
-        "options": dataclasses.asdict(options),
-        "rows": rows,
-        "figures": figures,
-    }
-    tabulate(measured, figures, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(f"{options.out}.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, out)
-    print(f"wrote {out}")
+    report = {"machine": machine, "options": dataclasses.asdict(options)}
+    report |= {"rows": rows, "figures": compare(measured)}
+    write(report, options.out, tabulate)
     if any(result.error for result in results.values()):
         raise SystemExit(1)
 
@@ -153,14 +143,14 @@ def compare(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return figures
 
 
-def tabulate(
-    measured: list[dict[str, Any]], figures: list[dict[str, Any]], console: Console
-) -> None:
+def tabulate(report: dict[str, Any], console: Console) -> None:
     """Prints steps a second, and the ratios."""
     table = Table(title="Steps a second")
     for column in ("", "steps/s", "range"):
         table.add_column(column, justify="left" if not column else "right")
-    for row in measured:
+    for row in report["rows"]:
+        if "steps_per_second" not in row:
+            continue
         steps = row["steps_per_second"]
         span = f"{steps['low']:,.0f}-{steps['high']:,.0f}"
         table.add_row(row["name"], f"{steps['median']:,.0f}", span)
@@ -168,7 +158,7 @@ def tabulate(
     table = Table(title="Our sampler, as a multiple")
     for column in ("", "of", "median", "95 %"):
         table.add_column(column)
-    for each in figures:
+    for each in report["figures"]:
         low, high = each["interval"]
         name = f"{each['env']} {each['num_envs']}"
         table.add_row(name, each["of"], f"{each['median']:.3f}", f"{low:.3f}-{high:.3f}")

@@ -29,12 +29,11 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers
-from benchmarks.harness.report import draw, summarise, tabulate, write_json
+from benchmarks.harness.report import draw, summarise, tabulate, write
 from benchmarks.sampling.peers_sampling import PACKAGES
 from benchmarks.sampling.sampling_cases import Options, make_cases
 
@@ -43,7 +42,7 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     cores = cores[: options.num_cores or len(cores)]
     machine = describe_machine(cores)
     peers = find_peers(PACKAGES, options.peers, options.peer_python, progress)
@@ -63,12 +62,7 @@ def main() -> None:
         )
 
     report = summarise(results.values(), machine, dataclasses.asdict(options))
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, Path(f"{out}.json"))
-    draw(report, Path(f"{out}.png"))
-    print(f"wrote {out}.json and {out}.png")
+    write(report, options.out, tabulate, draw)
     if any(result.error for result in results.values()):
         raise SystemExit(1)
 

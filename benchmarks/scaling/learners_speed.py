@@ -24,9 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.algos import DQNConfig
 from accel_rl.presets import PRESETS
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import Case, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.report import interval, make_rows, ratio, write_json
 from benchmarks.sampling.sampling_speed import neighbour
@@ -65,7 +64,7 @@ class Options:
 def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     cpus = [core[0] for core in cores]
     rows: list[dict[str, Any]] = []
     machine = describe_machine(cores)

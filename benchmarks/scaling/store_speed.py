@@ -29,11 +29,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.parallel import ParameterStore
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import Case, Result, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import Row, find, ratio, ratio_cell, spread, write_json
+from benchmarks.harness.report import Row, find, ratio, ratio_cell, spread, write
 from benchmarks.scaling.store_pushes import RULES, make_parameters
 
 PUSH_BAR = 1.5
@@ -65,18 +64,13 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     machine = describe_machine(cores)
     with contextlib.ExitStack() as stores:
         cases = [*make_cases(options, sorted(cpu for core in cores for cpu in core), stores)]
         results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
     report = summarise(list(results.values()), machine, dataclasses.asdict(options))
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, out.with_name(out.name + ".json"))
-    draw(report, out.with_name(out.name + ".png"))
-    print(f"wrote {out}.json and {out}.png")
+    write(report, options.out, tabulate, draw)
     if any(result.error for result in results.values()):
         raise SystemExit(1)
 

@@ -29,10 +29,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import Row, write_json
+from benchmarks.harness.report import Row, write
 
 STEPS = 50_000_000
 PAPER_HOURS = {
@@ -95,7 +94,7 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    machine = describe_machine([list(core.cpus) for core in physical_cores(available_cpus())])
+    machine = describe_machine(usable_cores())
     rows = []
     for preset in options.presets:
         progress.print(preset, highlight=False)
@@ -106,12 +105,7 @@ def main() -> None:
             rows[-1]["error"] = str(error)
             progress.print(f"[red]{preset} failed[/red]: {error}", highlight=False)
     report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, Path(f"{out}.json"))
-    draw(report, Path(f"{out}.png"))
-    print(f"wrote {out}.json and {out}.png")
+    write(report, options.out, tabulate, draw)
     if any("error" in row for row in rows):
         raise SystemExit(1)
 

@@ -27,11 +27,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.interleave import Case, Result, measure
-from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import make_rows, ratio, ratio_cell, write_json
+from benchmarks.harness.report import make_rows, ratio, ratio_cell, write
 
 REFERENCES = ("loop", "sampler")
 
@@ -64,17 +63,13 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [list(core.cpus) for core in physical_cores(available_cpus())]
+    cores = usable_cores()
     machine = describe_machine(cores)
     cases = [*cart_pole_cases(options, cores), *atari_cases(options, cores)]
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
 
     report = summarise(list(results.values()), machine, dataclasses.asdict(options))
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 140))
-    out = Path(f"{options.out}.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, out)
-    print(f"wrote {out}")
+    write(report, options.out, tabulate)
     if any(result.error for result in results.values()):
         raise SystemExit(1)
 

@@ -1,5 +1,6 @@
 """Environments with every space, whose rollouts follow from seed and actions alone."""
 
+import threading
 import zlib
 from typing import Any
 
@@ -176,3 +177,37 @@ class MaskedEnv(SpaceEnv):
 def masked() -> MaskedEnv:
     """For runs, ``env=space_envs:masked``."""
     return MaskedEnv("discrete")
+
+
+class Odd(SpaceEnv):
+    def fail(self) -> None:
+        raise OSError("broken pipe")
+
+    def give_lock(self) -> Any:
+        return threading.Lock()
+
+
+class Flat(SpaceEnv):
+    """A Dict of one level, which is what Stable-Baselines3 takes."""
+
+    def __init__(self, name: str) -> None:
+        self.observation_space = spaces.Dict(
+            {"body": spaces.Box(-1, 1, (3,)), "place": spaces.Discrete(4)}
+        )
+        self.action_space = spaces.MultiDiscrete([2, 3])
+        self.history = self.episode = self.t = 0
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Images with the channels last, three steps an episode."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (40, 36, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.full((40, 36, 3), self.t, np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return np.full((40, 36, 3), self.t, np.uint8), 1.0, self.t == 3, False, {}

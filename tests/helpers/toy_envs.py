@@ -1,6 +1,7 @@
 """Environments for the samplers' tests: one whose rollouts can be predicted, one that fails."""
 
 import ctypes
+import dataclasses
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from accel_rl.envs import Catch
+from accel_rl.envs import Catch, CountingEnv
 from accel_rl.envs.base import EnvSpec, StepResult
 from accel_rl.spaces import Leaf, discrete
 
@@ -184,3 +185,31 @@ class CloseHangs(ToyEnv):
 class Secretive(Catch):
     def get_state(self) -> dict[str, Any]:
         return {"rng": self._rng}
+
+
+class SlowEnv(ToyEnv):
+    def step(self, action: int, out: Any) -> StepResult:
+        time.sleep(0.05)
+        return super().step(action, out)
+
+
+class Lives(ScriptedEnv):
+    """Tells the life in which each step was taken."""
+
+    spec = dataclasses.replace(ScriptedEnv.spec, info_keys=("life",))
+
+    def step(self, action: int, out: Any) -> StepResult:
+        life = self.life
+        return super().step(action, out)._replace(info=(life,))
+
+
+class BrokenEnv(CountingEnv):
+    """Raises at its 30th step."""
+
+    num_steps = 0
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.num_steps += 1
+        if self.num_steps == 30:
+            raise ArithmeticError("the simulator broke")
+        return super().step(action, out)

@@ -54,11 +54,13 @@ def batch_of(make: Any, autoreset: str = "disabled") -> Batched:
     return Batched(partial(LoopBatch, make=make, autoreset=autoreset))
 
 
-@pytest.mark.parametrize("decorrelation_steps", [0, 11])
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("groups, workers, workers_per_core", SHAPES)
+@pytest.mark.parametrize(
+    "groups, workers, workers_per_core, decorrelation_steps",
+    [*((*shape, 11) for shape in SHAPES), (*SHAPES[1], 0)],
+)
 def test_rollouts_of_a_batch_equal_those_of_a_loop(
-    reset_policy, groups, workers, workers_per_core, decorrelation_steps
+    groups, workers, workers_per_core, decorrelation_steps, reset_policy
 ):
     options = config(
         reset_policy,

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from echo_env import FIRST, EchoEnv
+from space_envs import Pictures
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -33,21 +34,6 @@ def cart_poles() -> Iterator[SB3VecEnv]:
     env = make("CartPole-v1")
     yield env
     env.close()
-
-
-class Pictures(gymnasium.Env[Any, Any]):
-    """Images with the channels last, three steps an episode."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (40, 36, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.t = 0
-        return np.full((40, 36, 3), self.t, np.uint8), {}
-
-    def step(self, action: int) -> Any:
-        self.t += 1
-        return np.full((40, 36, 3), self.t, np.uint8), 1.0, self.t == 3, False, {}
 
 
 def test_cart_pole_is_the_same_as_in_their_own_with_the_same_seed() -> None:

@@ -1,6 +1,5 @@
 """Numbers that environments tell, in infos as Gymnasium's own and for Stable-Baselines3."""
 
-import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,9 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecMonitor
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
-from toy_envs import ScriptedEnv
+from toy_envs import Lives
 
-from accel_rl.envs import StepResult
 from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 5
@@ -66,16 +64,6 @@ def test_each_group_gets_its_own() -> None:
         assert infos["step"].tolist() == [1, 1] and infos["action"].tolist() == actions
         assert infos["step"].dtype == np.float64 and infos["_step"].all()
     env.close()
-
-
-class Lives(ScriptedEnv):
-    """Tells the life in which each step was taken."""
-
-    spec = dataclasses.replace(ScriptedEnv.spec, info_keys=("life",))
-
-    def step(self, action: int, out: Any) -> StepResult:
-        life = self.life
-        return super().step(action, out)._replace(info=(life,))
 
 
 def test_lost_life_is_an_end_like_others() -> None:

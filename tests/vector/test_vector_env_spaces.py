@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
-from space_envs import PAIRS, MaskedEnv, SpaceEnv
+from space_envs import PAIRS, Flat, MaskedEnv, Odd, SpaceEnv
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from torchrl.envs.utils import check_env_specs
@@ -128,16 +128,6 @@ def test_attributes_and_methods_of_environments_are_reached(num_workers: int) ->
     env.close()
 
 
-class Odd(SpaceEnv):
-    def fail(self) -> None:
-        raise OSError("broken pipe")
-
-    def give_lock(self) -> Any:
-        import threading
-
-        return threading.Lock()
-
-
 def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
     env = VectorEnv(partial(Odd, "box"), 2, num_workers=1)
     env.reset(seed=0)
@@ -247,17 +237,6 @@ def test_stable_baselines3_learns_from_a_dict() -> None:
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=0)
     model.learn(64)
     env.close()
-
-
-class Flat(SpaceEnv):
-    """A Dict of one level, which is what Stable-Baselines3 takes."""
-
-    def __init__(self, name: str) -> None:
-        self.observation_space = spaces.Dict(
-            {"body": spaces.Box(-1, 1, (3,)), "place": spaces.Discrete(4)}
-        )
-        self.action_space = spaces.MultiDiscrete([2, 3])
-        self.history = self.episode = self.t = 0
 
 
 def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.topology import Core, Machine
 from accel_rl.training import devices
 
-ROOT = Path(__file__).resolve().parents[2]
 # Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.
 DGX = Machine(tuple(Core((c, c + 40), c // 20) for c in range(40)))
 
@@ -54,14 +51,14 @@ def test_plan_of_more_learners_than_cores_puts_several_on_each() -> None:
     assert "learner 3 on the CPU: 8 x catch, 1 worker on CPUs 1; server on CPUs 1" in text
 
 
-def test_plan_option_prints_without_training(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "learners=2"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "learner 1 on" in done.stdout
-    assert re.search(r"measured here for a second: \d[\d,]* steps/s .*one learner's", done.stdout)
+def test_plan_option_prints_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["--plan", "env=catch", "learners=2"]) == 0
+    said = capfd.readouterr().out
+    assert "learner 1 on" in said
+    assert re.search(r"measured here for a second: \d[\d,]* steps/s .*one learner's", said)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,10 +73,8 @@ def test_plan_option_under_torchrun_says_what_to_do(
     assert "give learners=N in place of torchrun" in capsys.readouterr().err
 
 
-def test_plan_option_with_wrong_options_says_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "launch/train.py"), "--plan", "env=catch", "gpus=9"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: gpus=9, but torch finds ")
+def test_plan_option_with_wrong_options_says_what_is_wrong(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--plan", "env=catch", "gpus=9"]) == 1
+    assert capfd.readouterr().err.startswith("error: gpus=9, but torch finds ")

@@ -92,7 +92,7 @@ def test_output_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch) -> Non
     assert done.returncode == 0 and "? learning" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["sweep", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_that_cannot_be_written_is_one_message(arguments: list[str], tmp_path) -> None:
     command = [sys.executable, "-m", "accel_rl", *arguments]
     with open("/dev/full", "w") as full:

@@ -2,9 +2,9 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -148,20 +148,14 @@ def test_interrupted_tool_gives_the_exit_code_of_the_signal(run_dir, monkeypatch
     assert capsys.readouterr().err == "stopped by SIGTERM; nothing was written\n"
 
 
-def test_script_and_module_give_the_same_help() -> None:
-    texts = [
-        subprocess.run(
-            [sys.executable, *command, "--help"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-        for command in (["launch/play.py"], ["-m", "accel_rl", "play"])
-    ]
-    assert texts[0] == texts[1]
-    assert "python launch/play.py RUN" in texts[0]
+def test_script_and_command_give_the_same_help(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["launch/play.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(REPOSITORY / "launch" / "play.py"), run_name="__main__")
+    text = capsys.readouterr().out
+    assert main(["play", "--help"]) == 0
+    assert capsys.readouterr().out == text
+    assert "python launch/play.py RUN" in text
 
 
 @pytest.mark.parametrize("tool", TOOLS)

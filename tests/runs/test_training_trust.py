@@ -208,7 +208,7 @@ def test_own_sweep_with_code_goes_on_without_trust(here) -> None:
     assert len(list_checkpoints(here / "swept" / "runs" / "mine-Catch-a2c-0")) == 1
 
 
-@pytest.mark.parametrize("options", [[], ["env=mine:Catch"], ["trust=true"]])
+@pytest.mark.parametrize("options", [[], ["trust=true"]])
 def test_sweep_of_somebody_else_goes_on_as_the_command_line_says(
     options, here, monkeypatch, capsys
 ) -> None:

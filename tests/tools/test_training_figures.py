@@ -55,7 +55,7 @@ def python(code: str, folder: Path, backend: str) -> "subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("backend", [INLINE, "nonsense"])
+@pytest.mark.parametrize("backend", [INLINE, pytest.param("nonsense", marks=pytest.mark.learning)])
 def test_backend_that_is_not_installed_ends_no_command(backend: str, tmp_path) -> None:
     done = python(EACH_COMMAND, tmp_path, backend)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import torch
 from run_files import parameters_of
 from saved_runs import quiet, trained
 
+from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
@@ -174,10 +175,12 @@ def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Pat
 
 
 @pytest.mark.parametrize("more", [(), ("learners=2",), ("--plan",)], ids=["run", "two", "plan"])
-def test_refusal_is_one_message_before_anything_is_made(more, folder: Path) -> None:
-    done = accel_rl(folder, "algo=a2c", "env=catch", "model=my_nets:Q", "serial=true", *more)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+def test_refusal_is_one_message_before_anything_is_made(
+    more, folder: Path, monkeypatch, capfd
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["algo=a2c", "env=catch", "model=my_nets:Q", "serial=true", *more]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(
         "error: model=my_nets:Q cannot be called with (observation_shape=(10, 5), num_actions=3): "
         "missing a required argument: 'num_atoms'"
@@ -185,7 +188,6 @@ def test_refusal_is_one_message_before_anything_is_made(more, folder: Path) -> N
     assert not (folder / "runs").exists()
 
 
-def test_plan_takes_an_own_network(folder: Path) -> None:
-    done = accel_rl(folder, "env=catch", "model=my_nets:Policy", "num_envs=4", "--plan")
-    assert done.returncode == 0, done.stderr
-    assert "steps/s are sampled" in done.stdout
+def test_plan_takes_an_own_network(folder: Path, capfd) -> None:
+    assert main(["env=catch", "model=my_nets:Policy", "num_envs=4", "--plan"]) == 0
+    assert "steps/s are sampled" in capfd.readouterr().out

@@ -27,7 +27,6 @@ from accel_rl.training.build import build
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.train import RunError, TrainResult, train
 
-SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 PARTS = ("waiting", "transfer", "inference", "handling")
 LEARNER = GA3CConfig(
     lr=3e-3,
@@ -50,8 +49,9 @@ CONFIG = TrainConfig(
 )
 
 
-def run(config: TrainConfig, run_dir: Path) -> TrainResult:
-    return train(dataclasses.replace(config, run_dir=str(run_dir)), Console(file=io.StringIO()))
+def run(config: TrainConfig, run_dir: Path, **more: Any) -> TrainResult:
+    config = dataclasses.replace(config, run_dir=str(run_dir))
+    return train(config, Console(file=io.StringIO()), **more)
 
 
 def learn_catch(seed: int, run_dir: Path) -> None:
@@ -63,7 +63,7 @@ def learn_catch(seed: int, run_dir: Path) -> None:
         sampler=sampler,
         log_interval=2_000,
     )
-    run(config, run_dir)
+    run(config, run_dir, on_row=lambda row: row["episode_return_raw_mean"] >= 0.9)
     scores = [row["episode_return_raw_mean"] for row in numbers_of(run_dir / "metrics.csv")]
     assert scores[0] < 0.5  # what it begins with fails
     assert max(scores) >= 0.9, scores  # 95 % of catches
@@ -74,8 +74,8 @@ def test_ga3c_learns_catch(tmp_path: Path) -> None:
 
 
 @pytest.mark.learning
-@SEEDS
-def test_ga3c_learns_catch_with_three_seeds(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ga3c_learns_catch_with_other_seeds(seed: int, tmp_path: Path) -> None:
     learn_catch(seed, tmp_path / "run")
 
 

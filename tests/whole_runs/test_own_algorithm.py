@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 from rich.console import Console
-from run_files import rows_of
+from run_files import forget_last_checkpoint, rows_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
@@ -175,13 +175,12 @@ def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: P
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
-def test_two_learners_in_step_go_on_to_the_bit(algo: str, tmp_path: Path) -> None:
-    options = [algo, *SMALL, "learners=2", "num_workers=1"]
+def test_two_learners_in_step_go_on_to_the_bit(tmp_path: Path) -> None:
+    options = [ALGO, *SMALL, "learners=2", "num_workers=1", "checkpoint_interval=80"]
     launch(tmp_path / "whole", *options, WHOLE)
-    launch(tmp_path / "half", *options, HALF)
-    launch(tmp_path / "half", WHOLE, key="resume")
-    assert_same(values_of(tmp_path / "whole"), values_of(tmp_path / "half"))
+    half = forget_last_checkpoint(tmp_path / "whole", tmp_path / "half")
+    launch(half, key="resume")
+    assert_same(values_of(tmp_path / "whole"), values_of(half))
 
 
 @pytest.mark.timeout(300)
@@ -204,19 +203,15 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
 def test_sweep_over_an_option_of_its_own(
-    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    axis = "most=2..3" if algo == ALGO else "smoothness_coefficient=0.1,0.2"
-    options = [algo, axis, "seed=0", *SERIAL, WHOLE, "slots=2", "sweep_dir=swept"]
+    axis = "smoothness_coefficient=0.1,0.2"
+    options = [EXAMPLE, axis, "seed=0", *SERIAL, WHOLE, "slots=2", "sweep_dir=swept"]
     assert main(["sweep", *options]) == 0, capsys.readouterr().err
     names = sorted(path.name for path in Path("swept/runs").iterdir())
     assert len(names) == 2 and not any(c in name for name in names for c in ":/")
-    capsys.readouterr()
-    assert main(["sweep", "resume=swept", "total_steps=240"]) == 0, capsys.readouterr().err
-    assert len(list_checkpoints(Path("swept/runs", names[0]))) == 2
 
 
 def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:

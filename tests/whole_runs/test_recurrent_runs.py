@@ -162,11 +162,10 @@ def test_policy_that_needs_rewards_says_so_and_acts_by_them(told: Path) -> None:
     torch.testing.assert_close(states[0][1], states[1][1])
 
 
-def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
+def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypatch) -> None:
     """From one step to the next, and from nothing at the beginning."""
-    run_dir = trained(tmp_path / "run", "env=catch", "lstm=true", "total_steps=4000", "lr=0.01")
     seen = []
-    policy_type = type(load_policy(run_dir))
+    policy_type = type(load_policy(catch))
     act = policy_type.__call__
 
     def watched(self: Any, step: Any) -> Any:
@@ -175,7 +174,7 @@ def test_game_is_filmed_with_what_is_remembered(tmp_path, monkeypatch) -> None:
         return actions
 
     monkeypatch.setattr(policy_type, "__call__", watched)
-    game = play(run_dir, PlayOptions(greedy=True), quiet())
+    game = play(catch, PlayOptions(greedy=True, out=f"{tmp_path}/game.mp4"), quiet())
     assert [begins for begins, _ in seen] == [True] + [False] * (game.num_steps - 1)
     assert not torch.equal(seen[0][1], seen[-1][1])
 
@@ -241,7 +240,7 @@ def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -
 def test_two_learners_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
     """Each remembers what its own environments have shown."""
     options = ("algo=ppo", "lstm=true", "horizon=30", "minibatch_size=60", "epochs=2")
-    goes_on_to_the_bit(tmp_path, *options, "num_workers=1", "schedule_steps=2400")
+    goes_on_to_the_bit(tmp_path, *options, "num_workers=1")
 
 
 def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:

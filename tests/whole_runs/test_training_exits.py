@@ -61,7 +61,7 @@ def test_network_that_fails_in_a_run_is_named_and_the_run_is_saved(
 ) -> None:
     run_dir = tmp_path / "run"
     options = [f"algo={algo}", "env=catch", f"model={late}", f"run_dir={run_dir}"]
-    small = SMALL if algo == "a2c" else ["decorrelation_steps=0"]
+    small = SMALL if algo == "a2c" else ["decorrelation_steps=0", "num_envs=2", "num_groups=2"]
     assert main([*options, "total_steps=20000", *small]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"error: {said}")

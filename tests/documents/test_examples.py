@@ -43,7 +43,10 @@ def test_each_example_is_run() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.learning if "ppo" in name else ()) for name in RUNS],
+    [
+        pytest.param(name, marks=pytest.mark.learning if "ppo" in name or "loop" in name else ())
+        for name in RUNS
+    ],
 )
 def test_example_learns(name: str, tmp_path: Path) -> None:
     argument, threshold = RUNS[name]

@@ -33,7 +33,7 @@ SHORTER = {
     ],
 }
 
-SLOW = ("benchmarks/", "env=ms_pacman", "num_envs=64", "launch/sweep.py", "learners=2")
+SLOW = ("env=breakout", "env=ms_pacman", "launch/sweep.py", "learners=2", "own_loop")
 """in commands that take too long for `make test`"""
 
 

@@ -26,7 +26,8 @@ class Run:
     ) -> None:
         torch.manual_seed(seed)
         config, sampler = settings
-        self.sampler = SerialSampler(make_env_factory(env), config=sampler, seed=seed)
+        self.factory, self.settings, self.seed = make_env_factory(env), sampler, seed
+        self.sampler = SerialSampler(self.factory, config=sampler, seed=seed)
         spec = self.sampler.env_spec
         agent = config.make_agent(Network("auto", spec, CPU, **network))
         exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
@@ -37,18 +38,31 @@ class Run:
         self.config, self.agent = config, agent
         self.sampler.start()
 
-    def train(self, steps: int) -> None:
+    def train(self, steps: int, begin: int = 0, end: int | None = None) -> None:
+        """From step ``begin`` to ``end`` of ``steps``."""
         spec = self.sampler.rollout_spec
-        for taken in range(0, steps, spec.T * spec.B):
+        for taken in range(begin, steps if end is None else end, spec.T * spec.B):
             self.sampler.collect(self.server)
             self.learner.update(self.server.finish(), progress=taken / steps)
 
+    def learn(self, steps: int, enough: float, episodes: int) -> float:
+        """Train until the mean return is ``enough``, at most ``steps``; return the last one."""
+        spec = self.sampler.rollout_spec
+        part = steps // 5 // (spec.T * spec.B) * spec.T * spec.B
+        mean = -np.inf
+        for begin in range(0, steps, part):
+            self.train(steps, begin, min(begin + part, steps))
+            mean = self.mean_return(episodes)
+            if mean >= enough:
+                break
+        return mean
+
     def mean_return(self, episodes: int) -> float:
-        """Of the next ``episodes`` episodes, without learning."""
-        self.sampler.take_episodes()
+        """Of ``episodes`` episodes in other environments, without learning."""
         returns: list[float] = []
-        server = ActionServer(self.config.evaluating(self.agent), self.sampler, CPU)
-        while len(returns) < episodes:
-            self.sampler.collect(server)
-            returns += [episode.raw_return for episode in self.sampler.take_episodes()]
+        with SerialSampler(self.factory, config=self.settings, seed=self.seed + 100) as sampler:
+            server = ActionServer(self.config.evaluating(self.agent), sampler, CPU)
+            while len(returns) < episodes:
+                sampler.collect(server)
+                returns += [episode.raw_return for episode in sampler.take_episodes()]
         return float(np.mean(returns))

@@ -68,7 +68,7 @@ class SequenceReplay:
         self.steps = Replay(spec, device, num_learners, num_local)
         self._sequences = spec.sequences
         B = spec.num_envs
-        shape = self.num_slots, B, spec.sequences.num_stored
+        shape = self.num_slots, B, spec.sequences.stored_size
         self._state = torch.zeros(shape, device=device)
         self._is_taken = torch.zeros(spec.num_slots, B, dtype=torch.bool, device=device)
 

@@ -42,7 +42,7 @@ class SequenceSpec:
         return -(-self.length // 2)
 
     @property
-    def num_stored(self) -> int:
+    def stored_size(self) -> int:
         """Numbers that are stored where one begins: the state, and what the network is told."""
         return self.state_size + (0 if self.previous is None else self.previous.size)
 
@@ -130,7 +130,7 @@ class ReplaySpec:
         state_bytes = 0
         if self.sequences is not None:
             step_bytes += 1  # whether an episode begins
-            state_bytes = num_steps // self.sequences.interval * self.sequences.num_stored * 4
+            state_bytes = num_steps // self.sequences.interval * self.sequences.stored_size * 4
         frames_bytes = (num_steps + self.num_finals) * self._frame_bytes
         return num_steps * step_bytes + frames_bytes + state_bytes
 

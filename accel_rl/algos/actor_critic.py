@@ -13,7 +13,7 @@ from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors, make_di
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
-from accel_rl.algos.task import Network, RunOptions
+from accel_rl.algos.task import Network
 from accel_rl.models import (
     PolicyValue,
     PolicyValueModel,
@@ -85,32 +85,6 @@ class ActorCriticConfig(LearnerConfig):
         require(self, "above 0", lambda value: value > 0, "advantage_eps")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
-
-    def check_run(self, run: RunOptions) -> None:
-        """Check that the learners can share running moments.
-
-        Raises:
-            ValueError: They cannot.
-        """
-        super().check_run(run)
-        self.check_normalization(run)
-
-    def check_normalization(self, run: RunOptions) -> None:
-        """Raises ValueError if observations or rewards are normalized and parameters are pushed."""
-        names = ("normalize_observation", "normalize_reward")
-        used = next((name for name in names if getattr(self, name)), None)
-        if used is None:
-            return
-        if run.parallel.pull_steps is not None:
-            raise ValueError(
-                f"{used}=true cannot be had with pull_steps={run.parallel.pull_steps}, since the "
-                f"store has no running moments; use algo=ppo or a2c, or {used}=false"
-            )
-        if run.parallel.sync == "store" and run.num_learners > 1:
-            raise ValueError(
-                f"{used}=true cannot be had with sync=store and {run.num_learners} learners, since "
-                f"the store has no running moments; use sync=all_reduce, or {used}=false"
-            )
 
     def make_agent(self, network: Network) -> ActorCriticAgent:
         """Return an agent that draws actions from a distribution, with an LSTM if asked for."""

@@ -1,13 +1,14 @@
 """Running moments of observations and rewards, by which both are normalized.
 
 They change once for each rollout, when it is learned from. What acted in a rollout is kept with it,
-and it is learned from with the same.
+and it is learned from with the same. Learners with a parameter store share them by another one, in
+which each counts in its rollouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,27 +31,42 @@ REWARD_LIMIT = 10.0
 """normalized rewards are clipped to this, on both sides"""
 
 
-@dataclass
 class Moments:
     """Mean and variance of all numbers so far, element by element, in float64.
 
-    Attributes:
-        count: 0-d, of samples.
-        mean: ``[...]``.
-        variance: ``[...]``, of the population; ones while there are no samples.
+    Args:
+        name: Under which learners share them.
+        shape: Of the numbers.
+        exchange: Where the other learners are.
     """
 
-    count: Tensor
-    mean: Tensor
-    variance: Tensor
+    def __init__(self, name: str, shape: tuple[int, ...], exchange: Exchange) -> None:
+        self._shape, self._exchange = shape, exchange
+        n, device = prod(shape), exchange.parameters.parameter.device
+        begin = torch.zeros(1 + 2 * n, dtype=torch.float64, device=device)
+        begin[1 + n :] = 1.0
+        self._running = exchange.running(name, begin)
 
-    @classmethod
-    def none(cls, shape: tuple[int, ...], device: torch.device) -> Moments:
-        """Return those of no samples."""
-        count, mean = (torch.zeros(s, dtype=torch.float64, device=device) for s in ((), shape))
-        return cls(count, mean, torch.ones_like(mean))
+    def _divide(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        n = prod(self._shape)
+        return flat[0], flat[1 : 1 + n].view(self._shape), flat[1 + n :].view(self._shape)
 
-    def add(self, x: Tensor, valid: Tensor, exchange: Exchange) -> None:
+    @property
+    def count(self) -> Tensor:
+        """0-d, of samples."""
+        return self._divide(self._running.value)[0]
+
+    @property
+    def mean(self) -> Tensor:
+        """``[...]``, zeros while there are no samples."""
+        return self._divide(self._running.value)[1]
+
+    @property
+    def variance(self) -> Tensor:
+        """``[...]``, of the population; ones while there are no samples."""
+        return self._divide(self._running.value)[2]
+
+    def add(self, x: Tensor, valid: Tensor) -> None:
         """Count in the samples of all learners that share the update.
 
         By the formula for two sets of samples of Chan, Golub and LeVeque (1979).
@@ -58,21 +74,33 @@ class Moments:
         Args:
             x: ``[N, ...]``.
             valid: ``[N]`` bool, which of them count.
-            exchange: Adds up what the learners have.
         """
-        x, weight = x.double(), valid.double()
+        x, weight, sum_ = x.double(), valid.double(), self._exchange.sum
         rows = weight.view(-1, *(1,) * (x.ndim - 1))
-        sums = torch.cat(((x * rows).sum(0).flatten(), weight.sum(0, keepdim=True)))
-        sums = exchange.sum(sums)
-        count, mean = sums[-1], (sums[:-1] / sums[-1].clamp(min=1)).view(self.mean.shape)
-        square = exchange.sum(((x - mean).square() * rows).sum(0))
-        whole = (self.count + count).clamp(min=1)
-        shift = mean - self.mean
-        square += self.variance * self.count + shift.square() * (self.count * count / whole)
-        is_new = self.count + count > 0
-        self.variance = torch.where(is_new, square / whole, self.variance)
-        self.mean = self.mean + shift * (count / whole)
-        self.count = self.count + count
+        sums = sum_(torch.cat(((x * rows).sum(0).flatten(), weight.sum(0, keepdim=True))))
+        new, mean = sums[-1], (sums[:-1] / sums[-1].clamp(min=1)).view(self._shape)
+        square = sum_(((x - mean).square() * rows).sum(0))
+
+        def combine(flat: Tensor) -> Tensor:
+            count, before, variance = self._divide(flat)
+            whole = (count + new).clamp(min=1)
+            shift = mean - before
+            squares = square + (variance * count + shift.square() * (count * new / whole))
+            variance = torch.where(count + new > 0, squares / whole, variance)
+            after = before + shift * (new / whole)
+            return torch.cat(((count + new).view(1), after.flatten(), variance.flatten()))
+
+        self._running.renew(combine)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return count, mean and variance, on the CPU."""
+        count, mean, variance = self._divide(self._running.newest().cpu().clone())
+        return {"count": count.clone(), "mean": mean.clone(), "variance": variance.clone()}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `get_state` returned."""
+        flat = torch.cat([state[name].flatten() for name in ("count", "mean", "variance")])
+        self._running.restore(flat.to(self._running.value.device))
 
 
 class Normalization:
@@ -96,17 +124,17 @@ class Normalization:
         task: Task,
     ) -> None:
         device = exchange.parameters.parameter.device
-        self._agent, self._exchange, self._gamma = agent, exchange, config.gamma
+        self._agent, self._gamma = agent, config.gamma
         self._observations: dict[str, Moments] | None = None
         self._rewards: Moments | None = None
         if config.normalize_observation:
             leaves = normalized_leaves(task.env.observation)
             self._observations = {
-                name: Moments.none(leaf.shape, device) for name, leaf in leaves.items()
+                name: Moments(name, leaf.shape, exchange) for name, leaf in leaves.items()
             }
             agent.normalizer = self._normalizer()
         if config.normalize_reward:
-            self._rewards = Moments.none((), device)
+            self._rewards = Moments(" rewards", (), exchange)
             self._sums = torch.zeros(task.num_envs, dtype=torch.float64, device=device)
 
     def take(self, batch: RolloutTensors) -> RolloutTensors:
@@ -130,7 +158,7 @@ class Normalization:
         for name, moments in observations.items():
             is_one = isinstance(batch.observation, Tensor)
             raw = batch.observation if is_one else batch.observation[name]
-            moments.add(raw[:T].flatten(0, 1), batch.valid.flatten(), self._exchange)
+            moments.add(raw[:T].flatten(0, 1), batch.valid.flatten())
         self._agent.normalizer = self._normalizer()
         return batch._replace(
             observation=acted(batch.observation),
@@ -146,7 +174,7 @@ class Normalization:
         reward = batch.reward.double()
         sums = discounted_returns(reward.flip(0), before.flip(0), self._sums).flip(0)
         self._sums = sums[-1] * discount[-1]
-        moments.add(sums.flatten(), batch.valid.flatten(), self._exchange)
+        moments.add(sums.flatten(), batch.valid.flatten())
         scale = (moments.variance + EPS).rsqrt()
         scaled = (reward * scale).clamp_(-REWARD_LIMIT, REWARD_LIMIT)
         return batch._replace(reward=scaled.to(batch.reward.dtype))
@@ -164,12 +192,12 @@ class Normalization:
     def get_state(self) -> dict[str, Any]:
         """Return what is added to a learner's state: tensors on the CPU."""
         observations = self._observations or {}
-        state: dict[str, Any] = {name: _to_tensors(each) for name, each in observations.items()}
+        state: dict[str, Any] = {name: each.get_state() for name, each in observations.items()}
         if self._rewards is None:
             return {"observation_moments": state}
         return {
             "observation_moments": state,
-            "reward_moments": _to_tensors(self._rewards),
+            "reward_moments": self._rewards.get_state(),
             "reward_sums": self._sums.cpu().clone(),
         }
 
@@ -177,10 +205,10 @@ class Normalization:
         """Go on from a learner's state. With other environments their sums begin anew."""
         if self._observations is not None:
             for name, each in self._observations.items():
-                _restore(each, state["observation_moments"][name])
+                each.set_state(state["observation_moments"][name])
             self._agent.normalizer = self._normalizer()
         if self._rewards is not None:
-            _restore(self._rewards, state["reward_moments"])
+            self._rewards.set_state(state["reward_moments"])
             sums = state.get("reward_sums")
             if sums is not None and sums.shape == self._sums.shape:
                 self._sums = sums.to(self._sums.device).clone()
@@ -225,12 +253,3 @@ def make_normalization(
         return None
     assert task is not None
     return Normalization(config, agent, exchange, task)
-
-
-def _to_tensors(moments: Moments) -> dict[str, Tensor]:
-    return {name: each.cpu().clone() for name, each in vars(moments).items()}
-
-
-def _restore(moments: Moments, state: Mapping[str, Tensor]) -> None:
-    for name, each in state.items():
-        setattr(moments, name, each.to(moments.mean.device).clone())

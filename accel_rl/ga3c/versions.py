@@ -24,6 +24,7 @@ from torch import Tensor
 from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_, load_state, make_state
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.running import Running
 
 
 class Versions:
@@ -145,6 +146,10 @@ class VersionExchange:
     def maximum(self, x: Tensor) -> Tensor:
         """``x``: nobody shares in it."""
         return x
+
+    def running(self, name: str, value: Tensor) -> Running:
+        """As `Exchange.running`: this thread's own."""
+        return Running(value)
 
     def state_dict(self) -> State:
         """As `Versions.state_dict`."""

@@ -10,6 +10,7 @@ from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
 from accel_rl.parallel.records import RecordError
 from accel_rl.parallel.rules import Adam, RAdam, RMSProp, Rule, adam_, adam_rate, rmsprop_
+from accel_rl.parallel.running import Running, share_running
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.store_exchange import StoreExchange
@@ -32,6 +33,7 @@ __all__ = [
     "Ranks",
     "RecordError",
     "Rule",
+    "Running",
     "SharedGroup",
     "StoreExchange",
     "Team",
@@ -44,4 +46,5 @@ __all__ = [
     "rank_seed",
     "read_ranks",
     "rmsprop_",
+    "share_running",
 ]

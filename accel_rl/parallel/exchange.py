@@ -16,6 +16,7 @@ from torch import Tensor
 from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.running import Running
 
 LASAGNE_EPS = 1e-7
 """in the factor of `clip_gradient_`"""
@@ -57,6 +58,13 @@ class Exchange(Protocol):
 
     def maximum(self, x: Tensor) -> Tensor:
         """Likewise the largest, element by element."""
+        ...
+
+    def running(self, name: str, value: Tensor) -> Running:
+        """Numbers ``[n]`` that begin with ``value`` and that learners with a store share.
+
+        All must ask for ``name``, once. Learners that share an update change their own alike.
+        """
         ...
 
     def take_metrics(self) -> dict[str, float]:
@@ -127,6 +135,10 @@ class Local:
     def maximum(self, x: Tensor) -> Tensor:
         """``x``: nobody shares in it."""
         return x
+
+    def running(self, name: str, value: Tensor) -> Running:
+        """As `Exchange.running`: this learner's own."""
+        return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
         """Nothing."""

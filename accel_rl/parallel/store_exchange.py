@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from accel_rl.parallel.exchange import LASAGNE_EPS, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.running import Running, own_running
 from accel_rl.parallel.store import Chunk, ParameterStore
 
 LEARNER_UPDATES = "learner_updates"
@@ -45,7 +46,8 @@ class StoreExchange:
     ``store`` must be of the same ``rule``. Each thread needs an exchange, and parameters, of its
     own; threads may share the store. ``max_gradient_norm``, ``gradient_norm_eps``: as for `Local`,
     of this learner's gradient. ``num_updates``: those of this learner; the step count that Adam
-    corrects its bias by is the store's, of each chunk.
+    corrects its bias by is the store's, of each chunk. ``running``: as `Exchange.running`, of this
+    learner alone, unless it is set.
 
     Every method but `take_metrics` raises TimeoutError as `ParameterStore.visit` does; the run
     cannot go on then, for some chunks may have been visited.
@@ -61,6 +63,7 @@ class StoreExchange:
         gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.parameters = parameters
+        self.running: Callable[[str, Tensor], Running] = own_running
         self.num_updates = 0
         self.num_sharing = 1
         self._store = store

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +33,7 @@ from accel_rl.parallel import (
     StoreExchange,
     Team,
     rank_seed,
+    share_running,
 )
 from accel_rl.presets import IMAGE_MODELS
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
@@ -168,10 +170,13 @@ def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
         else:
             store = ParameterStore.open(team.share("store"), flat, rule, timeout)
         if parallel.sync_period == 1:
-            return StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
-        assert isinstance(rule, Adam)
-        period = parallel.sync_period
-        return MultiStepAdam(flat, store, rule, max_norm, period, gradient_norm_eps=eps)
+            exchange = StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
+        else:
+            assert isinstance(rule, Adam)
+            period = parallel.sync_period
+            exchange = MultiStepAdam(flat, store, rule, max_norm, period, gradient_norm_eps=eps)
+        exchange.running = partial(share_running, team, timeout)
+        return exchange
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
         return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)

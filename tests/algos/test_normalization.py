@@ -1,22 +1,28 @@
 """Running moments, and what is learned from normalized rollouts."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, PPOConfig, Task
 from accel_rl.algos.normalization import Moments, Normalization, normalized_leaves
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models import make_model
+from accel_rl.parallel import Ranks, Running, Team, share_running
 from accel_rl.spaces import Leaf, discrete
 
-CPU = torch.device("cpu")
 FLOATS = Leaf((3,), np.dtype(np.float32))
-ALONE: Any = SimpleNamespace(sum=lambda x: x, parameters=SimpleNamespace(parameter=torch.zeros(1)))
+ALONE: Any = SimpleNamespace(
+    sum=lambda x: x,
+    running=lambda name, value: Running(value),
+    parameters=SimpleNamespace(parameter=torch.zeros(1)),
+)
 
 
 def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
@@ -43,17 +49,44 @@ def rollout(seed: int, normalizer: Normalizer | None = None, T: int = 5, B: int 
 
 
 def test_moments_are_those_of_all_samples_at_once() -> None:
-    rng, moments = np.random.default_rng(0), Moments.none((3,), CPU)
+    rng, moments = np.random.default_rng(0), Moments("x", (3,), ALONE)
     assert moments.mean.tolist() == [0] * 3 and moments.variance.tolist() == [1] * 3
     kept = []
     for n in (0, 1, 7, 0, 30):
         x, valid = rng.normal(1e4, 2, (n, 3)), rng.random(n) < 0.7
-        moments.add(torch.from_numpy(x), torch.from_numpy(valid), ALONE)
+        moments.add(torch.from_numpy(x), torch.from_numpy(valid))
         kept.append(x[valid])
     everything = np.concatenate(kept)
     assert moments.count == len(everything)
     assert np.allclose(moments.mean, everything.mean(0), rtol=1e-12)
     assert np.allclose(moments.variance, everything.var(0), rtol=1e-8)
+
+
+def test_learners_with_a_store_share_moments_and_lose_no_sample() -> None:
+    store, moments = HashStore(), []
+    for rank in range(2):
+        team = Team(Ranks(rank, 2, rank, 2), store, 5.0)
+        exchange: Any = SimpleNamespace(**vars(ALONE))
+        exchange.running = partial(share_running, team, 5.0)
+        moments.append(Moments("x", (3,), exchange))
+    first, second = moments
+    rng, kept = np.random.default_rng(0), []
+    for n, learner in zip((40, 7, 1, 30), (first, second, second, first), strict=True):
+        x = rng.normal(50, 2, (n, 3))
+        learner.add(torch.from_numpy(x), torch.ones(n, dtype=torch.bool))
+        kept.append(x)
+    everything = np.concatenate(kept)
+    assert first.count == 78 and second.count == 48  # as each last saw them
+    assert np.allclose(first.mean, everything.mean(0), rtol=1e-12)
+    assert np.allclose(first.variance, everything.var(0), rtol=1e-10)
+    saved = second.get_state()
+    assert saved["count"] == 78 and np.allclose(saved["mean"], everything.mean(0))
+
+    second.set_state({name: torch.zeros_like(each) for name, each in saved.items()})
+    assert first.get_state()["count"] == 78  # the first learner's checkpoint counts
+    first.set_state({**saved, "count": torch.tensor(5.0, dtype=torch.float64)})
+    second.add(torch.zeros(2, 3), torch.tensor([True, False]))
+    assert second.count == 6
 
 
 def test_rollouts_are_learned_from_with_the_moments_that_acted() -> None:

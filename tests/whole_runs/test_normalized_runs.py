@@ -1,7 +1,10 @@
 """Runs of Pendulum with normalized observations and rewards, from their first step to the film."""
 
 import copy
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +198,30 @@ def test_saved_run_is_evaluated_with_its_moments(
     assert len(seen) > 20 and all(seen)
     assert read_config(run_dir).learner.normalize_observation
     assert best_path(run_dir).exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("algo=a3c", "horizon=5"),
+        pytest.param(("algo=appo", *OPTIONS[4:7]), marks=pytest.mark.learning),
+    ],
+)
+def test_learners_with_a_store_share_their_moments(options: tuple[str, ...], tmp_path) -> None:
+    run = tmp_path / "run"
+    shared = [ENV, "learners=2", "serial=true", "num_envs=4", "decorrelation_steps=0"]
+    given = [*shared, *options, *OPTIONS[2:4], "total_steps=2000", f"run_dir={run}", "device=cpu"]
+    given = list(dict.fromkeys(given))
+    command = [sys.executable, "-m", "accel_rl"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, *given], check=True, timeout=100, env=environment)
+    saved = load_checkpoint(list_checkpoints(run)[-1])
+    assert (
+        saved["algorithm"]["observation_moments"]["observation"]["count"]
+        == saved["counts"]["steps"]
+    )
+    assert saved["algorithm"]["reward_moments"]["count"] == saved["counts"]["steps"]
+    more = [f"resume={run}", "total_steps=3000"]
+    subprocess.run([*command, *more], check=True, timeout=100, env=environment)
+    again = load_checkpoint(list_checkpoints(run)[-1])
+    assert again["algorithm"]["reward_moments"]["count"] == again["counts"]["steps"] >= 3000

@@ -18,6 +18,7 @@ from benchmarks.harness.options import parse
 GA3C = ("game=catch", "networks=[mlp]", "num_envs=2", "learners=1")
 
 
+@pytest.mark.learning
 def test_ga3c_grid_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "ga3c"
     grid = ("grid_agents=[1,2]", "grid_predictors=[1]", "grid_trainers=[2]")

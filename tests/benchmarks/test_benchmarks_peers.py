@@ -91,6 +91,7 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.learning
 def test_peers_that_own_their_loop_are_measured_and_failing_ones_named(
     spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

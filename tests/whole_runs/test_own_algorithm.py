@@ -174,6 +174,7 @@ def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: P
     assert all((spread > 1e-4) == bool(options) for spread in spreads)
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_two_learners_in_step_go_on_to_the_bit(tmp_path: Path) -> None:
     options = [ALGO, *SMALL, "learners=2", "num_workers=1", "checkpoint_interval=80"]
@@ -183,6 +184,7 @@ def test_two_learners_in_step_go_on_to_the_bit(tmp_path: Path) -> None:
     assert_same(values_of(tmp_path / "whole"), values_of(half))
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_learners_over_a_store_take_over_its_parameters_within_rollouts(tmp_path: Path) -> None:
     options = [ALGO, *SMALL, "learners=2", "num_workers=1", "sync=store", "pull_steps=2"]
@@ -202,6 +204,7 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     assert load_policy(runs[0]).env_spec.num_actions == 3
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_sweep_over_an_option_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

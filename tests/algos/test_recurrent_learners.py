@@ -30,21 +30,23 @@ class SlowAgent(RecurrentAgent):
         assert sequences is not None
         num_rows, num_envs = sequences.begins.shape
         rows = observation.view(num_rows, num_envs, *observation.shape[1:])
-        alone = [
-            self.unroll(rows[:, b], sequences.state[b : b + 1], sequences.begins[:, b : b + 1])
-            for b in range(num_envs)
-        ]
+        alone = [self.unroll(rows[:, b], sequences.of(slice(b, b + 1))) for b in range(num_envs)]
         logits, value = (torch.stack(each, 1).flatten(0, 1) for each in zip(*alone, strict=True))
         return PolicyValue(logits, value)
 
-    def unroll(self, rows: Tensor, state: Tensor, begins: Tensor) -> PolicyValue:
+    def unroll(self, rows: Tensor, sequences: Sequences) -> PolicyValue:
         model: Any = self.model
+        state, begins, previous = sequences
+
+        def told(x: Tensor) -> Tensor:
+            return x if previous is None else torch.cat((x, previous[:, 0]), 1)
+
         if isinstance(model, SharedRecurrentModel):
-            x = plain_steps(model.memory, model.network.features(rows), state, begins)
+            x = plain_steps(model.memory, told(model.network.features(rows)), state, begins)
             return PolicyValue(model.network.policy(x), model.network.value(x).squeeze(1))
         outputs = []
         for layers, own in zip((model.policy, model.value), state.chunk(2, 1), strict=True):
-            x = plain_steps(layers.memory, layers.hidden(rows.float()), own, begins)
+            x = plain_steps(layers.memory, told(layers.hidden(rows.float())), own, begins)
             outputs.append(layers.output(x))
         return PolicyValue(outputs[0], outputs[1].squeeze(1))
 
@@ -68,16 +70,24 @@ def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]
     return PPO(agent, ppo, exchange, seed=0), exchange
 
 
-@pytest.mark.parametrize("is_shared", [False, True], ids=["apart", "shared"])
+NETWORKS: dict[str, Any] = {
+    "apart": {},
+    "shared": {"is_shared": True},
+    "told": {"is_told": True},
+    "shared-told": {"is_shared": True, "is_told": True},
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 @pytest.mark.parametrize("kind", ["a2c", "ppo", "ppo-pairs", "ppo-whole"])
 def test_update_is_that_of_each_environment_unrolled_alone(
-    kind: str, reset_policy: str, is_shared: bool
+    kind: str, reset_policy: str, network: dict[str, Any]
 ) -> None:
     """Episodes, lives and cut-offs end anywhere in these rollouts."""
-    found, collected = [], batches(reset_policy, make_agent(is_shared=is_shared))[:4]
+    found, collected = [], batches(reset_policy, make_agent(**network))[:4]
     for make in (RecurrentAgent, SlowAgent):
-        agent = make(make_agent(is_shared=is_shared).model)
+        agent = make(make_agent(**network).model)
         learner, exchange = make_learner(kind, agent)
         before = exchange.parameters.parameter.clone()
         metrics = [learner.update(batch, 0.0) for batch in collected]
@@ -90,11 +100,14 @@ def test_update_is_that_of_each_environment_unrolled_alone(
             torch.testing.assert_close(own[name], slow[name], rtol=2e-3, atol=2e-4, msg=name)
 
 
-def test_values_beyond_a_rollout_are_of_what_was_remembered_there() -> None:
-    agent, num_final, num_lost = make_agent(), 0, 0
-    for number, batch in enumerate(batches()):
+@pytest.mark.parametrize("is_told", [False, True])
+def test_values_beyond_a_rollout_are_of_what_was_remembered_there(is_told: bool) -> None:
+    agent, num_final, num_lost = make_agent(is_told=is_told), 0, 0
+    for number, batch in enumerate(batches(agent=agent)):
         states = batch.recurrent_state
         assert states is not None
+        if batch.previous is not None:
+            states = torch.cat((states, batch.previous), 2)
         if number % 2:  # as if these steps had not been taken, because the worker was lost
             batch.valid[batch.final_step, batch.final_env] = False
         last, final = bootstrap_values(agent, batch, A2CConfig())
@@ -115,8 +128,10 @@ def test_values_beyond_a_rollout_are_of_what_was_remembered_there() -> None:
     assert num_final > num_lost > 5
 
 
-def value(agent: RecurrentAgent, observation: Tensor, state: Tensor) -> float:
-    one = Sequences(state.unsqueeze(0), torch.zeros(1, 1, dtype=torch.bool))
+def value(agent: RecurrentAgent, observation: Tensor, remembered: Tensor) -> float:
+    state, told = remembered.split((agent.model.state_size, 5 * (agent.model.previous is not None)))
+    previous = None if agent.model.previous is None else told.view(1, 1, 5)
+    one = Sequences(state.unsqueeze(0), torch.zeros(1, 1, dtype=torch.bool), previous)
     with torch.no_grad():
         return float(agent.evaluate(observation.unsqueeze(0), one).value)
 

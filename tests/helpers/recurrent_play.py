@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import RecurrentAgent, RolloutTensors
-from accel_rl.models import RecurrentModel, make_recurrent_model
+from accel_rl.models import MemorySpec, PreviousInputs, RecurrentModel, make_recurrent_model
 from accel_rl.models.lstm import LSTM
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.samplers import ActionServer, SamplerConfig
+from accel_rl.spaces import discrete
 
 CPU = torch.device("cpu")
 T, B = 7, 4
@@ -33,12 +34,13 @@ class SmallShared(SharedNetwork):
         return x
 
 
-def make_agent(*, is_shared: bool = False) -> RecurrentAgent:
+def make_agent(*, is_shared: bool = False, is_told: bool = False) -> RecurrentAgent:
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
-    model: RecurrentModel = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4)
+    memory = MemorySpec("lstm", PreviousInputs(discrete(4)) if is_told else None)
+    model: RecurrentModel = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4, CPU, memory)
     if is_shared:
-        model = SharedRecurrentModel(SmallShared())
+        model = SharedRecurrentModel(SmallShared(), memory)
     for name, parameter in model.named_parameters():
         parameter.data.mul_(100 if name == "policy.output.weight" else 3)  # it begins with 0.01
     return RecurrentAgent(model)

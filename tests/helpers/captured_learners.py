@@ -25,6 +25,7 @@ IMAGES = EnvSpec(
 Q: dict[str, Any] = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "lr_schedule": "linear"}
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
+    "vtrace": lambda: A2CConfig(vtrace=True, rho_clip=2.0, gae_lambda=0.9),
     "a2c-bfloat16": lambda: A2CConfig(precision="bfloat16"),
     "ppo": lambda: PPOConfig(
         minibatch_size=12, clip_range=0.01, clip_value=True, max_gradient_norm=0.5
@@ -58,6 +59,7 @@ def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
             final_observation=torch.randint(0, 256, (M, *shape), generator=g, dtype=torch.uint8),
             final_step=torch.full((M,), 2),
             final_env=torch.zeros(M, dtype=torch.int64),
+            log_prob=torch.rand(T, B, generator=g).log(),
         )
         yield batch.map(lambda field: field.to(device))
 

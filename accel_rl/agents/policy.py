@@ -104,7 +104,7 @@ def _draw(
     observation, mask = split_mask(observation)
     outputs = distribution.mask(model(observation).logits, mask)
     action = distribution.draw(outputs, uniform, mask)
-    return action, distribution.evaluate(outputs, action).log_prob
+    return action, distribution.log_prob(outputs, action)
 
 
 def _most_probable(

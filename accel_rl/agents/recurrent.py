@@ -121,7 +121,7 @@ def _draw(
     output, after = model(observation, before)
     outputs = distribution.mask(output.logits, mask)
     action = distribution.draw(outputs, uniform, mask)
-    return action, distribution.evaluate(outputs, action).log_prob, after
+    return action, distribution.log_prob(outputs, action), after
 
 
 def _most_probable(

@@ -405,8 +405,8 @@ def r2d2() -> TrainConfig:
     with learning rate 1e-4 and epsilon 1e-3, replay of 4 M steps; the LSTM also gets the action and
     the reward before each image. Each step is learned from once, on average.
 
-    Deviations: synchronous, episodes that end within sequences, random first steps, and the end of
-    the importance weights' schedule. docs/algorithms/r2d2.md lists all.
+    Deviations: synchronous, episodes that end within sequences, random first steps, and importance
+    weights. docs/algorithms/r2d2.md lists all.
     """
     batch_size, num_envs = 64 * 80, 256
     return TrainConfig(

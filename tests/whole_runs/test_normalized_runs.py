@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import control_envs
 import numpy as np
 import pytest
 import torch
@@ -213,7 +214,7 @@ def test_learners_with_a_store_share_their_moments(options: tuple[str, ...], tmp
     given = [*shared, *options, *OPTIONS[2:4], "total_steps=2000", f"run_dir={run}", "device=cpu"]
     given = list(dict.fromkeys(given))
     command = [sys.executable, "-m", "accel_rl"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": str(Path(control_envs.__file__).parent)}
     subprocess.run([*command, *given], check=True, timeout=100, env=environment)
     saved = load_checkpoint(list_checkpoints(run)[-1])
     assert (

@@ -39,9 +39,9 @@ from accel_rl.runs.archive import DamagedError, leaves, read_archive, write_arch
 from accel_rl.runs.files import write_whole
 from accel_rl.signing import sign, user_key
 
-FORMAT = 4
+FORMAT = 5
 """raised when what a checkpoint holds changes"""
-LAST_READERS = {3: "a32f15f"}
+LAST_READERS = {3: "a32f15f", 4: "d8b67c0"}
 """by format, the last commit that reads checkpoints of it"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")

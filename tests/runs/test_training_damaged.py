@@ -108,7 +108,7 @@ FILES: dict[str, Damage] = {
     "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere"))[1],
     "a list": lambda path: torch.save([1, 2], path),
     "a tensor": lambda path: torch.save(torch.ones(3), path),
-    "code": lambda path: torch.save({"format": 4, "run": os.system}, path),
+    "code": lambda path: torch.save({"format": 5, "run": os.system}, path),
 }
 ALL: dict[str, Damage] = {  # wrong for all tools
     "sparse": put(*PARAMETER, value=lambda x: x.to_sparse()),
@@ -135,8 +135,8 @@ ALL: dict[str, Damage] = {  # wrong for all tools
     "steps are a tensor": put("counts", "steps", value=torch.tensor(40)),
     "steps are NaN": put("counts", "steps", value=NAN),
     "no format": drop("format"),
-    "format is text": put("format", value="4"),
-    "format is a tensor": put("format", value=torch.tensor([4, 4])),
+    "format is text": put("format", value="5"),
+    "format is a tensor": put("format", value=torch.tensor([5, 5])),
     "format is None": put("format"),
 }
 RESUMED: dict[str, Damage] = {  # wrong for a run that goes on

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-RENAMED: dict[str, str | None] = {"/counts/training_seconds": None}
+RENAMED: dict[str, str | None] = {"/counts/training_seconds": None, "/format": None}
 
 RUNS = {
     "catch": ["env=catch", "serial=true"],

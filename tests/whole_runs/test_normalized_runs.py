@@ -201,13 +201,8 @@ def test_saved_run_is_evaluated_with_its_moments(
     assert best_path(run_dir).exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("algo=a3c", "horizon=5"),
-        pytest.param(("algo=appo", *OPTIONS[4:7]), marks=pytest.mark.learning),
-    ],
-)
+@pytest.mark.learning
+@pytest.mark.parametrize("options", [("algo=a3c", "horizon=5"), ("algo=appo", *OPTIONS[4:7])])
 def test_learners_with_a_store_share_their_moments(options: tuple[str, ...], tmp_path) -> None:
     run = tmp_path / "run"
     shared = [ENV, "learners=2", "serial=true", "num_envs=4", "decorrelation_steps=0"]

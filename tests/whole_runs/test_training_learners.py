@@ -255,15 +255,9 @@ def attack(process: psutil.Process, forged: bytes) -> None:
 BY_LAUNCHER, BY_TORCHRUN = ("-m", "accel_rl"), (*TORCHRUN, "launch/train.py")
 
 
-@pytest.mark.parametrize(
-    ("program", "kind"),
-    [
-        pytest.param(BY_LAUNCHER, "pickle", id="launcher-pickle"),
-        pytest.param(BY_TORCHRUN, "json", id="torchrun-json", marks=pytest.mark.learning),
-        pytest.param(BY_LAUNCHER, "json", id="launcher-json", marks=pytest.mark.learning),
-        pytest.param(BY_TORCHRUN, "pickle", id="torchrun-pickle", marks=pytest.mark.learning),
-    ],
-)
+@pytest.mark.learning
+@pytest.mark.parametrize("kind", ["pickle", "json"])
+@pytest.mark.parametrize("program", [BY_LAUNCHER, BY_TORCHRUN], ids=["launcher", "torchrun"])
 def test_forged_record_runs_no_code_and_ends_the_run(
     program: tuple[str, ...], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,8 +116,8 @@ class RecurrentEpsilonGreedyAgent(_EpsilonGreedy):
         """Actions ``[N]`` int64, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns``: whose actions these are. ``previous``: ``[N, P]``, the
-        `PreviousInputs` where the network has some, zeros likewise.
+        where an episode begins. ``columns``: whose actions these are. ``previous``: ``[N, P]``,
+        the `PreviousInputs` of a network that takes them, zeros where an episode begins.
         """
         before = one_step(state, previous)
         return self._choose(self, observation, uniform, before, self._epsilon_of(columns))

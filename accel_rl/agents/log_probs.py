@@ -9,7 +9,7 @@ from torch import Tensor
 class LogProbs:
     """Keeps them for ``num_envs`` environments, in rollouts of ``horizon`` steps.
 
-    ``keeps_rollout``: what `finish` gives stays as it is until the next `finish`.
+    ``keeps_rollout``: the tensors that `finish` gives do not change until it is called again.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ class RecurrentAgent:
         """Actions ``[N, ...]``, and the state ``[N, S]`` after them.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns`` changes nothing. ``previous``: ``[N, P]``, the
-        `PreviousInputs` where the network has some, zeros likewise.
+        where an episode begins. ``columns`` changes nothing. ``previous``: ``[N, P]``,
+        the `PreviousInputs` of a network that takes them, zeros where an episode begins.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)

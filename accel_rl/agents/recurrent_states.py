@@ -25,7 +25,7 @@ class Remembered(NamedTuple):
 class RecurrentStates:
     """Acts with ``agent`` for ``num_envs`` environments, in rollouts of ``horizon`` steps.
 
-    ``keeps_rollout``: what `finish` gives stays as it is until the next `finish`.
+    ``keeps_rollout``: the tensors that `finish` gives do not change until it is called again.
     If ``agent.tells_log_prob``, `act` gives `Drawn` in place of actions.
     """
 

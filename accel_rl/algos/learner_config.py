@@ -42,7 +42,8 @@ class LearnerConfig:
     was measured. A class that does not say so itself counts as not measured"""
     faster_divided: ClassVar[bool] = False
     """whether one learner on each of two cores was measured to be faster than one with simulators
-    in workers, by which learners=auto goes; likewise"""
+    in workers, by which learners=auto goes. A class that does not say so itself counts as not
+    measured"""
 
     gamma: float = option(0.99, common=True)
     """discount of one step"""

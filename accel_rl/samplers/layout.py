@@ -137,6 +137,17 @@ def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
     return [each for each in (below, below + step) if each]
 
 
+def num_envs_for_all(config: SamplerConfig, num_workers: int, num_possible: int) -> int | None:
+    """Return the least ``num_envs`` with which all workers that there can be step an environment.
+
+    ``num_possible``: workers that the cores allow. None: more than half of these work already, or
+    there are fewer than 8.
+    """
+    if num_possible < 8 or 2 * num_workers > num_possible:
+        return None
+    return config.num_groups * num_possible // config.workers_per_core
+
+
 class CoreShare:
     """The cores of one sampler's workers.
 

@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ from toy_envs import ToyEnv
 from accel_rl.rollout import truncate_running
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
-from accel_rl.samplers.layout import assign_columns, even_num_envs, plan_workers
+from accel_rl.samplers.layout import (
+    assign_columns,
+    even_num_envs,
+    num_envs_for_all,
+    plan_workers,
+)
 from accel_rl.samplers.process import allow_open_files
 
 
@@ -83,6 +89,25 @@ def test_numbers_of_environments_that_keep_workers_evenly_busy(num_envs, groups,
         even = SamplerConfig(num_envs=number, num_groups=groups)
         totals = {sum(map(len, own)) for own in assign_columns(even, workers)}
         assert len(totals) == 1
+
+
+@pytest.mark.parametrize(
+    "num_envs, workers, possible, expected",
+    [
+        (8, 4, 15, 30),  # of two groups, each with an environment for every worker
+        (8, 4, 8, 16),
+        (8, 4, 7, None),  # few cores
+        (16, 8, 15, None),  # more than half of them
+    ],
+)
+def test_the_number_of_environments_that_keeps_all_workers_busy(
+    num_envs, workers, possible, expected
+):
+    config = SamplerConfig(num_envs=num_envs, num_groups=2)
+    assert num_envs_for_all(config, workers, possible) == expected
+    if expected is not None:
+        columns = assign_columns(replace(config, num_envs=expected), possible)
+        assert {len(group) for worker in columns for group in worker} == {1}
 
 
 def test_number_of_workers_never_exceeds_the_environments_of_a_group():

@@ -136,6 +136,19 @@ def test_run_says_which_num_envs_loads_the_workers_evenly(num_envs, is_said, tmp
     assert ("num_envs=2 or 4 keeps" in log) == is_said
 
 
+@pytest.mark.parametrize(("num_possible", "is_said"), [(15, True), (7, False)])
+def test_run_says_how_many_environments_keep_all_cores_busy(
+    num_possible, is_said, tmp_path, monkeypatch
+) -> None:
+    module = sys.modules["accel_rl.training.train"]
+    monkeypatch.setattr(module, "num_possible_workers", lambda run: num_possible)
+    layout = ("num_envs=2", "num_groups=2", "decorrelation_steps=0")
+    run(tmp_path, "env=catch", "total_steps=60", *layout)
+    log = (tmp_path / "train.log").read_text()
+    assert ("only 1 of 15 possible workers simulate" in log) == is_said
+    assert ("num_envs=30 keeps all busy" in log) == is_said
+
+
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "serial=true", "total_steps=1000"]

@@ -55,7 +55,7 @@ def plan_workers(
             be had, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
     most = config.num_envs // config.num_groups * config.workers_per_core
-    num_workers = config.num_workers
+    num_workers, num_possible = config.num_workers, None
     if num_workers is None:
         plan = plan_cores(
             workers_per_core=config.workers_per_core,
@@ -65,7 +65,8 @@ def plan_workers(
             machine=machine,
             **seat._asdict(),
         )
-        num_workers = min(len(plan.worker_cpus), most)
+        num_possible = len(plan.worker_cpus)
+        num_workers = min(num_possible, most)
     elif num_workers > most or num_workers % config.workers_per_core:
         multiple = config.workers_per_core
         raise ValueError(
@@ -73,7 +74,7 @@ def plan_workers(
             f"num_groups={config.num_groups} and workers_per_core={multiple} it must be a multiple "
             f"of {multiple} and at most {most}: use fewer workers or more environments"
         )
-    return plan_cores(
+    plan = plan_cores(
         num_workers=num_workers,
         workers_per_core=config.workers_per_core,
         cores_per_worker=config.cores_per_worker,
@@ -82,6 +83,7 @@ def plan_workers(
         machine=machine,
         **seat._asdict(),
     )
+    return plan._replace(num_possible=num_possible)
 
 
 def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:
@@ -137,15 +139,17 @@ def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
     return [each for each in (below, below + step) if each]
 
 
-def num_envs_for_all(config: SamplerConfig, num_workers: int, num_possible: int) -> int | None:
-    """Return the least ``num_envs`` with which all workers that there can be step an environment.
+def num_envs_for_all(config: SamplerConfig, plan: CorePlan) -> int | None:
+    """Return the least ``num_envs`` that gives work to every worker that the cores are enough for.
 
-    ``num_possible``: workers that the cores allow. None: more than half of these work already, or
-    there are fewer than 8.
+    None: more than half of these workers are there already, or the cores are for fewer than 8, or
+    the number of workers was given.
     """
-    if num_possible < 8 or 2 * num_workers > num_possible:
+    if plan.num_possible is None or plan.num_possible < 8:
         return None
-    return config.num_groups * num_possible // config.workers_per_core
+    if 2 * len(plan.worker_cpus) > plan.num_possible:
+        return None
+    return config.num_groups * plan.num_possible // config.workers_per_core
 
 
 class CoreShare:

@@ -217,13 +217,6 @@ def _kept_layers(config: TrainConfig, agent: AnyAgent, device: torch.device) -> 
     return min(num_layers, config.learner.kept_layers(num_layers))
 
 
-def seat_of(config: TrainConfig, device: torch.device, ranks: Ranks) -> Seat:
-    """Whose share of the machine's cores this learner's is, near its GPU where it has one."""
-    on_gpu = device.type == "cuda"
-    nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
-    return Seat(ranks.local_rank, ranks.local_size, nodes)
-
-
 def make_sampler(
     config: TrainConfig, share: SamplerConfig, seed: int, device: torch.device, ranks: Ranks
 ) -> RolloutSampler:
@@ -233,14 +226,16 @@ def make_sampler(
     """
     factory = config.env_factory
     seed = rank_seed(seed, ranks.rank)
-    seat = seat_of(config, device, ranks)
+    on_gpu = device.type == "cuda"
+    nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
+    seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     cpus = list(config.cpus) or None
     sampler: RolloutSampler
     if config.serial:
         sampler = SerialSampler(factory, config=share, seed=seed)
     else:
         sampler = ParallelSampler(
-            factory, config=share, seed=seed, cpus=cpus, drives_gpu=device.type == "cuda", seat=seat
+            factory, config=share, seed=seed, cpus=cpus, drives_gpu=on_gpu, seat=seat
         )
     if ranks.local_size > 1 and config.sampler.affinity != "off":
         # All of it, as the server of no GPU has: one core is too little for evaluations.

@@ -30,8 +30,7 @@ from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
 from accel_rl.signing import user_key
 from accel_rl.spaces import Leaf
 from accel_rl.stopping import StopRequest
-from accel_rl.topology import plan_cores
-from accel_rl.training.build import AnyRun, build, seat_of
+from accel_rl.training.build import AnyRun, build
 from accel_rl.training.devices import computes_bfloat16_slowly
 from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import Progress, ProgressHandler, Status, make_progress
@@ -264,28 +263,12 @@ def _uneven(run: AnyRun) -> Iterator[str]:
             f"num_envs={config.sampler.num_envs} gives some of {num_workers} workers more "
             f"environments than others; num_envs={' or '.join(better)} keeps all evenly busy"
         )
-    if config.sampler.num_workers is not None:
-        return  # somebody chose
-    num_possible = num_possible_workers(run)
-    enough = num_envs_for_all(sampler.config, num_workers, num_possible)
+    enough = num_envs_for_all(sampler.config, sampler.plan)
     if enough is not None:
         yield (
-            f"only {num_shares * num_workers} of {num_shares * num_possible} possible workers "
-            f"simulate; num_envs={num_shares * enough} keeps all busy"
+            f"num_envs={config.sampler.num_envs} keeps at most half of the cores busy; "
+            f"num_envs={num_shares * enough} keeps all busy"
         )
-
-
-def num_possible_workers(run: AnyRun) -> int:
-    """How many workers the cores of this learner would bear, with simulators enough."""
-    config = run.config
-    plan = plan_cores(
-        workers_per_core=config.sampler.workers_per_core,
-        cores_per_worker=config.sampler.cores_per_worker,
-        drives_gpu=run.device.type == "cuda",
-        cpus=list(config.cpus) or None,
-        **seat_of(config, run.device, run.team.ranks)._asdict(),
-    )
-    return len(plan.worker_cpus)
 
 
 def _result(run: AnyRun, progress: Progress) -> TrainResult:

@@ -19,6 +19,7 @@ from accel_rl.samplers.layout import (
     plan_workers,
 )
 from accel_rl.samplers.process import allow_open_files
+from accel_rl.topology import Core, Machine
 
 
 def flatten(columns: list[list[range]]) -> list[int]:
@@ -92,22 +93,31 @@ def test_numbers_of_environments_that_keep_workers_evenly_busy(num_envs, groups,
 
 
 @pytest.mark.parametrize(
-    "num_envs, workers, possible, expected",
+    "num_envs, num_cores, settings, expected",
     [
-        (8, 4, 15, 30),  # of two groups, each with an environment for every worker
-        (8, 4, 8, 16),
-        (8, 4, 7, None),  # few cores
-        (16, 8, 15, None),  # more than half of them
+        (8, 15, {}, 30),  # 2 groups x 15 workers, an environment each
+        (8, 8, {}, 16),
+        (8, 7, {}, None),  # few cores
+        (16, 15, {}, None),  # 8 workers, more than half
+        (8, 16, {"workers_per_core": 2}, 32),
+        (8, 32, {"cores_per_worker": 2}, 32),
+        (8, 15, {"num_workers": 4}, None),
     ],
 )
-def test_the_number_of_environments_that_keeps_all_workers_busy(
-    num_envs, workers, possible, expected
+def test_the_number_of_environments_that_keeps_all_cores_busy(
+    num_envs, num_cores, settings, expected
 ):
-    config = SamplerConfig(num_envs=num_envs, num_groups=2)
-    assert num_envs_for_all(config, workers, possible) == expected
+    machine = Machine(tuple(Core((cpu,), 0) for cpu in range(num_cores)))
+    config = SamplerConfig(num_envs=num_envs, num_groups=2, **settings)
+    assert num_envs_for_all(config, plan_workers(config, machine=machine)) == expected
     if expected is not None:
-        columns = assign_columns(replace(config, num_envs=expected), possible)
-        assert {len(group) for worker in columns for group in worker} == {1}
+        enough = replace(config, num_envs=expected)
+        num_workers = len(plan_workers(enough, machine=machine).worker_cpus)
+        assert num_workers * config.cores_per_worker == num_cores * config.workers_per_core
+        columns = assign_columns(enough, num_workers)
+        assert {sum(map(len, own)) for own in columns} == {2 // config.workers_per_core}
+        fewer = replace(config, num_envs=expected - config.num_groups)
+        assert len(plan_workers(fewer, machine=machine).worker_cpus) < num_workers
 
 
 def test_number_of_workers_never_exceeds_the_environments_of_a_group():

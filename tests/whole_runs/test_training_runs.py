@@ -23,7 +23,9 @@ from run_files import parameters_of, rows_of
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.samplers.layout import plan_workers
 from accel_rl.stopping import Interrupted, StopRequest
+from accel_rl.topology import CorePlan
 from accel_rl.training.train import RunError, TrainResult, train
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -136,17 +138,20 @@ def test_run_says_which_num_envs_loads_the_workers_evenly(num_envs, is_said, tmp
     assert ("num_envs=2 or 4 keeps" in log) == is_said
 
 
-@pytest.mark.parametrize(("num_possible", "is_said"), [(15, True), (7, False)])
+@pytest.mark.parametrize(("num_cores", "is_said"), [(15, True), (7, False)])
 def test_run_says_how_many_environments_keep_all_cores_busy(
-    num_possible, is_said, tmp_path, monkeypatch
+    num_cores, is_said, tmp_path, monkeypatch
 ) -> None:
-    module = sys.modules["accel_rl.training.train"]
-    monkeypatch.setattr(module, "num_possible_workers", lambda run: num_possible)
+    def plan(*arguments: Any) -> CorePlan:
+        return plan_workers(*arguments)._replace(num_possible=num_cores)
+
+    monkeypatch.setattr("accel_rl.samplers.sampler.plan_workers", plan)
     layout = ("num_envs=2", "num_groups=2", "decorrelation_steps=0")
     run(tmp_path, "env=catch", "total_steps=60", *layout)
     log = (tmp_path / "train.log").read_text()
-    assert ("only 1 of 15 possible workers simulate" in log) == is_said
-    assert ("num_envs=30 keeps all busy" in log) == is_said
+    told = "num_envs=2 keeps at most half of the cores busy; num_envs=30 keeps all busy"
+    assert (told in log) == is_said
+    assert ("of the cores busy" in log) == is_said
 
 
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:

@@ -64,13 +64,11 @@ class CorePlan(NamedTuple):
     ``server_cpus``.
 
     With ``workers_per_core=W``, workers ``i * W .. i * W + W - 1`` are those of one core, and
-    worker ``i`` is meant to serve group ``i % W``. ``num_possible``: workers that the cores are
-    enough for; there are fewer where there are too few environments. None: their number was given.
+    worker ``i`` is meant to serve group ``i % W``.
     """
 
     worker_cpus: tuple[tuple[int, ...], ...]
     server_cpus: tuple[int, ...]
-    num_possible: int | None = None
 
     def describe(self) -> str:
         """One line: the CPUs of each worker in turn, then the server's."""

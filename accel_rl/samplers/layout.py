@@ -38,6 +38,28 @@ Places = Sequence[tuple[int, ...]]
 """CPUs of each worker"""
 
 
+def count_workers(
+    config: SamplerConfig,
+    cpus: list[int] | None = None,
+    drives_gpu: bool = False,
+    seat: Seat = ALONE,
+    machine: Machine | None = None,
+) -> int:
+    """How many workers the cores are enough for, whatever ``num_workers`` and ``num_envs`` are.
+
+    Arguments and errors are those of `plan_workers`.
+    """
+    plan = plan_cores(
+        workers_per_core=config.workers_per_core,
+        cores_per_worker=config.cores_per_worker,
+        drives_gpu=drives_gpu,
+        cpus=cpus,
+        machine=machine,
+        **seat._asdict(),
+    )
+    return len(plan.worker_cpus)
+
+
 def plan_workers(
     config: SamplerConfig,
     cpus: list[int] | None = None,
@@ -55,18 +77,9 @@ def plan_workers(
             be had, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
     most = config.num_envs // config.num_groups * config.workers_per_core
-    num_workers, num_possible = config.num_workers, None
+    num_workers = config.num_workers
     if num_workers is None:
-        plan = plan_cores(
-            workers_per_core=config.workers_per_core,
-            cores_per_worker=config.cores_per_worker,
-            drives_gpu=drives_gpu,
-            cpus=cpus,
-            machine=machine,
-            **seat._asdict(),
-        )
-        num_possible = len(plan.worker_cpus)
-        num_workers = min(num_possible, most)
+        num_workers = min(count_workers(config, cpus, drives_gpu, seat, machine), most)
     elif num_workers > most or num_workers % config.workers_per_core:
         multiple = config.workers_per_core
         raise ValueError(
@@ -74,7 +87,7 @@ def plan_workers(
             f"num_groups={config.num_groups} and workers_per_core={multiple} it must be a multiple "
             f"of {multiple} and at most {most}: use fewer workers or more environments"
         )
-    plan = plan_cores(
+    return plan_cores(
         num_workers=num_workers,
         workers_per_core=config.workers_per_core,
         cores_per_worker=config.cores_per_worker,
@@ -83,7 +96,6 @@ def plan_workers(
         machine=machine,
         **seat._asdict(),
     )
-    return plan._replace(num_possible=num_possible)
 
 
 def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:
@@ -139,17 +151,15 @@ def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
     return [each for each in (below, below + step) if each]
 
 
-def num_envs_for_all(config: SamplerConfig, plan: CorePlan) -> int | None:
-    """Return the least ``num_envs`` that gives work to every worker that the cores are enough for.
+def num_envs_for_all(config: SamplerConfig, num_workers: int, num_possible: int) -> int | None:
+    """Return the least ``num_envs`` that gives work to all workers that the cores are enough for.
 
-    None: more than half of these workers are there already, or the cores are for fewer than 8, or
-    the number of workers was given.
+    ``num_possible``: these, of `count_workers`. None: more than half of them are there already, or
+    they are fewer than 8, or ``config`` says how many workers there are to be.
     """
-    if plan.num_possible is None or plan.num_possible < 8:
+    if config.num_workers is not None or num_possible < 8 or 2 * num_workers > num_possible:
         return None
-    if 2 * len(plan.worker_cpus) > plan.num_possible:
-        return None
-    return config.num_groups * plan.num_possible // config.workers_per_core
+    return config.num_groups * num_possible // config.workers_per_core
 
 
 class CoreShare:

@@ -42,6 +42,7 @@ from accel_rl.samplers.layout import (
     CoreShare,
     MoveOn,
     assign_columns,
+    count_workers,
     plan_workers,
     rotation,
 )
@@ -407,6 +408,7 @@ class ParallelSampler(RolloutSampler):
 
     Attributes:
         plan: who runs where.
+        num_possible: workers that the cores are enough for.
 
     Raises:
         ValueError: the environment cannot be made, a setting is unknown or out of range, or the
@@ -427,6 +429,7 @@ class ParallelSampler(RolloutSampler):
     ) -> None:
         config = _make_config(config, settings, seed)
         self.plan = plan_workers(config, cpus, drives_gpu, seat)
+        self.num_possible = count_workers(config, cpus, drives_gpu, seat)
         super().__init__(env, config, seed)
         workers = self.plan.worker_cpus
         pool = WorkerPool(

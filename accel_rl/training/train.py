@@ -263,7 +263,7 @@ def _uneven(run: AnyRun) -> Iterator[str]:
             f"num_envs={config.sampler.num_envs} gives some of {num_workers} workers more "
             f"environments than others; num_envs={' or '.join(better)} keeps all evenly busy"
         )
-    enough = num_envs_for_all(sampler.config, sampler.plan)
+    enough = num_envs_for_all(sampler.config, num_workers, sampler.num_possible)
     if enough is not None:
         yield (
             f"num_envs={config.sampler.num_envs} keeps at most half of the cores busy; "

@@ -14,6 +14,7 @@ from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
     assign_columns,
+    count_workers,
     even_num_envs,
     num_envs_for_all,
     plan_workers,
@@ -109,7 +110,9 @@ def test_the_number_of_environments_that_keeps_all_cores_busy(
 ):
     machine = Machine(tuple(Core((cpu,), 0) for cpu in range(num_cores)))
     config = SamplerConfig(num_envs=num_envs, num_groups=2, **settings)
-    assert num_envs_for_all(config, plan_workers(config, machine=machine)) == expected
+    num_workers = len(plan_workers(config, machine=machine).worker_cpus)
+    num_possible = count_workers(config, machine=machine)
+    assert num_envs_for_all(config, num_workers, num_possible) == expected
     if expected is not None:
         enough = replace(config, num_envs=expected)
         num_workers = len(plan_workers(enough, machine=machine).worker_cpus)

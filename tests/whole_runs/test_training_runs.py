@@ -23,9 +23,7 @@ from run_files import parameters_of, rows_of
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.samplers.layout import plan_workers
 from accel_rl.stopping import Interrupted, StopRequest
-from accel_rl.topology import CorePlan
 from accel_rl.training.train import RunError, TrainResult, train
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -142,10 +140,7 @@ def test_run_says_which_num_envs_loads_the_workers_evenly(num_envs, is_said, tmp
 def test_run_says_how_many_environments_keep_all_cores_busy(
     num_cores, is_said, tmp_path, monkeypatch
 ) -> None:
-    def plan(*arguments: Any) -> CorePlan:
-        return plan_workers(*arguments)._replace(num_possible=num_cores)
-
-    monkeypatch.setattr("accel_rl.samplers.sampler.plan_workers", plan)
+    monkeypatch.setattr("accel_rl.samplers.sampler.count_workers", lambda *_: num_cores)
     layout = ("num_envs=2", "num_groups=2", "decorrelation_steps=0")
     run(tmp_path, "env=catch", "total_steps=60", *layout)
     log = (tmp_path / "train.log").read_text()

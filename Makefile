@@ -3,7 +3,9 @@
 #   make test             runs the tests
 #   make test-learning    learning on three seeds and other slow tests, minutes long
 #   make test-processors  the tests that compare computed numbers, as other processors would compute them
-#   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++)
+#   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++);
+#                         GPU_PYTHON=python3 runs them by that Python and installs nothing
+#   make test-soak        whole runs hit at random moments for 45 minutes, and 90 minutes of watching memory and speed
 #   make check            format, lint, types and make test
 #   make docs             builds the documentation in build/docs
 #   make pins             renews constraints.txt, the versions of all packages that are installed
@@ -11,6 +13,7 @@
 #   make clean            removes .venv, caches and build outputs (runs/ stays)
 
 PYTHON ?= python3
+GPU_PYTHON ?=
 ARGS ?= algo=ppo env=breakout total_steps=400000 max_minutes=5
 RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
@@ -33,7 +36,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning test-processors test-gpu check docs pins format clean
+.PHONY: help train test test-learning test-processors test-gpu test-soak check docs pins format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
@@ -55,16 +58,24 @@ test-processors: .venv/.ready-to-test
 	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -lr mark.numeric tests --include="test_*.py") || exit 1; \
 	done
 
-# What is captured, which CUDA alone can do, needs a real one.
-test-gpu: .venv/.ready-to-test
-	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
-	    $(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU here; to emulate one, install a torch without CUDA")' && \
-	    $(PYTEST) -m gpu; \
+# A Python that was installed by others may have newer packages, whose warnings are no errors.
+test-gpu: GPU_PYTEST = $(if $(GPU_PYTHON),$(GPU_PYTHON) -m pytest -W default tests/gpu,$(PYTEST)) -m gpu
+test-gpu: THE_PYTHON = $(or $(GPU_PYTHON),$(BIN)/python)
+test-gpu: $(if $(GPU_PYTHON),,.venv/.ready-to-test)
+	@if $(THE_PYTHON) -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
+	    $(THE_PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "torch finds no GPU here; to emulate one, install a torch without CUDA")' && \
+	    $(GPU_PYTEST); \
 	else \
-	    $(BIN)/python tests/emulated_gpu/build.py $(EMULATED_GPU) && \
-	    EMULATED_GPU=$(CURDIR)/$(EMULATED_GPU) EMULATED_GPUS=2 PYTHONPATH=$(CURDIR)/tests/emulated_gpu \
-	        $(PYTEST) -m gpu -k "not captured"; \
+	    $(THE_PYTHON) tests/emulated_gpu/build.py $(EMULATED_GPU) && \
+	    EMULATED_GPU=$(CURDIR)/$(EMULATED_GPU) EMULATED_GPUS=2 PYTHONPATH=$(CURDIR)/tests/emulated_gpu$${PYTHONPATH:+:$$PYTHONPATH} \
+	        $(GPU_PYTEST); \
 	fi
+
+# CHAOS=minutes=5, SOAK=minutes=5 and so on change how long, and everything else.
+test-soak: .venv/.ready-to-test
+	$(BIN)/python benchmarks/chaos/chaos.py minutes=45 out=build/chaos $(CHAOS)
+	$(BIN)/python benchmarks/soak/soak.py env=catch minutes=60 out=build/soak_catch $(SOAK)
+	$(BIN)/python benchmarks/soak/soak.py env=breakout minutes=30 out=build/soak_breakout $(SOAK)
 
 check: .venv/.ready-to-test
 	$(BIN)/ruff format --check

@@ -1,5 +1,5 @@
 """Accelerated deep reinforcement learning on one machine with many CPU cores and GPUs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["__version__"]

@@ -1,7 +1,7 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play``, ``plot`` and ``sweep`` are the same as the other scripts;
-``tune`` has none.
+``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``slurm`` and ``sweep``
+are the same as the other scripts; ``tune`` has none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from difflib import get_close_matches
 from accel_rl import __version__
 from accel_rl.extras import TRAINING_PACKAGES, missing_package
 from accel_rl.processes import open_standard_descriptors
+from accel_rl.stopping import noting_interrupts
 
-TOOLS = ("evaluate", "play", "plot")
-COMMANDS = (*TOOLS, "sweep", "tune")
+TOOLS = ("evaluate", "play", "plot", "report", "export")
+COMMANDS = (*TOOLS, "slurm", "sweep", "tune")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,39 +35,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
-    try:
-        # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
-        given = sys.argv[1:] if arguments is None else arguments
-        if list(given) == ["--version"]:
-            from accel_rl.console import print_text
+    given = sys.argv[1:] if arguments is None else arguments
+    with noting_interrupts() as noted:
+        try:
+            # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
+            if list(given) == ["--version"]:
+                from accel_rl.console import print_text
 
-            return print_text(__version__)
-        if given and given[0] in TOOLS:
-            from accel_rl.cli.tools import run_tool
+                return print_text(__version__)
+            if given and given[0] in TOOLS:
+                from accel_rl.cli.tools import run_tool
 
-            return run_tool(given[0], given[1:])
-        if given and given[0] == "sweep":
-            from accel_rl.sweep.command import sweep
+                return run_tool(given[0], given[1:])
+            if given and given[0] == "sweep":
+                from accel_rl.sweep.command import sweep
 
-            return sweep(given[1:])
-        if given and given[0] == "tune":
-            from accel_rl.cli.tune import tune
+                return sweep(given[1:])
+            if given and given[0] == "slurm":
+                from accel_rl.sweep.slurm import slurm
 
-            return tune(given[1:])
-        is_word = bool(given) and given[0].isalpha()
-        if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
-            print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
+                return slurm(given[1:])
+            if given and given[0] == "tune":
+                from accel_rl.cli.tune import tune
+
+                return tune(given[1:])
+            is_word = bool(given) and given[0].isalpha()
+            if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
+                print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
+                return 1
+            from accel_rl.cli.run import run
+
+            return run(given)
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except Exception as error:
+            if noted:  # NumPy turns a Ctrl-C that comes while it loads into an ImportError
+                return 128 + signal.SIGINT
+            if not isinstance(error, ModuleNotFoundError):
+                raise
+            if (error.name or "").partition(".")[0] not in TRAINING_PACKAGES:
+                raise
+            print(f"error: {missing_package('this command', 'train', error)}", file=sys.stderr)
             return 1
-        from accel_rl.cli.run import run
-
-        return run(given)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in TRAINING_PACKAGES:
-            raise
-        print(f"error: {missing_package('this command', 'train', error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

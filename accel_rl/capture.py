@@ -1,8 +1,9 @@
-"""Regions of acting and learning that are captured: compiled once, then run in a few passes.
+"""Regions of acting and learning that are captured on a CPU: compiled once, run in a few passes.
 
-A region is a function of tensors without communication, backward pass or data that decides what
-happens next. Captured, its shapes and flags are constants and its numbers are not: each new shape
-compiles anew, a new learning rate does not.
+On a GPU whole graphs are recorded instead, see `accel_rl.graphs`. A region is a function of tensors
+without communication, backward pass or data that decides what happens next. Captured, its shapes
+and flags are constants and its numbers are not: each new shape compiles anew, a new learning rate
+does not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,14 +40,14 @@ class Compiled(NamedTuple):
 class Capture:
     """How regions are run on ``device``: as they are, or captured by ``backend`` of torch.compile.
 
-    ``backend``: ``inductor``, which on a GPU replays CUDA graphs; None: nothing is captured.
+    ``backend``: ``inductor``, a compiler; None: no region is captured.
     """
 
     def __init__(self, device: torch.device, backend: str | None = "inductor") -> None:
         self._device = device
         self._backend = backend
 
-    def __call__(self, region: Callable[P, R], fixed: Iterable[Tensor] = ()) -> Callable[P, R]:
+    def __call__(self, region: Callable[P, R]) -> Callable[P, R]:
         """``region`` itself, or what does the same captured.
 
         Captured, it finds a 0-d tensor of float64 in place of each argument that is a float, so
@@ -58,27 +57,24 @@ class Capture:
         """
         if self._backend is None:
             return region
-        on_gpu = self._device.type == "cuda"
-        mode = "reduce-overhead" if on_gpu and self._backend == "inductor" else None
         compiled: Callable[..., R] = torch.compile(
-            region, fullgraph=True, dynamic=False, backend=self._backend, mode=mode
+            region, fullgraph=True, dynamic=False, backend=self._backend
         )
-        if on_gpu:
-            for tensor in fixed:  # CUDA graphs would copy it in, and cannot change it then
-                torch._dynamo.mark_static_address(tensor)
 
         @functools.wraps(region)
         def run(*arguments: P.args, **named: P.kwargs) -> R:
             assert not named
-            result = compiled(*map(self._as_tensor, arguments))
-            return _own(result) if on_gpu else result
+            return compiled(*map(self._as_tensor, arguments))
 
         return run
+
+    def whole(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """``function`` recorded as a graph, which a GPU alone can do; None: it is not."""
+        return None
 
     def _as_tensor(self, argument: Any) -> Any:
         if not isinstance(argument, float):
             return argument
-        # Filled there by a kernel: `torch.tensor` would make the host wait for a copy.
         return torch.full((), argument, dtype=torch.float64, device=self._device)
 
 
@@ -86,35 +82,17 @@ EAGER = Capture(torch.device("cpu"), backend=None)
 """captures nothing"""
 
 
-def check_compilers(device: torch.device) -> None:
-    """Raises ValueError unless what torch.compile needs for ``device`` is here."""
+def check_compilers() -> None:
+    """Raises ValueError unless what torch.compile needs for a CPU is here."""
     header = Path(sysconfig.get_path("include"), "Python.h")
-    needed: dict[str, object] = {"Python's headers (python3-dev)": header.exists()}
-    if device.type == "cuda":
-        # Older ones fail where acting, in inference mode, is the first region that is recorded.
-        needed["torch 2.11 or newer"] = torch.__version__ >= "2.11"
-        needed["the package triton"] = find_spec("triton")
-        found = _compiler("CC", "gcc") or _compiler("CC", "clang")
-        needed["a C compiler (gcc or clang, or what CC names)"] = found
-    else:
-        cxx = "clang++" if sys.platform == "darwin" else "g++"
-        needed[f"a C++ compiler ({cxx}, or what CXX names)"] = _compiler("CXX", cxx)
+    cxx = "clang++" if sys.platform == "darwin" else "g++"
+    needed: dict[str, object] = {
+        "Python's headers (python3-dev)": header.exists(),
+        f"a C++ compiler ({cxx}, or what CXX names)": shutil.which(os.environ.get("CXX", cxx)),
+    }
     missing = [what for what, found in needed.items() if not found]
     if missing:
         raise ValueError(
-            f"capturing on {device} needs {' and '.join(missing)}, not found here; install that, "
+            f"capturing on a CPU needs {' and '.join(missing)}, not found here; install that, "
             "or use capture=off"
         )
-
-
-def _compiler(variable: str, default: str) -> str | None:
-    return shutil.which(os.environ.get(variable, default))
-
-
-def _own(result: Any) -> Any:
-    """``result``, of tensors, out of the memory that the next replay overwrites."""
-    if isinstance(result, Tensor):
-        return result if result.requires_grad else result.clone()
-    if isinstance(result, dict):
-        return {name: _own(each) for name, each in result.items()}
-    return tuple(map(_own, result)) if isinstance(result, tuple) else result

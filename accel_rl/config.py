@@ -19,6 +19,7 @@ from accel_rl.envs.clipped import clipped
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.settings import check_settings, option, when
+from accel_rl.trackers.client import TENSORBOARD, check_trackers
 
 _MOST_CAPTURED_STEPS = 32  # of a memory
 
@@ -42,97 +43,108 @@ def _is_no_atari(run: TrainConfig) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """One training run. A step is one decision of one environment.
+    """The options of one training run. A step is one decision of one environment.
 
     Raises:
         ValueError: a value is out of range.
     """
 
     algo: str = option("a2c", common=True)
-    """preset that every other option starts from, or module:function that returns one of your
-    own"""
+    """Preset that all other options start from, or module:function that returns a preset of your
+    own."""
     env: str = option("pong", common=True)
-    """Atari game, catch, counting, a Gymnasium id, or module:function that returns one"""
+    """Environment: an Atari game, minatar/GAME, catch, counting, a Gymnasium id, or
+    module:function."""
     info_keys: tuple[str, ...] = option((), "watching")
-    """numbers to keep of what each step of a Gymnasium environment tells in its info: their means
-    over last steps of episodes become metrics, as episode_info_<key>_mean"""
+    """Numbers to keep from the info of each step of a Gymnasium environment.
+    Their means over the last steps of episodes become metrics, named episode_info_<key>_mean."""
     model: str = option("auto", common=True)
-    """network: a3c, dqn, nature, nips, impala, mlp, or auto: by the shape of the observations, for
-    images the preset's own; paac_nature: nature with PAAC's initial weights; pqn: for Q-learning,
-    with layer normalization; GA3C's larger ones for comparing speeds, ga3c_large_stride4 (or 3, 2,
-    1: the first layer's stride); or module:function that returns one of your own"""
+    """Network: auto, a3c, dqn, nature, nips, impala, minatar, mlp, pqn, paac_nature, or
+    module:function. auto chooses by the shape of observations; for images it is the preset's own
+    network. paac_nature is nature with PAAC's initial weights, and pqn is for Q-learning, with
+    layer normalization. ga3c_large_stride4 (or 3, 2, 1) are GA3C's larger networks, for
+    comparing speeds."""
     lstm: bool = option(False, common=True)
-    """the network remembers: an LSTM, as wide as its hidden layer, comes before the heads. With
-    a2c, paac, a3c, impala, ppo, appo and pqn, which learn through whole rollouts: horizon is how
-    far back; and with dqn and its variants, which draw sequences from the replay:
-    sequence_length"""
+    """Put an LSTM before the heads of the network, as wide as its hidden layer.
+    With a2c, paac, a3c, ga3c, impala, ppo, appo and pqn learning goes back horizon steps; dqn and
+    its variants draw sequences of sequence_length steps from the replay."""
     gru: bool = option(False, common=True)
-    """the same with gated recurrent units, which have a state of half the size"""
+    """Put gated recurrent units before the heads of the network.
+    Their state has half the size of an LSTM's."""
     previous_action_reward: bool = option(False, idle=remembers_nothing)
-    """the memory also gets the action before each observation, and its reward"""
+    """Feed the previous action and its reward to the memory as well."""
     total_steps: int = option(10_000_000, "course", common=True)
-    """steps of all environments of all learners; rounded up to whole rollouts, of which those count
-    too that reset_policy=wait masks; with sync=store each learner ends the rollout that it is in"""
+    """Length of the run: steps of all environments of all learners.
+    It is rounded up to whole rollouts, including steps that reset_policy=wait masks. With
+    sync=store each learner finishes its last rollout."""
     schedule_steps: int | None = option(
         None,
         "course",
         idle=_has_no_schedule,
     )
-    """steps after which schedules have run to their end; none: total_steps"""
+    """Steps after which schedules reach their end. none: total_steps."""
     max_minutes: float | None = option(None, "course", common=True)
-    """minutes after which the run ends as if it were stopped, with everything saved, so that
-    resume goes on with it; none: no limit"""
+    """Minutes after which the run stops and saves, so that resume can continue it.
+    none: no limit."""
     seed: int = option(0, "identity", common=True)
-    """of everything random: simulators, actions, initial parameters"""
+    """Seed of everything random: simulators, actions and initial parameters."""
     device: Literal["auto", "cpu", "cuda"] = option("auto", "engine", common=True)
-    """where the network runs; auto: the GPU if there is one"""
+    """Device of the network. auto: the GPU if there is one."""
     capture: Literal["off", "on", "auto"] = option("off", "engine")
-    """on: acting, losses and the update rule of a single learner are compiled at the start, which
-    takes a minute or more, and on a GPU replayed as CUDA graphs; auto: on a GPU, where the other
-    options allow it, and on a CPU, where that was measured to save more time than compiling takes.
-    Off as long as it has run on no GPU"""
+    """Run acting and updates as CUDA graphs (GPU) or compiled code (CPU).
+    on: what cannot be recorded is an error; on a CPU compiling takes a minute or more. auto: on a
+    GPU, graphs if the other options allow them; on a CPU, only if compiling was measured to save
+    more time than it takes. off by default, because graphs have not run on a real GPU yet."""
     gpus: int | None = option(None, "engine", common=True)
-    """GPUs of this machine to use, by as many learners if learners is not given; none: one if there
-    is one; 0: none"""
+    """Number of GPUs of this machine to use.
+    Each gets a learner if learners is not given. none: one GPU if there is one. 0: no GPU."""
     learners: int | Literal["auto"] = option("auto", "course", common=True)
-    """processes that learn together, each with simulators of its own. auto: as many as gpus;
-    without GPUs one on each core, with serial=true, where that was measured to be faster, else 1.
-    More than there are GPUs share them"""
+    """Number of processes that learn together, each with its own simulators.
+    auto: as many as gpus. Without GPUs, auto starts one on each core, with serial=true, if that was
+    measured to be faster, else one. Learners share GPUs if there are fewer GPUs."""
     serial: bool = option(False, "engine", common=True)
-    """step all environments in this process, without workers; works on every system"""
+    """Step all environments in this process, without workers. This works on every system."""
     cpus: tuple[int, ...] = option((), "engine", idle=_cpus_are_idle)
-    """CPUs that workers and several learners may be pinned to; empty: all this process may use"""
+    """CPUs to which workers and several learners may be pinned.
+    []: all CPUs that this process may use."""
     overlap: bool = option(False, common=True)
-    """the next rollout is collected while the learner works on the last one, so its policy is one
-    iteration behind: for a GPU, or more cores than simulators keep busy"""
+    """Collect the next rollout while the learner works on the last one.
+    The policy is then one iteration behind. This helps with a GPU, or if simulators leave cores
+    idle."""
     run_dir: str | None = option(None, "identity", common=True)
-    """directory for what the run leaves behind; none: runs/<env>-<algo>-<seed>-<time>"""
+    """Directory for the files of the run. none: runs/<env>-<algo>-<seed>-<time>."""
     resume: str | None = option(None, "identity", common=True)
-    """directory of a run to go on with, from its last checkpoint, in its own config"""
+    """Directory of a run to continue from its last checkpoint, with its own configuration."""
     trust: bool = option(False, "identity")
-    """with resume or config: run code that the options there name as module:function, and restore
-    simulators from the checkpoint, although they may be somebody else's; your own need no trust"""
-    log_interval: int = option(10_000, "watching", common=True)
-    """steps between rows of metrics"""
-    checkpoint_interval: int = option(500_000, "watching", common=True)
-    """steps between checkpoints; one is also written at the end"""
+    """Allow code of other people.
+    With resume or config, it imports module:function from their options and restores simulators
+    from their checkpoints. Your own runs need no trust."""
+    tracker: tuple[str, ...] = option((TENSORBOARD,), "watching", common=True)
+    """Where to send the rows of metrics besides metrics.csv.
+    Several of tensorboard, wandb, mlflow, and module:function that returns a tracker of your own,
+    separated by commas. []: nowhere."""
+    log_interval: int | None = option(None, "watching", common=True)
+    """Steps between two rows of metrics. none: 10,000, or 75 * num_envs if that is larger."""
+    checkpoint_interval: int | None = option(None, "watching", common=True)
+    """Steps between two checkpoints; one is also written at the end.
+    none: 500,000, or 3,750 * num_envs if that is larger."""
     num_checkpoints: int = option(3, "watching")
-    """checkpoints kept, the last ones"""
+    """Number of checkpoints to keep; older ones are deleted."""
     evaluation_interval: int = option(0, "watching", common=True)
-    """steps between evaluations on separate environments; 0: none"""
+    """Steps between two evaluations on separate environments. 0 disables evaluations."""
     evaluation_steps: int = option(125_000, "watching", idle=when("evaluation_interval", 0))
-    """steps of one evaluation, its environments together; a game that has begun is played to its
-    end or cut off after 27,000"""
+    """Steps of one evaluation, over all its environments.
+    Each game that has begun is finished, or cut off after 27,000 steps."""
     evaluation_envs: int = option(16, "watching", idle=when("evaluation_interval", 0))
-    """environments of an evaluation"""
+    """Number of environments of an evaluation. Learners in step divide them."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    """how several learners work together"""
+    """Options of several learners"""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    """how experience is gathered"""
+    """Options of sampling"""
     atari: AtariConfig = field(default_factory=AtariConfig, metadata={"idle": _is_no_atari})
-    """the Atari protocol"""
+    """Protocol of Atari games"""
     learner: LearnerConfig = field(default_factory=A2CConfig)
-    """the learning algorithm"""
+    """Options of the learning algorithm"""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -153,11 +165,13 @@ class TrainConfig:
             "evaluation_steps",
             "evaluation_envs",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
         for name in ("seed", "evaluation_interval"):
             if not 0 <= getattr(self, name) < 2**63:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 2**63 - 1")
+        check_trackers(self.tracker)
         if self.run_dir == "":
             raise ValueError("run_dir= names no directory; name one, or leave it out")
         if self.schedule_steps is not None and self.schedule_steps < 1:
@@ -180,7 +194,7 @@ class TrainConfig:
         if self.has_memory and not self.learner.learns_sequences:
             raise ValueError(
                 f"{self.memory}=true cannot be learned with algo={self.algo}; leave it out, or use "
-                f"a2c, paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
+                f"a2c, paac, a3c, ga3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
@@ -198,16 +212,16 @@ class TrainConfig:
                 f"{self.parallel.pull_steps} changes them within; use pull_steps=none, or leave "
                 f"out overlap"
             )
-        if self.overlap and self.checkpoint_interval <= self.steps_per_iteration:
+        if self.overlap and self.checkpoint_steps <= self.steps_per_iteration:
             raise ValueError(
-                f"overlap=true has no effect with checkpoint_interval={self.checkpoint_interval}: "
+                f"overlap=true has no effect with checkpoint_interval={self.checkpoint_steps}: "
                 f"before each checkpoint all is learned from, and a rollout has "
                 f"{self.steps_per_iteration} steps; use a larger checkpoint_interval"
             )
-        if self.capture == "on" and self.never_captured is not None:
-            raise ValueError(
-                f"capture=on cannot be had with {self.never_captured}; use capture=off"
-            )
+        # A network with a memory is never captured on a GPU.
+        reason = self.never_captured or (self.never_compiled if self.has_memory else None)
+        if self.capture == "on" and reason is not None:
+            raise ValueError(f"capture=on does not support {reason}; use capture=off")
 
     @property
     def num_learners(self) -> int:
@@ -227,10 +241,13 @@ class TrainConfig:
     @property
     def never_captured(self) -> str | None:
         """The option that does not go together with ``capture``, and why; None: there is none."""
-        if reason := self.learner.never_captured(self):
-            return reason
+        return self.learner.never_captured(self)
+
+    @property
+    def never_compiled(self) -> str | None:
+        """Likewise of what is compiled, on a CPU."""
         if self.overlap:
-            return "overlap=true, whose second thread has not been tried with CUDA graphs"
+            return "overlap=true, whose second thread compiles nothing"
         if self.has_memory and self.sampler.horizon > _MOST_CAPTURED_STEPS:
             return (
                 f"{self.memory}=true and horizon={self.sampler.horizon}: a sequence is compiled "
@@ -265,6 +282,24 @@ class TrainConfig:
     def steps_per_iteration(self) -> int:
         """Steps of one rollout."""
         return self.sampler.num_envs * self.sampler.horizon
+
+    @property
+    def row_steps(self) -> int:
+        """Steps between rows of metrics.
+
+        By default, they grow with the number of environments, since large numbers are for machines
+        that take many steps a second: each row takes all learners some milliseconds.
+        """
+        if self.log_interval is not None:
+            return self.log_interval
+        return max(10_000, 75 * self.sampler.num_envs)
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between checkpoints: by default, those of 50 rows by default."""
+        if self.checkpoint_interval is not None:
+            return self.checkpoint_interval
+        return max(500_000, 3_750 * self.sampler.num_envs)
 
     @property
     def planned_steps(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +24,7 @@ class ExitError(RuntimeError):
     """Code of the user's called ``sys.exit()`` in the middle of a run."""
 
 
+_DUMPED = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _FOLDERS = frozenset("/\\")
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -99,6 +102,11 @@ def refusing_exit() -> Iterator[None]:
         raise ExitError(f"sys.exit({error.code!r}) was called during the run{place}") from error
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def place_of(error: BaseException, *, libraries: bool = True) -> str:
     """The last line of the user's own code that ``error`` came through, in brackets.
 
@@ -106,10 +114,37 @@ def place_of(error: BaseException, *, libraries: bool = True) -> str:
     code alone.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    foreign = [each for each in frames if not each.filename.startswith((_OURS, "<"))]
-    theirs = [each for each in foreign if not _is_library(each.filename)]
-    for frame in (theirs or (foreign if libraries else []))[-1:]:
-        return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return _last_place([(each.filename, each.lineno, each.name) for each in frames], libraries)
+
+
+def place_of_method(owner: object, name: str) -> str:
+    """Where the user has written the method ``name`` of ``owner``, in brackets; or empty.
+
+    Of Gymnasium's wrappers (each has the next as ``env``) the outermost method of theirs counts.
+    """
+    seen: list[object] = []
+    while owner is not None and owner not in seen:
+        code = getattr(inspect.unwrap(getattr(type(owner), name, None)), "__code__", None)  # type: ignore[arg-type]
+        if code is not None:
+            place = _last_place([(code.co_filename, code.co_firstlineno, code.co_name)], False)
+            if place:
+                return place
+        seen.append(owner)
+        owner = getattr(owner, "env", None)
+    return ""
+
+
+def place_in_dump(text: str) -> str:
+    """Likewise for the stack that `faulthandler` has written, whose last call comes first."""
+    frames = [(file, int(line), name) for file, line, name in _DUMPED.findall(text)]
+    return _last_place(frames[::-1], libraries=True)
+
+
+def _last_place(frames: Sequence[tuple[str, int | None, str]], libraries: bool) -> str:
+    foreign = [each for each in frames if not each[0].startswith((_OURS, "<"))]
+    theirs = [each for each in foreign if not _is_library(each[0])]
+    for file, line, name in (theirs or (foreign if libraries else []))[-1:]:
+        return f" ({file}, line {line}, in {name})"
     return ""
 
 

@@ -17,6 +17,7 @@ last one of that episode. NaN: the step did not tell, or there was none.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -83,7 +84,27 @@ class RolloutSpec:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Arrays of one rollout. Who writes which and when, the sampler that owns it says."""
+    """The arrays of one rollout, time-major.
+
+    ``action[t]`` was chosen from ``observation[t]``; ``reward[t]`` and the flags of row ``t`` are
+    its result. The sampler that owns the arrays says who writes them and when.
+
+    Attributes:
+        observation: ``[T + 1, B, ...]``; structs if the space is a mapping. Row ``T`` is the
+            observation after the last step.
+        action: ``[T, B, ...]``; structs if the space is a mapping.
+        reward: ``[T, B]`` float32, as the learner sees it.
+        raw_reward: ``[T, B]`` float32, reward of the task.
+        terminated: ``[T, B]`` bool, True where the next state has value 0.
+        truncated: ``[T, B]`` bool, True where the episode was cut off.
+        episode_ended: ``[T, B]`` bool, True where the environment is reset after the step.
+        valid: ``[T, B]`` bool, False where no step was taken.
+        final_observation: ``[K, B, ...]``, final observations of truncated episodes.
+        final_step: ``[K, B]`` int64, the step ``t`` of each final observation; -1 where unused.
+        info: ``[T, B, len(info_keys)]`` float32, NaN where a step has no value. If values have
+            shapes: ``[T, B]`` structs.
+        extras: arrays ``[T, B, ...]`` by name, which the policy returned in `Acted`.
+    """
 
     observation: NDArray[Any]  # [T + 1, B, ...]; structs, if its space is a mapping
     action: NDArray[Any]  # [T, B, ...], likewise
@@ -101,20 +122,35 @@ class Rollout:
 
     @classmethod
     def from_buffer(cls, spec: RolloutSpec, buffer: Any) -> Rollout:
-        """Views of ``buffer``: shared memory, say."""
+        """Return a rollout whose arrays are views of a buffer, such as shared memory.
+
+        Args:
+            spec: shapes and dtypes.
+            buffer: at least ``spec.nbytes`` bytes.
+        """
         arrays: dict[str, Any] = carve(spec.layout(), buffer)
         return cls(**arrays)
 
     @classmethod
     def allocate(cls, spec: RolloutSpec) -> Rollout:
-        """A rollout in this process' own memory, zeroed."""
-        layout = spec.layout().items()
-        arrays: dict[str, Any] = {name: np.zeros(shape, dtype) for name, (shape, dtype) in layout}
-        return cls(**arrays)
+        """Return a zeroed rollout in this process's own memory.
+
+        No other array is on the pages of the observations, which a GPU may register.
+
+        Args:
+            spec: shapes and dtypes.
+        """
+        layout = spec.layout()
+        arrays: dict[str, Any] = {
+            name: np.zeros(shape, dtype)
+            for name, (shape, dtype) in layout.items()
+            if name != "observation"
+        }
+        return cls(observation=_zeros_on_own_pages(*layout["observation"]), **arrays)
 
     @property
     def results(self) -> tuple[NDArray[Any], ...]:
-        """What each step leaves beside observations: `reward` to `valid`, ``[T, B]`` each."""
+        """The arrays `reward` to `valid`, ``[T, B]`` each."""
         return (
             self.reward,
             self.raw_reward,
@@ -125,10 +161,7 @@ class Rollout:
         )
 
     def copy(self) -> Rollout:
-        """A copy that the next ``collect`` leaves alone; 0 in slots that are not used.
-
-        Only used slots are read and written: the others take no memory.
-        """
+        """Return a copy that later rollouts do not overwrite. Unused final observations are 0."""
         final_observation = np.zeros(self.final_observation.shape, self.final_observation.dtype)
         used = np.nonzero(self.final_step >= 0)
         final_observation[used] = self.final_observation[used]
@@ -136,6 +169,14 @@ class Rollout:
         copies = {name: getattr(self, name).copy() for name in names}
         extras = {name: array.copy() for name, array in self.extras.items()}
         return Rollout(final_observation=final_observation, extras=extras, **copies)
+
+
+def _zeros_on_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    num_bytes = math.prod(shape) * dtype.itemsize
+    whole = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.zeros(whole + mmap.PAGESIZE, np.uint8)
+    begin = -memory.ctypes.data % mmap.PAGESIZE
+    return np.ndarray(shape, dtype, memory, begin)
 
 
 def truncate_running(

@@ -7,7 +7,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Self
@@ -39,6 +40,34 @@ def is_started() -> bool:
     return LAUNCHER_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
 
 
+_noted: list[int] = []
+"""Ctrl-C that came within `noting_interrupts` and has ended nothing yet"""
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[list[int]]:
+    """Within, a `StopRequest` knows of a Ctrl-C that came before it. Yields the list of them.
+
+    KeyboardInterrupt may be raised where it is swallowed: while a library in C loads, or in a
+    destructor. Where Ctrl-C has a handler of the host's, or is ignored, all stays as it is.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield []
+        return
+    _noted.clear()
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield _noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _noted.append(number)
+    raise KeyboardInterrupt
+
+
 class Interrupted(BaseException):
     """A signal came where nothing is worth saving yet; not an `Exception`, like Ctrl-C itself."""
 
@@ -54,14 +83,19 @@ class StopRequest:
     start there is nothing to save. Workers need no word of it; they end when this process does.
     ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
     never the second one, since the shell and the kernel may both send it; where `is_started`, no
-    signal is. After ``max_minutes`` the program itself asks.
+    signal is. After ``max_minutes`` the program itself asks. ``asks`` is called where the request
+    is read; if it returns True, that is like a first Ctrl-C.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
     def __init__(
-        self, before_abort: Callable[[], None] = lambda: None, max_minutes: float | None = None
+        self,
+        before_abort: Callable[[], None] = lambda: None,
+        max_minutes: float | None = None,
+        asks: Callable[[], bool] = lambda: False,
     ) -> None:
         self._before_abort = before_abort
+        self._asks = asks
         self._deadline = math.inf if max_minutes is None else monotonic() + 60 * max_minutes
         self.received: signal.Signals | None = None
         self.is_own = False
@@ -76,6 +110,8 @@ class StopRequest:
         """Whether somebody has asked for it, or time is over."""
         if monotonic() >= self._deadline:
             self.ask()
+        if self._asks() and self.received is None:
+            self.received = signal.SIGINT
         return self.received is not None
 
     @property
@@ -98,6 +134,8 @@ class StopRequest:
             self.received, self.is_own = signal.SIGTERM, True
 
     def __enter__(self) -> Self:
+        if _noted:
+            raise KeyboardInterrupt
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._handle) for number in stop_signals()

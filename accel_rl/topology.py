@@ -291,7 +291,9 @@ def _only(machine: Machine, cpus: Sequence[int]) -> tuple[Core, ...]:
     missing = sorted(set(cpus) - set(machine.cpus))
     if missing or not cpus:
         found = (
-            f"names CPUs {format_cpus(missing)}, which cannot be had" if missing else "names no CPU"
+            f"names CPUs {format_cpus(missing)}, which are not available"
+            if missing
+            else "names no CPU"
         )
         raise ValueError(
             f"cpus={list(cpus)} {found}; this process may use CPUs {format_cpus(machine.cpus)}: "

@@ -2,7 +2,7 @@
 
 from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent, AnyAgent, AnyRecurrentAgent
-from accel_rl.agents.batch import RolloutTensors
+from accel_rl.agents.batch import HostFlags, RolloutTensors
 from accel_rl.agents.distributions import (
     CATEGORICAL,
     Distribution,
@@ -32,6 +32,7 @@ __all__ = [
     "Drawn",
     "EpsilonGreedyAgent",
     "Evaluated",
+    "HostFlags",
     "LogProbs",
     "Normalizer",
     "PolicyAgent",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents.normalizer import Normalizer
@@ -13,12 +15,50 @@ from accel_rl.models import Sequences
 from accel_rl.spaces import map_leaves
 
 
-class RolloutTensors(NamedTuple):
-    """``T`` steps of ``B`` environments, aligned as in `accel_rl.rollout`.
+class HostFlags(NamedTuple):
+    """Copies in main memory of small tensors of a rollout on a GPU, so that no code waits for the
+    GPU.
 
-    ``M`` is the number of episodes that were truncated without having terminated, most often 0;
-    known to the host from the shape, so that nobody asks the device for it. Observations and
-    actions of a mapping are dicts of tensors.
+    Attributes:
+        terminated: ``[T, B]``.
+        truncated: ``[T, B]``.
+        valid: ``[T, B]``.
+        final_step: ``[M]``.
+        final_env: ``[M]``.
+        follows: True if row 0 of every environment is known to be row T of the previous rollout.
+    """
+
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    final_step: NDArray[np.int64]
+    final_env: NDArray[np.int64]
+    follows: bool = False
+
+
+class RolloutTensors(NamedTuple):
+    """A rollout of ``T`` steps and ``B`` environments as tensors, aligned as in `Rollout`.
+
+    Observations and actions of a mapping are dicts of tensors.
+
+    Attributes:
+        observation: ``[T + 1, B, ...]``.
+        action: ``[T, B, ...]``.
+        reward: ``[T, B]`` float32.
+        terminated: ``[T, B]`` bool.
+        truncated: ``[T, B]`` bool.
+        valid: ``[T, B]`` bool, False where no step was taken.
+        final_observation: ``[M, ...]``, of episodes that were truncated and not terminated. ``M``
+            is most often 0.
+        final_step: ``[M]`` int64, the step ``t`` of each final observation.
+        final_env: ``[M]`` int64, its environment.
+        recurrent_state: ``[T + 1, B, S]``, or None if the agent has no memory.
+        activations: ``[T * B, ...]`` each, of `Activations`, or None.
+        normalizer: normalizer of observations at acting time, or None.
+        log_prob: ``[T, B]`` float32, log-probabilities of the actions under the policy that acted,
+            or None.
+        previous: ``[T + 1, B, P]``, previous actions and rewards for a memory, or None.
+        host: copies in main memory, on a GPU.
     """
 
     observation: Any  # [T + 1, B, ...]
@@ -35,23 +75,46 @@ class RolloutTensors(NamedTuple):
     normalizer: Normalizer | None = None  # of observations, as they were acted upon
     log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
     previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
+    host: HostFlags | None = None  # on a GPU
+
+    @property
+    def flags(self) -> HostFlags:
+        """The copies in main memory. If there are none, reading them waits for the device."""
+        if self.host is not None:
+            return self.host
+        names = ("terminated", "truncated", "valid", "final_step", "final_env")
+        return HostFlags(*(getattr(self, name).cpu().numpy() for name in names))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
-        """``change`` of each tensor but the activations, which are left out."""
+        """Return a rollout with a function applied to each tensor, without activations.
+
+        Args:
+            change: the function.
+        """
         tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
         given = {name: getattr(self, name) for name in ("recurrent_state", "log_prob", "previous")}
         more: dict[str, Any] = {
             name: change(each) for name, each in given.items() if each is not None
         }
-        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer, **more)
+        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer, host=self.host, **more)
 
     def without_finals(self) -> RolloutTensors:
-        """Likewise, with ``M`` = 0: of one shape in every rollout."""
+        """Return the rollout with ``M`` = 0, which has the same shape every time."""
         observation, step, env = (map_leaves(_none_of, each) for each in self[6:9])
-        return self._replace(final_observation=observation, final_step=step, final_env=env)
+        host = self.host
+        if host is not None:
+            host = host._replace(final_step=host.final_step[:0], final_env=host.final_env[:0])
+        return self._replace(
+            final_observation=observation, final_step=step, final_env=env, host=host
+        )
 
     def sequences(self, rows: slice) -> Sequences | None:
-        """What a recurrent network must know of ``rows``; None for one that is not."""
+        """Return the states and episode starts that a recurrent network needs; None for other
+        networks.
+
+        Args:
+            rows: steps of the rollout.
+        """
         if self.recurrent_state is None:
             return None
         # A step that is not valid was the reset of an environment, or comes before one.

@@ -197,16 +197,16 @@ class Factored:
         return self._of(self._logits(outputs).log_softmax(2), action)
 
     def _of(self, log_probs: Tensor, action: Tensor) -> Tensor:
-        chosen = action.reshape(len(log_probs), -1).long() - self._low
+        chosen = action.reshape(log_probs.shape[0], -1).long() - self._low
         return log_probs.gather(2, chosen.unsqueeze(2)).sum((1, 2))
 
     def _logits(self, outputs: Tensor) -> Tensor:
         """``[N, k, m]``, the lowest number where there is no such value."""
-        lowest = outputs.new_full((len(outputs), 1), torch.finfo(outputs.dtype).min)
+        lowest = outputs.new_full((outputs.shape[0], 1), torch.finfo(outputs.dtype).min)
         return torch.cat((outputs, lowest), 1)[:, self._place]
 
     def _action(self, chosen: Tensor) -> Tensor:
-        return (chosen + self._low).to(self._dtype).view(len(chosen), *self._leaf.shape)
+        return (chosen + self._low).to(self._dtype).view(chosen.shape[0], *self._leaf.shape)
 
 
 class Gaussian:
@@ -239,12 +239,12 @@ class Gaussian:
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         mean, log_std = outputs.chunk(2, 1)
-        drawn = action.reshape(len(outputs), -1).to(outputs.dtype)
+        drawn = action.reshape(outputs.shape[0], -1).to(outputs.dtype)
         square = ((drawn - mean) * (-log_std).exp()).square()
         return -(square / 2 + log_std + log(2 * pi) / 2).sum(1)
 
     def _action(self, drawn: Tensor) -> Tensor:
-        return drawn.to(self._dtype).view(len(drawn), *self._shape)
+        return drawn.to(self._dtype).view(drawn.shape[0], *self._shape)
 
 
 class Joint:

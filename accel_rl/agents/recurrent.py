@@ -136,6 +136,23 @@ def _most_probable(
     return distribution.mode(distribution.mask(output.logits, mask)), after
 
 
+def joined_state(model: RecurrentModel, after: Tensor, action: Any) -> Tensor:
+    """Return ``[N, S + P]``: the state ``after`` a step, and behind it what tells its action.
+
+    The last number is for the action's reward, which is to come, and 0. Without `PreviousInputs`
+    that is ``after`` itself, ``[N, S]``.
+    """
+    if model.previous is None:
+        return after
+    return torch.cat((after, model.previous(action, torch.zeros_like(after[:, 0]))), 1)
+
+
+def split_state(model: RecurrentModel, state: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the two parts of a `joined_state`: the state, and the previous inputs or None."""
+    size = model.state_size
+    return state[:, :size], None if model.previous is None else state[:, size:]
+
+
 def one_step(state: Tensor, previous: Tensor | None) -> Sequences:
     """Return what a network must know of one row of observations.
 
@@ -143,5 +160,5 @@ def one_step(state: Tensor, previous: Tensor | None) -> Sequences:
         state: ``[N, S]``, before it.
         previous: ``[N, P]``, or None.
     """
-    begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
+    begins = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
     return Sequences(state, begins, None if previous is None else previous.unsqueeze(0))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents.agent import AnyRecurrentAgent
-from accel_rl.agents.recurrent import RecurrentAgent
+from accel_rl.agents.recurrent import RecurrentAgent, joined_state, split_state
 
 
 class Remembered(NamedTuple):
@@ -42,6 +42,7 @@ class RecurrentStates:
         self._tells_log_prob = isinstance(agent, RecurrentAgent) and agent.tells_log_prob
         if isinstance(agent, RecurrentAgent) and agent.tells_log_prob:
             self._choose = agent.act_with_log_prob
+        self._model: Any = agent.model
         self._previous = agent.model.previous
         size = agent.model.state_size
         self._size = size  # behind the state lie the previous action and reward
@@ -77,14 +78,10 @@ class RecurrentStates:
         state = self._state[columns].masked_fill(begins.unsqueeze(1), 0)
         if t == 0:
             self._rows[0, columns] = state
-        size, previous = self._size, None
-        if self._previous is not None:
-            previous = state[:, size:]
-        chosen, after = self._choose(observation, uniform, state[:, :size], columns, previous)
-        if self._previous is not None:
-            action = chosen.action if self._tells_log_prob else chosen
-            told = self._previous(action, torch.zeros_like(state[:, 0]))  # the reward is to come
-            after = torch.cat((after, told), 1)
+        own, previous = split_state(self._model, state)
+        chosen, after = self._choose(observation, uniform, own, columns, previous)
+        action = chosen.action if self._tells_log_prob else chosen
+        after = joined_state(self._model, after, action)
         self._rows[t + 1, columns] = after
         self._state[columns] = after
         return chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import log, prod
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from accel_rl.agents.distributions import spread
 from accel_rl.capture import EAGER, Capture
 from accel_rl.models.soft import SoftModel, flat
-from accel_rl.spaces import Leaf
+from accel_rl.spaces import Space, follow, leaves_of, map_leaves
 
 
 class SquashedAgent:
@@ -20,44 +20,67 @@ class SquashedAgent:
 
     Args:
         model: The networks.
-        action: The space of actions: floats between bounds.
+        action: The space of actions: floats between bounds, or a mapping of such.
         capture: Of acting, and for its learner.
         is_greedy: It takes the mean instead.
 
     Attributes:
+        num_actions: Floats of an action, ``D``.
         is_random: It takes any action between the bounds, all equally likely. The learner sets it.
     """
 
     def __init__(
-        self, model: SoftModel, action: Leaf, capture: Capture = EAGER, *, is_greedy: bool = False
+        self, model: SoftModel, action: Space, capture: Capture = EAGER, *, is_greedy: bool = False
     ) -> None:
         self.model = model
         self.capture = capture
         self.is_random = False
         self.action = action
         device = model.log_temperature.device
-        low, high = (torch.tensor(bound.ravel(), device=device) for bound in action.bounds)  # type: ignore[union-attr]
+        bounds: list[Any] = [leaf.bounds for _, leaf in leaves_of(action)]
+        low, high = (
+            torch.cat([torch.tensor(each.ravel(), device=device) for each in side])
+            for side in zip(*bounds, strict=True)
+        )
+        self.num_actions = len(low)
         self._middle, self._half = (high + low) / 2, (high - low) / 2
         self._low, self._high = low, high
         self._choose = capture(_mean if is_greedy else _draw)
 
     @torch.inference_mode()
-    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Tensor:
+    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
         """Actions ``[N, *shape]`` within the bounds, with the parameters as they are now.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
         """
         if self.is_random:
-            unit = 2 * spread(uniform, len(self._half)) - 1
+            unit = 2 * spread(uniform, self.num_actions) - 1
         else:
             unit = self._choose(self.model, flat(observation), uniform)
+        return self.scaled(unit)
+
+    def scaled(self, unit: Tensor) -> Any:
+        """Return actions ``[N, *shape]`` of numbers between -1 and 1, ``[N, D]``."""
         action = unit.to(self._half.dtype) * self._half + self._middle
         # Rounding may leave the bounds by a bit.
-        return action.clamp(self._low, self._high).view(len(action), *self.action.shape)
+        return self._arranged(action.clamp(self._low, self._high))
 
-    def unit(self, action: Tensor) -> Tensor:
+    def unit(self, action: Any) -> Tensor:
         """Return actions ``[N, *shape]`` between -1 and 1, ``[N, D]`` float32."""
-        return ((action.reshape(len(action), -1) - self._middle) / self._half).to(torch.float32)
+        each = [follow(action, path) for path, _ in leaves_of(self.action)]
+        rows = torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in each], 1)
+        return ((rows - self._middle) / self._half).to(torch.float32)
+
+    def _arranged(self, rows: Tensor) -> Any:
+        """Actions, ``[N, *shape]`` in each leaf, of their floats side by side, ``[N, D]``."""
+        sizes = [prod(leaf.shape) for _, leaf in leaves_of(self.action)]
+        pieces = iter(torch.split(rows, sizes, 1))
+        return map_leaves(
+            lambda leaf: (
+                next(pieces).to(getattr(torch, leaf.dtype.name)).reshape(rows.shape[0], *leaf.shape)
+            ),
+            self.action,
+        )
 
     def greedy(self) -> SquashedAgent:
         """One of the same network that takes the mean."""

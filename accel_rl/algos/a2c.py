@@ -62,7 +62,7 @@ def _learns_from_its_own(run: Any) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(ActorCriticConfig):
-    """A2C's settings. The defaults are those of arXiv:1803.02811 and the code published with it.
+    """Options of A2C. The defaults are those of arXiv:1803.02811 and its published code.
 
     Raises:
         ValueError: a value is out of range.
@@ -73,24 +73,25 @@ class A2CConfig(ActorCriticConfig):
     faster_divided: ClassVar[bool] = True
 
     lr: float | None = option(None, common=True)
-    """learning rate, whatever num_envs; none: lr_base * sqrt(num_envs / 16)"""
+    """Learning rate, for any num_envs. none: lr_base * sqrt(num_envs / 16)."""
     lr_base: float = option(7e-4, idle=_is_lr_given)
-    """learning rate at 16 environments"""
+    """Learning rate at 16 environments."""
     loss_scale: float = 1.0
-    """factor of the whole loss, and so of the gradient that max_gradient_norm limits"""
+    """Factor of the whole loss, and so of the gradient that max_gradient_norm limits."""
     vtrace: bool = option(False, idle=_learns_from_its_own)
-    """returns and advantages are those of V-trace (Espeholt et al. 2018), which corrects for older
-    parameters that acted, with overlap or pull_steps; gae_lambda is its lambda"""
+    """Use the returns and advantages of V-trace (Espeholt et al. 2018).
+    They correct for older parameters that acted, with overlap or pull_steps. gae_lambda is the
+    lambda of V-trace."""
     rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """ratios by which V-trace multiplies temporal differences and advantages are at most this"""
+    """Maximum of the ratios by which V-trace multiplies temporal differences and advantages."""
     c_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """ratios by which V-trace multiplies what follows are at most this"""
+    """Maximum of the ratios by which V-trace multiplies later temporal differences."""
     rmsprop_decay: float = 0.9
-    """of the running mean of squared gradients, for each update"""
+    """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 1e-6
-    """added to that mean inside the root"""
+    """Number added to the running mean inside the root."""
     rmsprop_initial: float = 0.0
-    """what that mean begins with"""
+    """Initial value of the running mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,9 +190,13 @@ def a2c_loss(
 
 
 class A2C:
-    """The A2C learner: one update for each rollout.
+    """The A2C learner, which makes one update for each rollout.
 
-    ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients.
+    Args:
+        agent: the agent whose parameters learn.
+        config: the options.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        task: the part of the run that this learner has.
     """
 
     behaviour = None
@@ -207,7 +212,7 @@ class A2C:
         self._agent = agent
         self._exchange = exchange
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, agent.capture)
         self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
@@ -239,11 +244,15 @@ class A2C:
             )
         if self._normalization is not None:
             batch = self._normalization.take(batch)
+        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
+        is_usual = len(batch.final_step) == 0
+        self._update.run(self._evaluate, lr, batch._replace(host=None), is_usual=is_usual)
+        return self._update.take()
+
+    def _evaluate(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
         values = bootstrap_values(self._agent, batch, self.config)
         loss, metrics = self._losses(batch.without_finals(), *values)
-        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
-        self._update.step(loss, metrics, lr, batch.valid.sum())
-        return self._update.take()
+        return loss, metrics, batch.valid.sum(), None
 
     def _compute_losses(
         self, batch: RolloutTensors, bootstrap_value: Tensor, final_value: Tensor

@@ -41,7 +41,8 @@ ActorCriticAgent = PolicyAgent | RecurrentAgent
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(LearnerConfig):
-    """Settings of both; the defaults are those of arXiv:1803.02811 and the code published with it.
+    """Options that A2C and PPO share. The defaults are those of arXiv:1803.02811 and its published
+    code.
 
     Raises:
         ValueError: a value is out of range.
@@ -53,26 +54,28 @@ class ActorCriticConfig(LearnerConfig):
     `Normalization`; one that does not say so takes plain spaces alone"""
 
     gae_lambda: float = option(1.0, common=True)
-    """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
+    """Lambda of generalized advantage estimation.
+    1: n-step returns up to the end of the rollout."""
     value_coefficient: float = option(0.25, common=True)
-    """weight of the mean squared value error; there is no factor 1/2 besides"""
+    """Weight of the mean squared value error, without a factor 1/2."""
     entropy_coefficient: float = option(0.01, common=True)
-    """weight of the mean policy entropy, in nats"""
+    """Weight of the mean entropy of the policy, in nats."""
     max_gradient_norm: float | None = option(0.5, common=True)
-    """the gradient is scaled down to this L2 norm; none: never"""
+    """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     normalize_advantage: bool = False
-    """advantages of each update are shifted and scaled to mean 0 and standard deviation 1"""
+    """Shift and scale the advantages of each update to mean 0 and standard deviation 1."""
     advantage_eps: float = option(
         1e-6,
         idle=when("learner.normalize_advantage", False),
     )
-    """added to the standard deviation (of the population) by which normalize_advantage divides"""
+    """Number added to the standard deviation by which normalize_advantage divides."""
 
     normalize_observation: bool = False
-    """observations are shifted and scaled by running means and deviations, which are saved with the
-    run and used wherever its policy acts"""
+    """Shift and scale observations by running means and deviations.
+    They are saved with the run and used wherever its policy acts."""
     normalize_reward: bool = False
-    """rewards are divided by the running deviation of each environment's discounted sum of them"""
+    """Divide rewards by the running standard deviation of each environment's discounted sum of
+    rewards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,11 +147,11 @@ def evaluate(
     precision: str,
     sequences: Sequences | None = None,
 ) -> PolicyValue:
-    """Logits ``[N, A]`` and values ``[N]``, computed in ``precision``; float32 if that is less.
+    """Logits ``[N, A]`` and values ``[N]``, float32, computed in ``precision``.
 
     ``sequences``: in which order ``observation`` came, for an agent with a recurrent network.
     """
-    if precision == "float32":
+    if precision != "bfloat16":
         return agent.evaluate(observation, sequences)
     with torch.autocast(first_leaf(observation).device.type, torch.bfloat16):
         output = agent.evaluate(observation, sequences)
@@ -176,7 +179,7 @@ def check_clips(config: object) -> None:
 def check_activations(activations: Sequence[Tensor], num_layers: int, precision: str) -> None:
     """Acting has left what a learner in ``precision`` needs: so many layers, in its type."""
     assert len(activations) >= num_layers, f"kept_layers must be {num_layers}"
-    dtype = getattr(torch, precision)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     assert activations[-1].dtype == dtype, f"the ActionServer's precision must be {precision}"
 
 

@@ -56,11 +56,13 @@ from accel_rl.algos.replay import (
     SequenceReplay,
     SequenceSpec,
     Transitions,
+    send,
 )
-from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, send, sent
+from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
 from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
+from accel_rl.graphs import Graphs
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
 
@@ -77,9 +79,10 @@ def _draws_no_sequences(run: Any) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(ReplayConfig):
-    """DQN's settings; the others' differ by options. Steps are those of all environments together.
+    """Options of DQN and its variants, which differ in their values.
 
-    The defaults are those of arXiv:1803.02811 and the code published with it, at batch size 32.
+    The defaults are those of arXiv:1803.02811 and its published code, at batch size 32. Steps are
+    those of all environments together.
 
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
@@ -91,62 +94,67 @@ class DQNConfig(ReplayConfig):
     batches = ReplayConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
-    """learning rate"""
+    """Learning rate."""
     n_step: int = option(1, common=True)
-    """rewards in a return, before the value of what comes after"""
+    """Number of rewards in a return, before the value of the state that follows."""
     double: bool = option(False, common=True)
-    """the online network chooses the action that the target network values"""
+    """Double Q-learning: the online network chooses the action whose value the target network
+    estimates."""
     dueling: bool = option(False, common=True)
-    """the network has a stream for the state's value and one for the actions' advantages"""
+    """Use a dueling network: one stream for the value of the state, one for the advantages of
+    actions."""
     num_atoms: int = 1
-    """of a distribution over values; 1: values alone"""
+    """Number of atoms of a distribution over values. 1: values only."""
     v_min: float = option(-10.0, idle=when("learner.num_atoms", 1))
-    """value of the lowest atom"""
+    """Value of the lowest atom."""
     v_max: float = option(10.0, idle=when("learner.num_atoms", 1))
-    """value of the highest atom"""
+    """Value of the highest atom."""
     huber_delta: float = option(1.0, idle=_has_atoms)
-    """TD errors count in full up to this; beyond, their gradient grows no more"""
+    """Size of a TD error beyond which the loss is linear."""
     value_rescaling: bool = option(False, idle=_has_atoms)
-    """the network gives h(value), h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2, so that
-    returns of any size can be learned without clipping rewards"""
+    """Learn h(value) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2.
+    Returns of any size can then be learned without clipping rewards."""
     sequence_length: int = option(16, idle=remembers_nothing, common=True)
-    """steps of a sequence that are learned from; batch_size / sequence_length are drawn at once.
-    One begins every sequence_length / 2 steps"""
+    """Steps of a sequence that are learned from.
+    batch_size / sequence_length sequences are drawn at once. A sequence begins every
+    sequence_length / 2 steps."""
     burn_in: int = option(8, idle=remembers_nothing, common=True)
-    """steps before these that only renew the state that the policy had there"""
+    """Steps before a sequence that only renew the stored state of the memory."""
     target_update_steps: int = 10_000
-    """steps between two copies of the online network to the target network"""
+    """Steps between two copies of the online network to the target network."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
-    """update rule"""
+    """Update rule."""
     rmsprop_decay: float = option(0.95, idle=when("learner.optimizer", "adam"))
-    """of the running mean of squared gradients, for each update"""
+    """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = option(1e-6, idle=when("learner.optimizer", "adam"))
-    """added to that mean inside the root"""
+    """Number that RMSProp adds to the running mean inside the root."""
     adam_eps: float | None = option(None, idle=when("learner.optimizer", "rmsprop"))
-    """added to the root of that mean; none: 0.01 / batch_size"""
+    """Number that Adam adds to the root of the running mean. none: 0.01 / batch_size."""
     prioritized: bool = option(False, common=True)
-    """steps are drawn by priority instead of uniformly"""
+    """Draw steps by priority instead of uniformly."""
     priority_alpha: float = option(0.6, idle=when("learner.prioritized", False))
-    """power to which priorities are raised"""
+    """Power to which priorities are raised."""
     priority_beta: float = option(0.4, idle=when("learner.prioritized", False))
-    """of the importance weights, at the start"""
+    """Exponent of the importance weights at the start."""
     priority_beta_steps: int = option(50_000_000, idle=when("learner.prioritized", False))
-    """steps after which that is 1"""
+    """Steps after which the exponent of the importance weights reaches 1."""
     priority_default: float | None = option(None, idle=when("learner.prioritized", False))
-    """priority of new steps; none: huber_delta, or 1 with num_atoms"""
+    """Priority of new steps. none: huber_delta, or 1 if num_atoms is above 1."""
     priority_of_largest: float = option(0.9, idle=_draws_no_sequences)
-    """weight of the largest priority of its steps in that of a sequence; the rest: mean"""
+    """Weight of the largest priority among its steps in the priority of a sequence.
+    The mean has the remaining weight."""
     epsilon_initial: float = 1.0
-    """probability of a random action at the start"""
+    """Probability of a random action at the start."""
     epsilon_final: float = option(0.1, common=True)
-    """the same at the end"""
+    """Probability of a random action at the end of the schedule."""
     epsilon_steps: int = option(1_000_000, common=True)
-    """steps in which it falls, linearly"""
+    """Steps in which epsilon falls linearly."""
     epsilon_per_env: bool = False
-    """environment i of B ends at epsilon_final ** (1 + 7 i / (B - 1)) instead, counted over all
-    learners in step; a learner of a store counts its own"""
+    """Let environment i of B end at epsilon_final ** (1 + 7 i / (B - 1)).
+    Learners in step count all their environments together; with a store each learner counts its
+    own."""
     epsilon_evaluation: float = 0.05
-    """the same while evaluating"""
+    """Probability of a random action in evaluations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -279,11 +287,15 @@ METRICS = ("loss", "q_value", "priority", "epsilon", *PACE_METRICS)
 
 
 class DQN:
-    """The Q-learning learner.
+    """The learner of DQN and its variants.
 
-    ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the draws from the replay. ``ranks``: which of a run's learners it is, whose steps count
-    together.
+    Args:
+        agent: the agent whose parameters learn.
+        config: the options.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        replay_spec: content of the replay.
+        seed: seed of the draws from the replay.
+        ranks: which of the run's learners this is; their steps count together.
 
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
@@ -325,8 +337,11 @@ class DQN:
         self._final_epsilon = torch.tensor(finals, device=self._device)
         self._pace = Pace(config, ranks.size, num_sharing)
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, agent.capture)
         self.metric_names = (*METRICS, *self._update.names)
+        # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
+        is_flat = isinstance(self.replay, Replay)
+        self._gathers = isinstance(agent.capture, Graphs) and is_flat and on == self._device
         self._set_epsilon()
 
     def get_state(self) -> dict[str, Any]:
@@ -375,12 +390,15 @@ class DQN:
         num_updates = self._pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
         for _ in range(num_updates):
             step, env, weight = self._draw()
-            drawn = sent(self.replay.gather(step, env), self._device)
-            loss, priority, metrics = self._losses(drawn, weight)
-            self._update.step(loss, metrics, lr, drawn.valid.sum())
+            if self._gathers:
+                # How it is gathered depends on whether there are final observations.
+                kind = isinstance(self.replay, Replay) and self.replay.has_finals
+                priority = self._update.run(self._gather, lr, step, env, weight, kind)
+            else:
+                drawn = sent(self.replay.gather(step, env), self._device)
+                is_usual = not isinstance(drawn, SequenceBatch)
+                priority = self._update.run(self._evaluate, lr, drawn, weight, is_usual=is_usual)
             if self._priorities is not None:
-                valid = drawn.valid if drawn.valid.ndim == 1 else drawn.valid.any(0)
-                priority = priority.masked_fill(~valid, 0.0)  # a final one may be gone
                 self._priorities.update(step, env, priority.to(self.replay.device))
         if self._pace.steps // config.target_update_steps > before // config.target_update_steps:
             self._target.parameter.copy_(self._exchange.parameters.parameter)
@@ -401,6 +419,21 @@ class DQN:
         least = -self._exchange.maximum(-probability.min())
         beta = self.config.beta(self._pace.steps)
         return step, env, send(importance_weights(probability, least, beta), self._device)
+
+    def _gather(
+        self, step: Tensor, env: Tensor, weight: Tensor | None, has_finals: bool
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
+        """`_evaluate` what lies there. ``has_finals`` decides how the replay gathers."""
+        return self._evaluate(self.replay.gather(step, env), weight)
+
+    def _evaluate(
+        self, batch: Transitions | SequenceBatch, weight: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
+        loss, priority, metrics = self._losses(batch, weight)
+        if self._priorities is not None:
+            valid = batch.valid if batch.valid.ndim == 1 else batch.valid.any(0)
+            priority = priority.masked_fill(~valid, 0.0)  # a final one may be gone
+        return loss, metrics, batch.valid.sum(), priority
 
     def _compute_losses(
         self, batch: Transitions | SequenceBatch, weight: Tensor | None

@@ -12,36 +12,47 @@ from accel_rl.algos.behaviour import Behaviour
 
 
 class Learner(Protocol):
-    """Learns from one rollout after the other.
+    """The interface of an algorithm that learns from rollouts.
 
     Attributes:
-        behaviour: Which parameters acted, for a learner that uses probability ratios. None for a
-            learner that does not need to know.
-        metric_names: All names that `update` may return.
+        behaviour: receives the parameters that acted, for a learner that uses probability ratios;
+            None for other learners.
+        metric_names: all names that `update` may return.
     """
 
     @property
-    def behaviour(self) -> Behaviour | None: ...
+    def behaviour(self) -> Behaviour | None:
+        """The parameters that acted, or None."""
+        ...
 
     @property
-    def metric_names(self) -> tuple[str, ...]: ...
+    def metric_names(self) -> tuple[str, ...]:
+        """All names that `update` may return."""
+        ...
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
     ) -> Mapping[str, Tensor]:
-        """Learn from ``batch`` and return metrics, 0-d tensors on its device.
+        """Learn from a rollout.
 
         Args:
-            batch: A rollout, ``[T, B]``; it may be overwritten afterwards.
-            progress: Share of the schedules that is done, in [0, 1].
-            steps: Steps that all learners have taken so far, this rollout's included.
+            batch: the rollout, ``[T, B]``; it may be overwritten afterwards.
+            progress: completed share of the schedules, in [0, 1].
+            steps: steps that all learners have taken, including this rollout.
+
+        Returns:
+            Metrics by name, 0-d tensors on the learner's device.
         """
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside parameters and the state of the update rule."""
+        """Return the state for a checkpoint, without parameters and optimizer state."""
         ...
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, perhaps in an older version."""
+        """Continue from a state.
+
+        Args:
+            state: the value that `get_state` returned, perhaps in an older version.
+        """
         ...

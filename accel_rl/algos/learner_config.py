@@ -28,48 +28,51 @@ class LearnerConfig:
     """
 
     built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
-    """the function that builds runs of it, as ``module:function``"""
+    """Function that builds runs of the algorithm, as ``module:function``."""
     in_rollouts: ClassVar[bool] = True
-    """whether it learns from whole rollouts, so that total_steps is rounded up to them"""
+    """Whether the algorithm learns from whole rollouts, to which total_steps is rounded up."""
     learns_sequences: ClassVar[bool] = False
-    """whether lstm=true and gru=true are possible"""
+    """Whether lstm=true and gru=true are possible."""
     clips_actions: ClassVar[bool] = False
-    """whether its agents draw floats without bounds, which the environments then clip"""
+    """Whether the agents draw floats without bounds, which the environments then clip."""
     depends_on_speed: ClassVar[bool] = False
-    """whether options that change the speed change also what is learned"""
+    """Whether options that change the speed also change what is learned."""
     compiled: ClassVar[Compiled | None] = None
-    """what compiling it was measured to bring on a CPU, by which capture=auto goes; None: nothing
-    was measured. A class that does not say so itself counts as not measured"""
+    """Measured effect of compiling on a CPU, which capture=auto uses.
+    None: not measured. Each class must state it itself; it is not inherited."""
     faster_divided: ClassVar[bool] = False
-    """whether one learner on each of two cores was measured to be faster than one with simulators
-    in workers, by which learners=auto goes. A class that does not say so itself counts as not
-    measured"""
+    """Whether one learner on each of two cores was measured to be faster than one learner with
+    workers, which learners=auto uses. Each class must state it itself; it is not inherited."""
 
     gamma: float = option(0.99, common=True)
-    """discount of one step"""
+    """Discount of one step."""
     time_limit_terminal: bool = False
-    """true: a time limit ends the task, as in the papers; false: the value goes on behind it, as it
-    always does where a worker was lost before it took a step"""
+    """Whether a time limit ends the task with value 0, as in the papers.
+    false: the learner bootstraps from the last observation. It always bootstraps if a worker was
+    lost before it took a step."""
     lr_schedule: Literal["constant", "linear"] = option("constant", common=True)
-    """linear: the learning rate falls to 0 over the run"""
+    """Schedule of the learning rate. linear: it falls to 0 over the run."""
     max_gradient_norm: float | None = option(None, common=True)
-    """the gradient is scaled down to this L2 norm; none: never"""
+    """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     gradient_norm_eps: float = option(
         LASAGNE_EPS,
         idle=when("learner.max_gradient_norm", None),
     )
-    """with max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
-    this): 1e-7 in Lasagne, 0 in TensorFlow, where gradients within the limit stay as they are"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """of the network's arithmetic in updates, and on a CPU in acting where A2C or PPO learn from
-    what that has computed; parameters and other acting are always float32, of which a GPU's
-    convolutions may round their inputs to TF32, as is torch's default; on a CPU bfloat16 is slower
-    without AVX-512"""
+    """With max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
+    this number). Lasagne has 1e-7. TensorFlow has 0, with which gradients within the limit do
+    not change."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Precision of the network's arithmetic in updates.
+    On a CPU it also holds for acting, if A2C or PPO learn from what acting has computed. Parameters
+    and other acting are float32. tf32: a GPU also rounds the inputs of matrix products, which is
+    faster; torch rounds those of convolutions by default. On a CPU tf32 is float32, and bfloat16 is
+    slower without AVX-512."""
     log_norms: bool = option(False, "watching")
-    """metrics have the L2 norms of parameters, gradients and steps, whole and by layer"""
+    """Measure the L2 norms of parameters, gradients and steps, for the whole network and for each
+    layer."""
     gradient_cosine_interval: int = option(0, "watching")
-    """updates between two measurements of the cosine between the gradients of half a batch and of
-    all of it, for the metrics; 0: none"""
+    """Updates between two measurements of the cosine between the gradients of half a batch and of
+    the whole batch. 0 disables them."""
 
     def __post_init__(self) -> None:
         self._check_class()

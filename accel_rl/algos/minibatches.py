@@ -27,9 +27,9 @@ class MinibatchConfig(LearnerConfig):
     """
 
     epochs: int
-    """passes over each rollout"""
+    """Passes over each rollout."""
     minibatch_size: int
-    """steps in one update; it must divide num_envs * horizon"""
+    """Steps in one update. It must divide num_envs * horizon."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,6 +36,7 @@ from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, 
 from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.task import Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
+from accel_rl.graphs import Fixed, Graphs, Held
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall_heads
@@ -46,7 +47,7 @@ from accel_rl.spaces import map_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(ActorCriticConfig, MinibatchConfig):
-    """PPO's settings. The defaults are those of arXiv:1803.02811 and the code published with it.
+    """Options of PPO. The defaults are those of arXiv:1803.02811 and its published code.
 
     Raises:
         ValueError: a value is out of range.
@@ -58,27 +59,28 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(1e-3, common=True)
-    """learning rate"""
+    """Learning rate."""
     lr_schedule: Literal["constant", "linear"] = option("linear", common=True)
-    """linear: the learning rate falls to 0 over the run, and clip_range with it"""
+    """Schedule of the learning rate. linear: it falls to 0 over the run, and clip_range with it."""
     gae_lambda: float = option(0.95, common=True)
-    """of generalized advantage estimates; 1: n-step returns up to the end of the rollout"""
+    """Lambda of generalized advantage estimation.
+    1: n-step returns up to the end of the rollout."""
     value_coefficient: float = option(1.0, common=True)
-    """weight of the mean squared value error; there is no factor 1/2 besides"""
+    """Weight of the mean squared value error, without a factor 1/2."""
     max_gradient_norm: float | None = option(None, common=True)
-    """the gradient is scaled down to this L2 norm; none: never"""
+    """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     epochs: int = option(4, common=True)
     minibatch_size: int = option(512, common=True)
     clip_range: float = option(0.2, common=True)
-    """probability ratios gain nothing further than this from 1"""
+    """Distance from 1 beyond which a probability ratio does not increase the objective."""
     clip_schedule: Literal["constant", "linear"] = option(
         "linear", idle=when("learner.lr_schedule", "constant")
     )
-    """constant: clip_range stays as it is while the learning rate falls"""
+    """Schedule of clip_range. constant: it keeps its value while the learning rate falls."""
     clip_value: bool = False
-    """values gain nothing further than clip_range from those at acting time"""
+    """Whether values are clipped to within clip_range of the values at acting time."""
     adam_eps: float = 1e-5
-    """added to the root of the running mean of squared gradients"""
+    """Number added to the root of the running mean of squared gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,10 +181,17 @@ def ppo_loss(
 
 
 class PPO:
-    """The PPO learner: ``epochs`` passes over each rollout, in shuffled minibatches.
+    """The PPO learner, which makes ``epochs`` passes over each rollout in shuffled minibatches.
 
-    ``exchange`` holds the flat parameters of ``agent.model`` and applies the gradients. ``seed``:
-    of the shuffling. ``behaviour``: to be told of parameters that change within a rollout.
+    Args:
+        agent: the agent whose parameters learn.
+        config: the options.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        seed: seed of the shuffling.
+        task: the part of the run that this learner has.
+
+    Attributes:
+        behaviour: receives the parameters that acted, if they change within a rollout.
     """
 
     def __init__(
@@ -198,7 +207,8 @@ class PPO:
         self._exchange = exchange
         self.behaviour = Behaviour(exchange.parameters)
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, agent.capture)
+        self._held = Held()
         self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
         device = exchange.parameters.parameter.device
@@ -231,17 +241,50 @@ class PPO:
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= config.remaining(progress)
+        is_captured = isinstance(self._agent.capture, Graphs)
+        # Learners meet to normalize, which no graph does for them.
+        meets = config.normalize_advantage and self._exchange.num_sharing > 1
+        gathers = is_captured and not meets
+        if gathers:
+            observation, whole = self._held.hold((observation, whole))
         for index, sequences in self._minibatches.of(batch):
-            minibatch = Minibatch(*(rows_of(field, index) for field in whole))
-            if config.normalize_advantage:
-                given = minibatch.advantage, minibatch.valid, self._exchange
-                advantage = normalize(*given, config.advantage_eps)
-                minibatch = minibatch._replace(advantage=advantage)
-            seen = rows_of(observation, index)
-            loss, metrics = self._losses(seen, minibatch, sequences, clip_range)
-            self._update.step(loss, metrics, lr, minibatch.valid.sum())
+            more = sequences, clip_range
+            if gathers:
+                held = Fixed((observation, whole))
+                self._update.run(self._gather, lr, held, index, *more)
+            else:
+                chosen = self._choose(observation, whole, index)
+                self._update.run(self._evaluate, lr, *chosen, *more)
         mean_return = masked_mean(whole.return_, whole.valid)
         return self._update.take() | {"mean_value_target": mean_return}
+
+    def _choose(self, observation: Any, whole: Minibatch, index: Tensor) -> tuple[Any, Minibatch]:
+        """Observations and minibatch of the steps ``index``, ``[N]``."""
+        minibatch = Minibatch(*(rows_of(field, index) for field in whole))
+        if self.config.normalize_advantage:
+            given = minibatch.advantage, minibatch.valid, self._exchange
+            advantage = normalize(*given, self.config.advantage_eps)
+            minibatch = minibatch._replace(advantage=advantage)
+        return rows_of(observation, index), minibatch
+
+    def _gather(
+        self,
+        steps: tuple[Any, Minibatch],
+        index: Tensor,
+        sequences: Sequences | None,
+        clip_range: float,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
+        return self._evaluate(*self._choose(*steps, index), sequences, clip_range)
+
+    def _evaluate(
+        self,
+        observation: Any,
+        batch: Minibatch,
+        sequences: Sequences | None,
+        clip_range: float,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
+        loss, metrics = self._losses(observation, batch, sequences, clip_range)
+        return loss, metrics, batch.valid.sum(), None
 
     def _compute_losses(
         self,

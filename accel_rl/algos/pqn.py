@@ -36,6 +36,7 @@ from accel_rl.algos.q_learning import (
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
 from accel_rl.algos.task import Network, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
+from accel_rl.graphs import Fixed, Graphs, Held
 from accel_rl.models import Sequences
 from accel_rl.parallel import Exchange, RAdam
 from accel_rl.settings import option
@@ -44,34 +45,35 @@ from accel_rl.spaces import map_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class PQNConfig(MinibatchConfig):
-    """PQN's settings. The defaults are those of arXiv:2407.04811 for Atari games.
+    """Options of PQN. The defaults are those of arXiv:2407.04811 for Atari games.
 
     Raises:
-        ValueError: A value is out of range.
+        ValueError: a value is out of range.
     """
 
     learns_sequences: ClassVar[bool] = True
     batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
-    """learning rate"""
+    """Learning rate."""
     epochs: int = option(2, common=True)
     minibatch_size: int = option(128, common=True)
     return_lambda: float = option(0.65, common=True)
-    """of the Q(lambda) returns; 0: one reward, 1: all rewards up to the end of the rollout"""
+    """Lambda of the Q(lambda) returns.
+    0: one reward. 1: all rewards up to the end of the rollout."""
     max_gradient_norm: float | None = option(10.0, common=True)
-    """the gradient is scaled down to this L2 norm; none: never"""
+    """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     gradient_norm_eps: float = 0.0
     radam_eps: float = 1e-8
-    """added to the root of the running mean of squared gradients"""
+    """Number added to the root of the running mean of squared gradients."""
     epsilon_initial: float = 1.0
-    """probability of a random action at the start"""
+    """Probability of a random action at the start."""
     epsilon_final: float = option(0.001, common=True)
-    """the same at the end"""
+    """Probability of a random action at the end of the schedule."""
     epsilon_share: float = option(0.1, common=True)
-    """share of the schedule, total_steps or schedule_steps, in which it falls, linearly"""
+    """Share of total_steps, or of schedule_steps, in which epsilon falls linearly."""
     epsilon_evaluation: float = 0.0
-    """the same while evaluating"""
+    """Probability of a random action in evaluations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,13 +126,13 @@ METRICS = ("loss", "q_value", "mean_value_target", "epsilon")
 
 
 class PQN:
-    """The PQN learner: ``epochs`` passes over each rollout, in shuffled minibatches.
+    """The PQN learner, which makes ``epochs`` passes over each rollout in shuffled minibatches.
 
     Args:
-        agent: Acts with the epsilon that the learner sets.
-        config: The settings.
-        exchange: Holds the flat parameters of ``agent.model`` and applies the gradients.
-        seed: Seed of the shuffling.
+        agent: the agent, which acts with the epsilon that the learner sets.
+        config: the options.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        seed: seed of the shuffling.
     """
 
     behaviour = None
@@ -143,7 +145,8 @@ class PQN:
         self._exchange = exchange
         device = exchange.parameters.parameter.device
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, agent.capture)
+        self._held = Held()
         self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
         self._final_epsilon = torch.tensor([config.epsilon_final], device=device)
         self.metric_names = (*METRICS, *self._update.names)
@@ -169,17 +172,26 @@ class PQN:
         """
         config = self.config
         observation, whole = self._prepare(batch)
+        if is_captured := isinstance(self._agent.capture, Graphs):
+            observation, whole = self._held.hold((observation, whole))
         lr = config.lr * config.remaining(progress)
         for chosen, sequences in self._minibatches.of(batch):
-            minibatch = Minibatch(*(rows_of(field, chosen) for field in whole))
-            loss, metrics = self._losses(rows_of(observation, chosen), minibatch, sequences)
-            self._update.step(loss, metrics, lr, minibatch.valid.sum())
+            given = Fixed((observation, whole)) if is_captured else (observation, whole)
+            self._update.run(self._evaluate, lr, given, chosen, sequences)
         self._set_epsilon(progress)
         return {
             **self._update.take(),
             "mean_value_target": masked_mean(whole.return_, whole.valid),
             "epsilon": self._agent.epsilon.mean(),
         }
+
+    def _evaluate(
+        self, steps: tuple[Any, Minibatch], chosen: Tensor, sequences: Sequences | None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
+        observation, whole = steps
+        minibatch = Minibatch(*(rows_of(field, chosen) for field in whole))
+        loss, metrics = self._losses(rows_of(observation, chosen), minibatch, sequences)
+        return loss, metrics, minibatch.valid.sum(), None
 
     def _compute_losses(
         self, observation: Any, batch: Minibatch, sequences: Sequences | None

@@ -79,7 +79,7 @@ def make_q_agent(
 
 def evaluate_q(model: QModel, observation: Tensor, precision: str) -> Tensor:
     """``[N, A, K]`` float32 of ``observation``, ``[N, ...]``, computed in ``precision``."""
-    if precision == "float32":
+    if precision != "bfloat16":
         return model(observation)
     with torch.autocast(observation.device.type, torch.bfloat16):
         return model(observation).float()
@@ -89,7 +89,7 @@ def evaluate_recurrent_q(
     model: RecurrentQModel, observation: Tensor, sequences: Sequences, precision: str
 ) -> tuple[Tensor, Tensor]:
     """Likewise of ``[T * B, ...]``, and the recurrent state ``[B, S]`` after them."""
-    if precision == "float32":
+    if precision != "bfloat16":
         return model(observation, sequences)
     with torch.autocast(observation.device.type, torch.bfloat16):
         output, state = model(observation, sequences)

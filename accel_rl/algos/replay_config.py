@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
-from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions
+from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions, send
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
 from accel_rl.settings import option
 from accel_rl.spaces import map_leaves
@@ -19,25 +19,28 @@ from accel_rl.spaces import map_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(LearnerConfig):
-    """Settings of a replay and the batches from it. Steps are those of all environments together.
+    """Options of a replay and of the batches drawn from it.
+
+    Steps are those of all environments together.
 
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
     """
 
     batch_size: int = option(32, common=True)
-    """transitions in one update"""
+    """Transitions in one update."""
     training_intensity: float = option(8.0, common=True)
-    """how often each step is used, on average: updates * batch_size / steps"""
+    """Average number of times each step is used: updates * batch_size / steps."""
     min_steps: int = option(50_000, common=True)
-    """steps taken before the first update"""
+    """Steps before the first update."""
     replay_size: int = option(1_000_000, common=True)
-    """steps that the replay holds, rounded up to a multiple of num_envs"""
+    """Steps that the replay holds, rounded up to a multiple of num_envs."""
     replay_device: Literal["auto", "cpu", "cuda"] = option("auto", "engine")
-    """where the replay lies; auto: where the network runs"""
+    """Device that holds the replay. auto: the device of the network."""
     save_replay: bool = option(False, "engine")
-    """checkpoints hold the replay, which takes its size in memory once more while one is written;
-    otherwise a resumed run fills it anew"""
+    """Save the replay in checkpoints.
+    While a checkpoint is written, it takes the memory of the replay once more. false: a resumed run
+    fills the replay again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,8 +150,10 @@ class ReplayConfig(LearnerConfig):
         """Return ``batch`` with time limits as ends, if they are to be."""
         if not self.time_limit_terminal:
             return batch
-        ended = batch.terminated | (batch.truncated & batch.valid)
-        return batch._replace(terminated=ended).without_finals()
+        ended, host = batch.terminated | (batch.truncated & batch.valid), batch.host
+        if host is not None:
+            host = host._replace(terminated=host.terminated | (host.truncated & host.valid))
+        return batch._replace(terminated=ended, host=host).without_finals()
 
 
 class Pace:
@@ -232,10 +237,3 @@ def sent(batch: Drawn, device: torch.device) -> Drawn:
         return None if field is None else map_leaves(lambda each: send(each, device), field)
 
     return type(batch)(*map(move, batch))
-
-
-def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return ``tensor`` on ``device``; from the host without waiting, from pinned memory."""
-    if tensor.device.type == "cpu" and device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)

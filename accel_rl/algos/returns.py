@@ -6,7 +6,8 @@ everything after it sees only these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def fold_truncation(
     final_value: Tensor,
     gamma: float,
 ) -> tuple[Tensor, Tensor]:
-    """Express where episodes end as ``(reward, discount)``, each ``[T, B]``.
+    """Express the ends of episodes as rewards and discounts.
 
     | step | reward | discount |
     |---|---|---|
@@ -39,12 +40,20 @@ def fold_truncation(
     | truncated only | ``r + gamma * final_value`` | 0 |
     | truncated, not valid | ``final_value`` | 0 |
 
-    The last: a worker was lost before it took this step. What the step before led to, the final
-    observation, is where the step would have begun, so that nothing more is discounted.
+    In the last row a worker was lost before it took this step. The final observation is then the
+    observation at which the step would have begun, so its value is not discounted.
 
-    ``reward``, ``final_value``: ``[T, B]`` float; the others: ``[T, B]`` bool. ``final_value``:
-    value of the final observation where a step is truncated, of no effect elsewhere. To treat a
-    time limit as the end of the task, give ``final_value`` 0.
+    Args:
+        reward: ``[T, B]`` float.
+        terminated: ``[T, B]`` bool.
+        truncated: ``[T, B]`` bool.
+        valid: ``[T, B]`` bool.
+        final_value: ``[T, B]`` float, value of the final observation of each truncated step;
+            ignored elsewhere. Pass 0 to treat a time limit as the end of the task.
+        gamma: discount of one step.
+
+    Returns:
+        Rewards and discounts, ``[T, B]`` each, without gradient.
     """
     _check_shapes(reward, terminated, truncated, valid, final_value)
     value = final_value.where(truncated & ~terminated, 0.0)
@@ -55,12 +64,18 @@ def fold_truncation(
 
 @torch.no_grad()
 def discounted_returns(reward: Tensor, discount: Tensor, bootstrap_value: Tensor) -> Tensor:
-    """``return_[t] = reward[t] + discount[t] * return_[t + 1]``; ``return_[T] = bootstrap_value``.
+    """Return n-step returns up to the end of the rollout.
 
-    The n-step return of advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3):
-    as many rewards as the rollout still has, then the value of its last observation.
+    ``return_[t] = reward[t] + discount[t] * return_[t + 1]`` and ``return_[T] = bootstrap_value``
+    (Mnih et al. 2016, arXiv:1602.01783, algorithm S3).
 
-    ``reward``, ``discount``: ``[T, B]``; ``bootstrap_value``: ``[B]``. Returns ``[T, B]``.
+    Args:
+        reward: ``[T, B]`` float.
+        discount: ``[T, B]`` float, of `fold_truncation`.
+        bootstrap_value: ``[B]`` float, value of the last observation.
+
+    Returns:
+        Returns ``[T, B]``, without gradient.
     """
     _check_shapes(reward, discount, bootstrap_value.expand_as(reward))
     return_ = torch.empty_like(reward)
@@ -95,14 +110,21 @@ def lambda_returns(
 def generalized_advantages(
     reward: Tensor, discount: Tensor, value: Tensor, bootstrap_value: Tensor, gae_lambda: float
 ) -> Tensor:
-    """Generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+    """Return generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
 
     ``td_error[t] = reward[t] + discount[t] * value[t + 1] - value[t]``;
     ``advantage[t] = td_error[t] + gae_lambda * discount[t] * advantage[t + 1]``.
     With ``gae_lambda`` 1 it is ``discounted_returns(...) - value``, with 0 it is ``td_error``.
 
-    ``reward``, ``discount``, ``value``: ``[T, B]``; ``bootstrap_value``: ``[B]``, of the rollout's
-    last observation. Returns ``[T, B]``.
+    Args:
+        reward: ``[T, B]`` float.
+        discount: ``[T, B]`` float, of `fold_truncation`.
+        value: ``[T, B]`` float.
+        bootstrap_value: ``[B]`` float, value of the last observation.
+        gae_lambda: lambda, from 0 to 1.
+
+    Returns:
+        Advantages ``[T, B]``, without gradient.
     """
     _check_shapes(reward, discount, value)
     next_value = torch.cat((value[1:], bootstrap_value.unsqueeze(0)))
@@ -127,12 +149,24 @@ def values_beyond(
         return value_of(observation, sequences), final_value
     B, finals = batch.reward.shape[1], (batch.final_step, batch.final_env)
     both = map_leaves(lambda *pair: torch.cat(pair), observation, batch.final_observation)
-    value = value_of(both, sequences)
+    with _choosing_by_itself():
+        value = value_of(both, sequences)
     behind = value[B:]
     if time_limit_terminal:
         behind = behind.masked_fill(batch.valid[finals], 0)
     final_value[finals] = behind
     return value[:B], final_value
+
+
+@contextmanager
+def _choosing_by_itself() -> Iterator[None]:
+    """Let cuDNN time no algorithms within, for numbers of observations that hardly come again."""
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 def _beyond(batch: RolloutTensors) -> Sequences | None:

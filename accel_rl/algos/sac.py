@@ -39,27 +39,27 @@ def _is_temperature_given(run: Any) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
-    """SAC's settings. The defaults are those of the paper's table 1.
+    """Options of SAC. The defaults are those of table 1 of the paper (arXiv:1812.05905).
 
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
     """
 
     lr: float = option(3e-4, common=True)
-    """learning rate of policy, critics and temperature"""
+    """Learning rate of policy, critics and temperature."""
     batch_size: int = option(256, common=True)
-    """transitions in one update"""
+    """Transitions in one update."""
     training_intensity: float = option(256.0, common=True)
-    """how often each step is used, on average: updates * batch_size / steps; 256 with batches of
-    256 is one update a step"""
+    """Average number of times each step is used: updates * batch_size / steps.
+    256 with batches of 256 is one update a step."""
     min_steps: int = option(10_000, common=True)
-    """steps taken before the first update, by random actions"""
+    """Steps before the first update, taken by random actions."""
     target_rate: float = option(0.005, common=True)
-    """share of the critics that their targets take over in each update"""
+    """Share by which the target critics move towards the critics in each update."""
     temperature: float | None = option(None, common=True)
-    """weight of the entropy; none: learned, so that the entropy is target_entropy"""
+    """Weight of the entropy. none: learned, so that the entropy reaches target_entropy."""
     target_entropy: float | None = option(None, idle=_is_temperature_given)
-    """in nats; none: minus the number of floats in an action"""
+    """Target of the entropy, in nats. none: minus the number of floats in an action."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,10 +80,10 @@ class SACConfig(ReplayConfig):
         """
         env, name = network.env, name_of(self)
         action = env.action
-        if not isinstance(action, Leaf) or action.dtype.kind != "f" or not _is_bounded(action):
+        if not all(_is_bounded(leaf) for _, leaf in leaves_of(action)):
             raise ValueError(
                 f"{name} cannot use this environment: the actions of {env.name} are "
-                f"{describe(action)}; they must be floats between finite bounds (a Box space); "
+                f"{describe(action)}; they must be floats between finite bounds (Box spaces); "
                 f"for others use algo=ppo"
             )
         for _, leaf in leaves_of(env.observation):
@@ -99,7 +99,8 @@ class SACConfig(ReplayConfig):
                 f"leave it out"
             )
         temperature = 1.0 if self.temperature is None else self.temperature
-        model = SoftModel(env.observation, prod(action.shape), temperature).to(network.device)
+        num_actions = sum(prod(leaf.shape) for _, leaf in leaves_of(action))
+        model = SoftModel(env.observation, num_actions, temperature).to(network.device)
         return SquashedAgent(model, action, network.capture)
 
     def evaluating(self, agent: AnyAgent) -> SquashedAgent:
@@ -118,7 +119,8 @@ class SACConfig(ReplayConfig):
 
 
 def _is_bounded(leaf: Leaf) -> bool:
-    return all(bound is not None and isfinite(abs(bound).max()) for bound in leaf.bounds)
+    has_bounds = (bound is not None and isfinite(abs(bound).max()) for bound in leaf.bounds)
+    return leaf.dtype.kind == "f" and all(has_bounds)
 
 
 class SoftLoss(NamedTuple):
@@ -153,15 +155,15 @@ class SAC:
     """The learner of soft actor-critic.
 
     Args:
-        agent: Of `SACConfig.make_agent`.
-        config: The settings.
-        exchange: Holds the flat parameters of ``agent.model`` and applies the gradients.
-        replay_spec: What the replay holds.
-        seed: Of the draws from the replay, and of the actions in updates.
-        ranks: Which of a run's learners it is, whose steps count together.
+        agent: the agent of `SACConfig.make_agent`.
+        config: the options.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        replay_spec: content of the replay.
+        seed: seed of the draws from the replay and of the actions in updates.
+        ranks: which of the run's learners this is; their steps count together.
 
     Raises:
-        ValueError: The replay does not fit the memory of its device, or options do not fit.
+        ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
 
     behaviour = None
@@ -184,12 +186,11 @@ class SAC:
         self._generator = torch.Generator(on).manual_seed(seed)
         self._noise = torch.Generator(self._device).manual_seed(seed)
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
-        self._num_actions = prod(agent.action.shape)
         given = config.target_entropy
-        self._target_entropy = -float(self._num_actions) if given is None else given
+        self._target_entropy = -float(agent.num_actions) if given is None else given
         self._pace = Pace(config, ranks.size, exchange.num_sharing)
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, agent.capture)
         own = ("q_value", "entropy", "temperature")
         self.metric_names = (*SoftLoss._fields[1:], *own, *PACE_METRICS, *self._update.names)
         agent.is_random = not self._pace.has_begun
@@ -237,18 +238,23 @@ class SAC:
         self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
         due = self._pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
         lr = config.lr * config.remaining(progress)
-        shape = (2, self._batch_size, self._num_actions)
+        shape = (2, self._batch_size, self._agent.num_actions)
         critics: list[Tensor] = [*self._agent.model.critics.parameters()]
         for _ in range(due):
             drawn = self.replay.draw_uniformly(self._batch_size, self._generator)
             transitions = sent(self.replay.gather(*drawn), self._device)
             noise = torch.randn(shape, generator=self._noise, device=self._device)
-            loss, metrics = self._losses(transitions, noise)
-            self._update.step(loss, metrics, lr, transitions.valid.sum())
+            self._update.run(self._evaluate, lr, transitions, noise)
             with torch.no_grad():
                 torch._foreach_lerp_(list(self._target.parameters()), critics, config.target_rate)
         self._agent.is_random = self._agent.is_random and not self._pace.has_begun
         return {**self._update.take(), **self._pace.rates(self._device)} if due else {}
+
+    def _evaluate(
+        self, batch: Transitions, noise: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
+        loss, metrics = self._losses(batch, noise)
+        return loss, metrics, batch.valid.sum(), None
 
     def _compute_losses(
         self, batch: Transitions, noise: Tensor

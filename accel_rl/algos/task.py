@@ -15,17 +15,18 @@ from accel_rl.spaces import OBSERVATION
 
 
 class Network(NamedTuple):
-    """What `LearnerConfig.make_agent` makes an agent of.
+    """The arguments from which `LearnerConfig.make_agent` makes an agent.
 
     Attributes:
-        model: Name of the network, or ``module:function``.
-        env: Spaces of the environment.
-        device: Where the network runs.
-        lstm: Whether it has an LSTM; only for algorithms that learn sequences.
-        gru: Whether it has a GRU, likewise.
-        previous_action_reward: Whether that is also told the previous action and reward.
-        capture: How acting, and what the learner computes, is compiled.
-        observations: Two observations ``[2, ...]`` on which a network of the user's own is tried.
+        model: name of the network, or ``module:function``.
+        env: spec of the environment.
+        device: device of the network.
+        lstm: whether the network has an LSTM; only for algorithms that learn sequences.
+        capture: how acting and the learner's computations are compiled.
+        observations: two observations, ``[2, ...]``, with which a network of the user's own is
+            tested.
+        gru: whether the network has a GRU.
+        previous_action_reward: whether the memory also receives the previous action and reward.
     """
 
     model: str
@@ -39,10 +40,10 @@ class Network(NamedTuple):
 
     @property
     def memory(self) -> MemorySpec | None:
-        """Its memory; None: it has none.
+        """The memory of the network; None if it has none.
 
         Raises:
-            ValueError: Actions cannot be told.
+            ValueError: the memory cannot receive actions of this space.
         """
         if not (self.lstm or self.gru):
             return None
@@ -51,20 +52,20 @@ class Network(NamedTuple):
 
     @property
     def unmasked(self) -> NDArray[Any] | None:
-        """The ``observations`` of environments that have one array, perhaps beside a mask."""
+        """The ``observations`` without their mask, if one array is left."""
         given = self.observations
         return given if given is None or given.dtype.names is None else given[OBSERVATION]
 
 
 class Task(NamedTuple):
-    """What a learner has to do: it gets rollouts ``[horizon, num_envs]`` of ``env``.
+    """The part of a run that one learner has: rollouts ``[horizon, num_envs]`` of ``env``.
 
     Attributes:
-        env: Spaces of the environment.
-        num_envs: Environments of this learner.
-        horizon: Steps of each environment in a rollout.
-        seed: Seed of the learner's own randomness.
-        ranks: Which of the run's learners this is.
+        env: spec of the environment.
+        num_envs: number of environments of this learner.
+        horizon: steps of each environment in a rollout.
+        seed: seed of the learner's own randomness.
+        ranks: which of the run's learners this is.
     """
 
     env: EnvSpec
@@ -91,42 +92,60 @@ class SamplerOptions(Protocol):
 
 
 class RunOptions(Protocol):
-    """What an algorithm may ask of a run; see `TrainConfig`."""
+    """The options of a run that an algorithm may read; see `TrainConfig`."""
 
     @property
-    def algo(self) -> str: ...
+    def algo(self) -> str:
+        """Name of the preset."""
+        ...
 
     @property
-    def memory(self) -> str: ...
+    def memory(self) -> str:
+        """``lstm``, ``gru``, or an empty string."""
+        ...
 
     @property
-    def has_memory(self) -> bool: ...
+    def has_memory(self) -> bool:
+        """Whether the network has a memory."""
+        ...
 
     @property
-    def overlap(self) -> bool: ...
+    def overlap(self) -> bool:
+        """Whether sampling and learning overlap."""
+        ...
 
     @property
-    def serial(self) -> bool: ...
+    def serial(self) -> bool:
+        """Whether environments are stepped in this process."""
+        ...
 
     @property
-    def total_steps(self) -> int: ...
+    def total_steps(self) -> int:
+        """Length of the run in steps."""
+        ...
 
     @property
-    def num_learners(self) -> int: ...
+    def num_learners(self) -> int:
+        """Number of learners."""
+        ...
 
     @property
-    def parallel(self) -> ParallelConfig: ...
+    def parallel(self) -> ParallelConfig:
+        """Options of several learners."""
+        ...
 
     @property
-    def sampler(self) -> SamplerOptions: ...
+    def sampler(self) -> SamplerOptions:
+        """Options of sampling."""
+        ...
 
 
 class Batch(NamedTuple):
-    """Samples that learners in step divide.
+    """A batch of samples that learners in step divide.
 
     Attributes:
-        size: Number of samples.
-        whole: Number of samples of which it must be a part without remainder; None: of none.
+        size: number of samples.
+        whole: number of samples that ``size`` must divide without remainder; None: no such number.
     """
 
     size: int

@@ -5,7 +5,7 @@ Nothing here waits for the device; a measurement that is off costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,17 @@ from torch import Tensor
 
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.norms import Norms
-from accel_rl.parallel import Exchange
+from accel_rl.capture import EAGER, Capture
+from accel_rl.parallel import Exchange, Local
 
 COSINE = "gradient_cosine"
+
+Compute = Callable[..., tuple[Tensor, Mapping[str, Tensor], Tensor | None, Any]]
+"""Gives the first, second and last argument of `Update.step`, and what else there is to return."""
+
+
+Names = tuple[tuple[str, ...], ...]
+"""of metrics that were added up together, each"""
 
 
 class Update:
@@ -27,8 +35,15 @@ class Update:
         names: Names of the metrics that are measured here, beside those of the learner.
     """
 
-    def __init__(self, config: LearnerConfig, exchange: Exchange) -> None:
+    def __init__(self, config: LearnerConfig, exchange: Exchange, capture: Capture = EAGER) -> None:
         self._exchange = exchange
+        # One graph where there is one learner; else one before learners meet, and one behind.
+        self._is_alone = type(exchange) is Local
+        self._whole = capture.whole(self._minimize)
+        self._first = capture.whole(self._begin)
+        self._second = capture.whole(self._end)
+        self._totals: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
         self._interval = config.gradient_cosine_interval
         self._norms = Norms(exchange.parameters) if config.log_norms else None
         self._values: dict[str, list[Tensor]] = {}
@@ -66,14 +81,88 @@ class Update:
         loss.sum().backward()  # type: ignore[no-untyped-call]
         if self._norms is not None:
             self._norms.begin()
-        gradient_norm = self._exchange.step(lr, num_samples)
-        measured = {**metrics, "gradient_norm": gradient_norm}
-        if self._norms is not None:
-            measured |= self._norms.end(gradient_norm)
+        measured = {**metrics, **self._norms_of(self._exchange.step(lr, num_samples))}
         if half is not None:
             measured[COSINE] = self._cosine(half)
         for name, value in measured.items():
             self._values.setdefault(name, []).append(value)
+
+    def run(self, compute: Compute, lr: float, *inputs: Any, is_usual: bool = True) -> Any:
+        """`step` with the loss, metrics and number of samples that ``compute(*inputs)`` gives.
+
+        Captured, all of it is one graph. Then ``inputs`` are trees of tensors and numbers, of which
+        ``compute`` gets those that are floats as 0-d tensors, and it is not called every time.
+
+        Args:
+            compute: The forward pass.
+            lr: Learning rate.
+            inputs: Its arguments.
+            is_usual: Whether ``inputs`` are of a shape that comes often; others are not captured.
+
+        Returns:
+            What else ``compute`` gave, to be used up before the next update.
+        """
+        if self._whole is None or self._first is None or self._second is None:
+            loss, metrics, num_samples, more = compute(*inputs)
+            self.step(loss, metrics, lr, num_samples)
+            return more
+        exchange = self._exchange
+        if self._is_alone and is_usual:
+            assert isinstance(exchange, Local)
+            names, more = self._whole(compute, exchange.advance(lr), *inputs)
+        else:
+            names, more = (self._first if is_usual else self._begin)(compute, *inputs)
+            if isinstance(exchange, Local):
+                exchange.reduce()
+                names += self._second(exchange.advance(lr))
+            else:
+                names += self._add(self._norms_of(exchange.step(lr)))
+        for each in names:
+            self._counts[each] = self._counts.get(each, 0) + 1
+        return more
+
+    def _minimize(self, compute: Compute, rate: Tensor, *inputs: Any) -> tuple[Names, Any]:
+        """All of an update, for one learner."""
+        metrics, more = self._differentiate(compute, *inputs)
+        return self._add(metrics | self._apply(rate)), more
+
+    def _begin(self, compute: Compute, *inputs: Any) -> tuple[Names, Any]:
+        """The part up to where learners meet."""
+        metrics, more = self._differentiate(compute, *inputs)
+        return self._add(metrics), more
+
+    def _end(self, rate: Tensor) -> Names:
+        """The part behind that."""
+        return self._add(self._apply(rate))
+
+    def _differentiate(self, compute: Compute, *inputs: Any) -> tuple[dict[str, Tensor], Any]:
+        self._exchange.parameters.zero_gradient()
+        loss, metrics, num_samples, more = compute(*inputs)
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        if self._norms is not None:
+            self._norms.begin()
+        if isinstance(self._exchange, Local):
+            self._exchange.pack(num_samples)
+        return dict(metrics), more
+
+    def _apply(self, rate: Tensor) -> dict[str, Tensor]:
+        assert isinstance(self._exchange, Local)
+        return self._norms_of(self._exchange.apply(rate))
+
+    def _norms_of(self, gradient_norm: Tensor) -> dict[str, Tensor]:
+        """Return what is measured behind the exchange's step, which gave ``gradient_norm``."""
+        norms = {} if self._norms is None else self._norms.end(gradient_norm)
+        return {"gradient_norm": gradient_norm, **norms}
+
+    @torch.no_grad()
+    def _add(self, measured: Mapping[str, Tensor]) -> Names:
+        """Add them up where they stay, since a graph writes the next ones in the same place."""
+        names = tuple(measured)
+        values = torch.stack([each.float() for each in measured.values()])
+        if names not in self._totals:  # while nothing is recorded yet
+            self._totals[names] = torch.zeros_like(values)
+        self._totals[names].add_(values)
+        return (names,)
 
     def take(self) -> dict[str, Tensor]:
         """Return the mean of each metric over the steps since the last call, 0-d.
@@ -81,10 +170,15 @@ class Update:
         A metric without a value since then is left out.
         """
         values, self._values = self._values, {}
-        return {
+        means = {
             name: each[0] if len(each) == 1 else torch.stack(each).mean()
             for name, each in values.items()
         }
+        counts, self._counts = self._counts, {}
+        for names, count in counts.items():
+            means |= zip(names, (self._totals[names] / count).unbind(), strict=True)
+            self._totals[names].zero_()
+        return means
 
     def _half_gradient(self, loss: Tensor, num_samples: Tensor | None) -> Tensor:
         """Return the gradient of half of all learners' samples, ``[P]``, up to a factor.

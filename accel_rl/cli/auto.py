@@ -21,7 +21,7 @@ LEAST_STEPS = 100_000
 of Breakout that are 1.1 to 1.2 times as fast make up for in 70,000 to 140,000 steps"""
 LEAST_MINUTES = 1.0
 """of its ``max_minutes``"""
-_EVALUATIONS = 4  # the interval between evaluations by the first learner, in evaluations
+_EVALUATIONS = 4  # the interval between evaluations, in evaluations
 _BYTES_EACH = 2**30
 """memory of a process with torch, simulators and a network, without its replay"""
 
@@ -101,7 +101,7 @@ def _why_one(config: TrainConfig, num: int) -> str:
         f"max_minutes={minutes} is below {LEAST_MINUTES:g}": (
             minutes is not None and minutes < LEAST_MINUTES
         ),
-        "the others would wait for long evaluations": (
+        "evaluations take more than a fourth of the steps": (
             0 < interval < _EVALUATIONS * config.evaluation_steps
         ),
         "there is one core": num < 2,

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from accel_rl.cli.suggest import suggest, suggest_option
 from accel_rl.config import TrainConfig
+from accel_rl.functions import first_line
 from accel_rl.options import Option, field_docs, format_value, list_options
 from accel_rl.presets import PRESETS, find_preset, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
@@ -42,32 +43,33 @@ python launch/train.py [key=value ...]     one training run
 python launch/train.py --plan [...]        where it would run and how fast, without training
 torchrun launch/train.py [key=value ...]   the same as without torchrun
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
-python -m accel_rl evaluate|play|plot ...  what to do with a run that is saved (each has --help)
+python -m accel_rl evaluate|play|plot|report|export RUN ...    with saved runs (--help)
 python -m accel_rl tune [key=value ...]    groups and workers that sample fastest here
+python -m accel_rl slurm ...               a run over nodes, or a sweep, on a cluster (--help)
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
-config=FILE takes options from a YAML file, as the config.yaml of a run, but no run_dir; what the
-command line says comes before what the file says. Code (module:function) that a file or run of
-somebody else names runs only with trust=true, or if the command line names it, too.
+config=FILE reads options from a YAML file, such as the config.yaml of a run. Options on the
+command line override the file. run_dir in the file is ignored. If another person's file or run
+names code (module:function), it runs only with trust=true, or if the command line names it too.
 
-Keys may be shortened to their last part where it names one option: num_envs=64. Counts may be
-written as 3e6. `algo=NAME --help` shows that preset's source, main deviations and values."""
+A key may be shortened to its last part if that names one option: num_envs=64. Counts may be
+written as 3e6. `algo=NAME --help` shows the source, main deviations and values of a preset."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
-    """The preset named by ``algo``, with the given options in place of its own.
+    """Return the configuration for the arguments of a command line.
 
-    Those in the file that ``config`` names count as given, too, where they are not given beside it.
-    Only options on the command line must have an effect.
+    Options in the file that ``config`` names are overridden by ``arguments``. Only options in
+    ``arguments`` must have an effect.
 
-    Code that a file or a run names (``module:function``) must be this user's own, repeated among
-    the ``arguments``, or allowed by ``trust=true``. Only a preset of the user's own is imported
-    here.
+    Args:
+        arguments: such as ``["algo=ppo", "env=catch"]``.
 
     Raises:
-        UntrustedError: it is none of these.
-        ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range
-            or without effect; the message names it and what is allowed.
+        UntrustedError: a file or run names code (``module:function``), another person may have
+            written it, ``arguments`` do not name the code as well, and ``trust=true`` is not given.
+        ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range or
+            without effect. The message names the option and what is allowed.
     """
     given = split(arguments)
     if "resume" in given and "config" not in given:
@@ -168,7 +170,7 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
     try:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(first_line(error)) from error
     assert isinstance(config, type(base))
     return config, texts
 

@@ -1,10 +1,11 @@
-"""``evaluate``, ``play`` and ``plot`` from the command line: arguments, messages, exit codes."""
+"""Commands on saved runs from the command line: arguments, messages, exit codes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -17,9 +18,11 @@ from accel_rl.samplers import SamplerError
 from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
+from accel_rl.tools.export import ExportOptions, export_run
 from accel_rl.tools.measurements import NEEDED, plot_measurements
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot, scores_table
+from accel_rl.tools.report import ReportOptions, report
 from accel_rl.training.torch_setup import tune_malloc
 
 _USAGE = {
@@ -29,11 +32,20 @@ _USAGE = {
         "RUN...",
         "learning curves of saved runs, averaged over seeds; what=COLUMN draws other numbers",
     ),
+    "report": ("RUN...", "one HTML page about saved runs, or all runs of a sweep's directory"),
+    "export": ("RUN", "the policy of a saved run as ONNX and safetensors, for other programs"),
+}
+_OPTIONS: dict[str, Any] = {
+    "evaluate": EvaluateOptions(),
+    "play": PlayOptions(),
+    "plot": PlotOptions(),
+    "report": ReportOptions(),
+    "export": ExportOptions(),
 }
 
 
 def run_tool(name: str, arguments: Sequence[str]) -> int:
-    """Does what ``name`` (evaluate, play, plot) says; returns the exit code as training does."""
+    """Does what ``name`` (evaluate, play, ...) says; returns the exit code as training does."""
     console = LastingConsole()
     try:
         if wants_help(arguments):
@@ -75,6 +87,10 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
             plot_measurements(runs, plot_options)
         _tell(console, f"written: {plot_options.path}")
         return
+    if name == "report":
+        report_options, _ = override(ReportOptions(), given)
+        _tell(console, f"written: {report(runs, report_options)}")
+        return
     if len(runs) != 1:
         raise ValueError(
             f"{name} takes one run directory, as in runs/pong-a2c-0-...; {len(runs)} are given"
@@ -87,6 +103,11 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         how = ", greedy" if play_options.greedy else ""
         _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}{how}")
         _tell(console, f"written: {game.path}")
+        return
+    if name == "export":
+        export_options, _ = override(ExportOptions(), given)
+        for path in export_run(runs[0], export_options):
+            _tell(console, f"written: {path}")
         return
     options, _ = override(EvaluateOptions(), given)
     console.print(report_table(evaluate_run(runs[0], options, console)))
@@ -117,8 +138,7 @@ def _help(name: str, width: int) -> str:
         "",
         "RUN is a run directory, as training made it. Options, with their defaults",
     ]
-    bases = {"evaluate": EvaluateOptions(), "play": PlayOptions(), "plot": PlotOptions()}
-    for option in list_options(bases[name]):
+    for option in list_options(_OPTIONS[name]):
         head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
         lines += help_entry(head, option.doc, width)
     return "\n".join(lines)

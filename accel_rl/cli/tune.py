@@ -176,7 +176,7 @@ def choose(
             try:
                 other = make(layout)
             except (ValueError, RuntimeError, OSError) as error:
-                tell(f"{layout.describe()} cannot be had: {error}")
+                tell(f"{layout.describe()} is not possible: {error}")
                 continue
             try:
                 counted = layout._replace(num_workers=other.num_workers)
@@ -230,7 +230,7 @@ def _is_faster(
         other.start()
         other.measure()
     except (SamplerError, OSError, torch.OutOfMemoryError) as error:
-        tell(f"{layout.describe()} cannot be had: {error}")
+        tell(f"{layout.describe()} is not possible: {error}")
         return False
     losses = 0
     for _ in range(NUM_TURNS):

@@ -13,36 +13,40 @@ SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 
 @dataclass(frozen=True, kw_only=True)
 class AtariConfig:
-    """The protocol in which an Atari game is played; the default is the first paper's.
+    """The protocol of an Atari game. The defaults are those of Stooke and Abbeel (2018).
 
     Raises:
         ValueError: a value is out of range.
     """
 
     observation_size: Literal["104x80", "84x84"] = "104x80"
-    """rows x columns; 104x80: two rows cropped, then 2x2 means; 84x84: area means of the whole
-    screen"""
+    """Rows x columns of a frame.
+    104x80: two rows are cropped, then 2x2 means are taken. 84x84: area means of the whole
+    screen."""
     frame_skip: int = option(4, common=True)
-    """emulator frames for which an action is held, one step"""
+    """Emulator frames in one step, for which the action is held."""
     frame_stack: int = 4
-    """newest frames in an observation, oldest first"""
+    """Number of newest frames in an observation, the oldest first."""
     max_noops: int = 30
-    """a game starts with 0 to so many no-ops, one frame each, uniformly drawn"""
+    """Maximum number of no-ops at the start of a game, one frame each, drawn uniformly."""
     press_fire: bool = True
-    """press NOOP, then FIRE and UP if the game has them, at a start and after a lost life"""
+    """Press NOOP, then FIRE and UP if the game has them, at each start and each lost life."""
     episodic_lives: bool = option(True, common=True)
-    """a lost life is the end of an episode for the learner; false: whole games"""
+    """Whether a lost life ends the episode for the learner. false: whole games."""
     clip_reward: bool = True
-    """the learner sees the sign of the reward; false: the game's own"""
+    """Whether the learner sees only the sign of the reward. false: the reward of the game."""
     full_action_set: bool = False
-    """all 18 actions in every game; false: those that do something in it"""
+    """Whether all 18 actions are used in every game.
+    false: only actions that have an effect in the game."""
     sticky_actions: float = 0.0
-    """probability that a frame repeats the frame before's action; 0.25 in Machado et al. 2018"""
+    """Probability that a frame repeats the action of the frame before.
+    Machado et al. 2018 use 0.25."""
     max_episode_steps: int = 27_000
-    """steps after which a game is truncated; 27,000 are 30 minutes of play at 4 frames a step"""
+    """Steps after which a game is truncated.
+    27,000 steps are 30 minutes of play at 4 frames a step."""
     cached_starts: Literal["auto", "off"] = option("auto", "engine")
-    """auto: where a game's starts are all alike, restore saved ones, which is faster and the
-    same"""
+    """Whether games begin from saved start states, which is faster.
+    auto: only in games whose starts are all alike, so that the result is the same."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -24,21 +24,21 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSpec:
-    """What a caller must know of an environment before it makes one.
+    """The spaces and further facts of an environment.
 
     Attributes:
-        name: appears in messages.
+        name: name of the environment, for messages.
         observation: the space of observations. A leaf ``action_mask`` says which actions are
             allowed, see `accel_rl.spaces`.
         action: the space of actions.
         frame_skip: emulator frames in one step.
-        frame_stack: above 1: the first axis of observations is a stack of this many frames, the
-            newest last, those before a reset or a lost life (`StepResult.terminated`) blank.
-        info_keys: names of what is in `StepResult.info`.
-        info_shapes: the shape under each of these; empty: all are numbers.
+        frame_stack: number of frames in the first axis of observations, the newest last. Frames
+            from before a reset or a lost life are blank. 1: there is no stack.
+        info_keys: names of the numbers in `StepResult.info`.
+        info_shapes: shape of the value of each key; empty: all values are numbers.
 
     Raises:
-        ValueError: a space, number, key or shape that cannot be.
+        ValueError: a space, number, key or shape is invalid.
     """
 
     name: str
@@ -76,16 +76,17 @@ class EnvSpec:
 
     @property
     def mask(self) -> Space | None:
-        """The space of action masks in observations; None: every action is always allowed."""
+        """The space of action masks in observations; None if every action is always allowed."""
         return None if isinstance(self.observation, Leaf) else self.observation.get(ACTION_MASK)
 
     def check_plain(self, user: str) -> None:
-        """Raises ValueError unless observations are one array and actions the integers from 0.
-
-        A mask of actions is refused as well.
+        """Check that observations are one array, actions are integers from 0, and there is no mask.
 
         Args:
-            user: what can use no other environment, for the message.
+            user: name of the algorithm that supports no other environment, for the message.
+
+        Raises:
+            ValueError: the environment has other spaces.
         """
         if self.mask is not None:
             raise ValueError(
@@ -105,7 +106,7 @@ class EnvSpec:
         """The number of actions, if they are the integers from 0.
 
         Raises:
-            ValueError: they are not.
+            ValueError: actions are not the integers from 0.
         """
         action = self.action
         if not isinstance(action, Leaf) or action.num_values is None or action.low:
@@ -120,7 +121,7 @@ class EnvSpec:
         """The shape of observations that are one array.
 
         Raises:
-            ValueError: they are a mapping.
+            ValueError: observations are a mapping.
         """
         return self._array.shape
 
@@ -129,7 +130,7 @@ class EnvSpec:
         """The dtype of observations that are one array.
 
         Raises:
-            ValueError: they are a mapping.
+            ValueError: observations are a mapping.
         """
         return self._array.dtype
 
@@ -173,14 +174,17 @@ _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 class StepResult(NamedTuple):
-    """The outcome of one action.
+    """The result of one step.
 
-    ``reward`` is what the learner sees (clipped where the environment clips), ``raw_reward`` the
-    task's own. ``terminated``: the episode ended as the learner sees it (game over, or a lost life
-    where lives count), so the next state has value 0. ``truncated``: cut off by a time limit.
-    ``episode_ended``: game over or truncated; only this asks for a reset. ``info``: a number for
-    each of `EnvSpec.info_keys`, in their order, or an array of the key's shape; NaN where there is
-    none; empty: for no key. They are kept as float32.
+    Attributes:
+        reward: reward that the learner sees; clipped if the environment clips rewards.
+        raw_reward: reward of the task, from which scores are made.
+        terminated: whether the episode ended for the learner, so that the next state has value 0.
+            The game is over, or a life was lost and lives count as episodes.
+        truncated: whether the episode was cut off by a time limit.
+        episode_ended: whether the game is over or truncated. Only this leads to a reset.
+        info: a number for each of `EnvSpec.info_keys`, in their order, or an array of the key's
+            shape. They are stored as float32. NaN: no value for this key. Empty: no values.
     """
 
     reward: float
@@ -195,44 +199,78 @@ class StepResult(NamedTuple):
 class Environment(Protocol):
     """One simulator.
 
-    ``seed`` is called before the first ``reset``; all later randomness follows from it. It is
-    called again, before another ``reset``, only where a user of `VectorEnv` gives a new seed.
-    ``reset`` and ``step`` write the observation into ``out``, of ``spec.observation``: an array, or
-    a struct with ``out["camera"][...] = picture``. ``action`` is a number for a space without
-    axes; otherwise an array, or a struct, which the next step overwrites.
+    `reset` and `step` write the observation into ``out``: an array of ``spec.observation``, or a
+    struct with ``out["camera"][...] = picture``.
     """
 
     @property
-    def spec(self) -> EnvSpec: ...
+    def spec(self) -> EnvSpec:
+        """The spaces of the environment."""
+        ...
 
-    def seed(self, seed: np.random.SeedSequence) -> None: ...
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        """Seed all later randomness.
 
-    def reset(self, out: Array) -> None: ...
+        It is called before the first `reset`. It is called again before another `reset` only if the
+        user of a `VectorEnv` passes a new seed.
 
-    def step(self, action: Any, out: Array) -> StepResult: ...
+        Args:
+            seed: seed sequence of this environment.
+        """
+        ...
 
-    def close(self) -> None: ...
+    def reset(self, out: Array) -> None:
+        """Start an episode.
+
+        Args:
+            out: array into which to write the first observation.
+        """
+        ...
+
+    def step(self, action: Any, out: Array) -> StepResult:
+        """Take one step.
+
+        Args:
+            action: a number if the space has no axes; otherwise an array or struct, which the next
+                step overwrites.
+            out: array into which to write the observation.
+
+        Returns:
+            Rewards and flags of the step.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        ...
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """What an `Environment` offers besides, if a run can go on exactly where it stopped.
+    """An `Environment` whose state can be saved, so that a run resumes in the middle of an episode.
 
-    ``get_state`` is called between two steps. It returns plain values: None, bool, int, float, str,
-    bytes, NumPy arrays and scalars, and lists, tuples and dicts of these. Keys may be any of these
-    that can be hashed, as in ``{item_id: count}``. What it returns must not change when the
-    environment goes on. ``set_state`` receives equal values of the same types. It is called after
-    ``seed`` in place of the first ``reset``; from then on the environment does what the other one
-    would have done.
+    States are dicts of plain values: None, bool, int, float, str, bytes, NumPy arrays and scalars,
+    and lists, tuples and dicts of these. Keys may be any of these that can be hashed.
     """
 
-    def get_state(self) -> EnvState: ...
+    def get_state(self) -> EnvState:
+        """Return the state between two steps. Later steps must not change the returned value."""
+        ...
 
-    def set_state(self, state: EnvState) -> None: ...
+    def set_state(self, state: EnvState) -> None:
+        """Continue from a state, after `seed` and instead of the first `reset`.
+
+        Args:
+            state: equal values of the same types as `get_state` returned.
+        """
+        ...
 
 
 EnvState = dict[str, Any]
+"""State of an environment, see `Resumable`."""
+
 EnvFactory = Callable[[], Environment]
+"""Function that makes an environment."""
 
 
 def close_quietly(env: Any) -> None:

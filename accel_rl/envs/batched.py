@@ -27,9 +27,9 @@ ADAPTERS = "accel_rl.vector.adapters."
 
 
 class Results(NamedTuple):
-    """What one step of ``n`` environments leaves; the fields mean what those of `StepResult` do.
+    """The results of one step of ``n`` environments. The fields mean the same as in `StepResult`.
 
-    The arrays belong to the caller, who copies them after each step.
+    The arrays belong to the caller, which copies them after each step.
 
     Attributes:
         reward: ``[n]`` float32.
@@ -39,7 +39,7 @@ class Results(NamedTuple):
         episode_ended: ``[n]`` bool.
         info: ``[n, len(info_keys)]`` float32, NaN before each step.
         final_observation: ``[n, ...]``. A batch with ``autoreset="same_step"`` writes the last
-            observations of the episodes that ended into their rows; others leave it alone.
+            observations of ended episodes into their rows. Other batches do not write it.
     """
 
     reward: NDArray[np.float32]
@@ -52,7 +52,12 @@ class Results(NamedTuple):
 
     @classmethod
     def allocate(cls, spec: EnvSpec, n: int) -> Results:
-        """Return the results of ``n`` environments that are described by ``spec``."""
+        """Return zeroed results.
+
+        Args:
+            spec: spec of the environments.
+            n: number of environments.
+        """
         reward, raw_reward = np.zeros((2, n), np.float32)  # together, to be checked in one call
         terminated, truncated, episode_ended = np.zeros((3, n), np.bool_)
         info = np.full((n, len(spec.info_keys)), np.nan, np.float32)
@@ -62,77 +67,86 @@ class Results(NamedTuple):
 
 @runtime_checkable
 class Simulators(Protocol):
-    """``n`` environments of one spec that one call steps.
+    """``n`` environments of one spec, which one call steps.
 
     Rows of ``out`` (``[n, ...]``, of the spec's dtype) and of the results belong to the caller.
 
-    ``autoreset`` says how the next episode of an environment begins after ``episode_ended``:
+    `autoreset` says when the next episode of an environment begins after ``episode_ended``:
 
-    - ``disabled``: when the caller resets it. Until then, `step` may be called with any action for
-      it; its results and its observation have no effect, but they must not be an error.
-    - ``next_step``: in the next call of `step`, which ignores its action and returns its first
+    - ``disabled``: when the caller resets the environment. Until then `step` may receive any
+      action for it. Its results and observation are ignored, but must not be an error.
+    - ``next_step``: in the next call of `step`, which ignores the action and returns the first
       observation.
-    - ``same_step``: in the same call of `step`, which returns its first observation, and writes
+    - ``same_step``: in the same call of `step`, which returns the first observation and writes
       the last one into ``results.final_observation``.
 
-    A batch may have an attribute ``observation_space``, which a `VectorEnv` then shows.
-
-    A `VectorEnv` reads, sets and calls attributes of the batch, which its environments share; or by
-    its methods ``get_attr(name)``, ``set_attr(name, values)`` and ``call(name, *args, **kwargs)``,
-    whose values are ``[n]``, if it has them.
-
-    A batch may also have ``get_state(i)``, which returns the state of environment ``i``, and
-    ``set_state(i, state)``. Their values are those of `accel_rl.envs.Resumable`.
+    A batch may have more members. `VectorEnv` shows an ``observation_space``. It reads, sets and
+    calls attributes of the batch, which its environments share, or uses the methods
+    ``get_attr(name)``, ``set_attr(name, values)`` and ``call(name, *args, **kwargs)``, whose values
+    are ``[n]``. ``get_state(i)`` and ``set_state(i, state)`` save environment ``i`` as in
+    `Resumable`.
     """
 
     @property
-    def spec(self) -> EnvSpec: ...
+    def spec(self) -> EnvSpec:
+        """The spaces of one environment."""
+        ...
 
     @property
-    def autoreset(self) -> BatchReset: ...
+    def autoreset(self) -> BatchReset:
+        """When the next episode begins."""
+        ...
 
     def seed(self, seeds: Sequence[np.random.SeedSequence | None]) -> None:
-        """Seed the environments before they are reset: environment ``i`` from ``seeds[i]``.
+        """Seed the environments before a reset.
 
-        None leaves an environment's randomness alone, and appears only after a first call without
-        None. A batch that cannot seed its environments apart ignores a call with None.
+        A batch that cannot seed environments separately ignores a call that contains None.
+
+        Args:
+            seeds: ``[n]``. None leaves the randomness of an environment as it is, and appears only
+                after a first call without None.
         """
         ...
 
     def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
-        """Reset the environments where ``mask`` is True; write their rows of ``out`` alone.
+        """Reset some environments.
 
-        The first reset takes all. If ``autoreset`` is not ``disabled``, every reset does.
+        Args:
+            mask: ``[n]``, True for each environment to reset. The first reset takes all. If
+                `autoreset` is not ``disabled``, every reset takes all.
+            out: ``[n, ...]``. Write only the rows of ``mask``.
         """
         ...
 
     def step(self, action: NDArray[Any], out: Array, results: Results) -> None:
-        """Take one step of all environments; write ``out`` and ``results``.
+        """Take one step of all environments.
 
         Args:
             action: ``[n, ...]``, of the spec's ``action``.
-            out: the next observations.
-            results: the rest.
+            out: ``[n, ...]``, where to write the next observations.
+            results: where to write rewards and flags.
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the batch holds."""
+        ...
 
 
 class Batched:
-    """A factory of environments that are stepped as one batch, for a sampler or a `VectorEnv`.
+    """A factory of environments that are stepped as one batch, for samplers and `VectorEnv`.
 
-    Each worker makes one batch for each group of environments that it has.
+    Each worker makes one batch for each of its groups of environments.
 
     Args:
-        make: called with the number of environments, returns `Simulators` or a
+        make: function of the number of environments. It returns `Simulators` or a
             `gymnasium.vector.VectorEnv`.
-        name: what messages call it.
-        indexed: call ``make(n, first_index)``: its environments are number ``first_index`` to
-            ``first_index + n - 1`` of all.
+        name: name in messages; None: the name of ``make``.
+        indexed: True: ``make`` is called as ``make(n, first_index)`` and makes the environments
+            ``first_index`` to ``first_index + n - 1``.
 
     Raises:
-        ValueError: ``make`` is no function.
+        ValueError: ``make`` is not a function.
     """
 
     def __init__(
@@ -147,14 +161,18 @@ class Batched:
         self.__name__ = str(name or getattr(make, "__name__", "batch"))
 
     def __call__(self) -> Any:
-        """Return this object, so that it can be given where a factory is expected."""
+        """Return this object, so that it can be passed as a factory."""
         return self
 
     def make(self, n: int, first_index: int = 0) -> Simulators:
-        """Make the batch of environments ``first_index`` to ``first_index + n - 1``.
+        """Make one batch.
+
+        Args:
+            n: number of environments.
+            first_index: number of the first environment.
 
         Raises:
-            EnvError: it cannot be made, or lacks what `Simulators` must have.
+            EnvError: the batch cannot be made, or lacks a member of `Simulators`.
         """
         name = self.__name__
         try:

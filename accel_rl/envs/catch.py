@@ -12,13 +12,15 @@ LEFT, STAY, RIGHT = range(3)
 
 
 class Catch:
-    """A ball falls one row a step from a random column of the top row; the paddle starts in the
-    bottom row's middle.
+    """A task in which a paddle catches a falling ball.
 
-    Observations: ``[10, 5]`` float32, 1 where the ball and the paddle are, else 0. Actions: 0 left,
-    1 stay, 2 right. The episode ends after nine steps, with reward 1 if the paddle is under the
-    ball and -1 if not. Every ball can be caught, so the best return is 1; random play gets about
-    -0.6. (As in Osband et al. 2020, arXiv 1908.03568.)
+    The ball falls one row a step from a random column of the top row. The paddle starts in the
+    middle of the bottom row. The episode ends after nine steps, with reward 1 if the paddle is
+    under the ball and -1 if not. The best return is 1; random actions return about -0.6 (Osband et
+    al. 2020, arXiv:1908.03568).
+
+    Observations are ``[10, 5]`` float32: 1 for the ball and the paddle, 0 elsewhere. Actions are 0
+    (left), 1 (stay) and 2 (right).
     """
 
     spec = EnvSpec(

@@ -9,9 +9,9 @@ from accel_rl.functions import place_of
 
 
 class EnvError(ValueError):
-    """An environment raised an error, or broke what it had promised.
+    """An environment raised an error, or broke its interface.
 
-    The message names the environment and the call; what the environment itself raised is chained.
+    The message names the environment and the call. The environment's own exception is chained.
     """
 
 

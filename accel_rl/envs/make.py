@@ -23,6 +23,8 @@ from accel_rl.envs.batched import ADAPTERS, Batched, One, call_factory
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, close_names, env_failure
+from accel_rl.envs.minatar import PREFIX as MINATAR
+from accel_rl.envs.minatar import MinAtarEnv, check_game
 from accel_rl.extras import how_to_install
 from accel_rl.functions import FAILURES, find_function, import_module
 from accel_rl.spaces import ACTION_MASK, random_values, zeros
@@ -51,33 +53,35 @@ def make_env_factory(
     atari: AtariConfig = AtariConfig(),  # noqa: B008
     info_keys: Sequence[str] = (),
 ) -> EnvFactory:
-    """A picklable factory of the environment that ``env`` names.
+    """Return a picklable factory of an environment.
 
     Args:
-        env: an Atari game (``breakout``, ``ms_pacman``), ``catch``, ``counting``, a Gymnasium id
-            (``CartPole-v1``, ``ALE/Pong-v5``; ``module:Id-v0`` for one that a module registers),
-            ``envpool:Breakout-v5`` or ``gymnasium-vec:CartPole-v1``, which are batches, or
-            ``module:function`` with a function that returns a ``gymnasium.Env``, an `Environment`
-            or a `Batched`; or such a function itself, or a `Batched`. A parameter ``env_index`` of
-            the function gets the number of the environment; it may have no other one.
-        atari: how Atari games are played; the others ignore it.
-        info_keys: numbers in the ``info`` of a Gymnasium environment that each step keeps
-            (`StepResult.info`). An `Environment` names its own in its spec.
+        env: an Atari game (``breakout``), a game of MinAtar (``minatar/breakout``), ``catch``,
+            ``counting``, a Gymnasium id (``CartPole-v1``, or ``module:Id-v0`` if a module
+            registers it), a batch (``envpool:Breakout-v5``, ``gymnasium-vec:CartPole-v1``), or
+            ``module:function``. The function returns a `gymnasium.Env`, an `Environment` or a
+            `Batched`. A function or a `Batched` itself may be given instead of a name. The function
+            may have one parameter, ``env_index``, which receives the number of the environment.
+        atari: how Atari games are played; ignored by other environments.
+        info_keys: numbers to keep from the ``info`` of a Gymnasium environment (`StepResult.info`).
+            An `Environment` names its own in its spec.
 
     Raises:
-        ValueError: there is no such environment; the message offers close names. Or it has no
+        ValueError: there is no such environment (the message suggests close names), it has no
             ``info``, or ``env`` is neither a name nor a function.
     """
     if not isinstance(env, str):
         if not callable(env):
             raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
         return make_from_callable(env, info_keys)
-    if env in _OWN or is_atari_game(env):
+    if env in _OWN or is_atari_game(env) or env.startswith(MINATAR):
         if info_keys:
             raise ValueError(
                 f"info_keys=[{','.join(info_keys)}] cannot be given with env={env}, which has no "
                 f"info, as Gymnasium's environments have (ALE/Pong-v5); leave it out"
             )
+        if env.startswith(MINATAR):
+            return _named(env, MinAtarEnv, check_game(env))
         return _OWN[env] if env in _OWN else _named(env, _make_atari, env, atari)
     kind, _, task = env.partition(":")
     if kind in ADAPTED:
@@ -93,7 +97,11 @@ def make_env_factory(
 
 
 def is_atari_game(env: str) -> bool:
-    """Whether ``env`` names an Atari game, so that `AtariConfig` applies."""
+    """Return whether a name is that of an Atari game, so that `AtariConfig` applies.
+
+    Args:
+        env: name of an environment.
+    """
     return env in _atari_games()[0]
 
 
@@ -115,14 +123,14 @@ def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -
 
 
 def probe_spec(factory: EnvFactory, timeout_seconds: float = _PROBE_SECONDS) -> EnvSpec:
-    """Return the spec of the factory's environments, from one made and closed in this process.
+    """Return the spec of a factory's environments. One is made in this process and closed.
 
     Args:
         factory: makes an `Environment`.
-        timeout_seconds: as in `probe`.
+        timeout_seconds: limit for making and closing it.
 
     Raises:
-        EnvError: as in `probe`.
+        EnvError: the environment failed, or took longer than the limit.
     """
     return probe(factory, lambda env: env.spec, timeout_seconds)
 
@@ -384,8 +392,8 @@ def _gymnasium_spec(env: str) -> Any:
         games, how_to_install_them = _atari_games()
         close = close_names(env_id, [*_OWN, *games, *gymnasium.registry])
         raise ValueError(
-            f"env={env} is neither an Atari game nor catch, counting, a Gymnasium id or "
-            f"module:function{close and f'; did you mean {close}?'}{how_to_install_them}"
+            f"env={env} is neither an Atari game nor minatar/GAME, catch, counting, a Gymnasium id "
+            f"or module:function{close and f'; did you mean {close}?'}{how_to_install_them}"
         ) from error
     entry_point = spec.entry_point
     if isinstance(entry_point, str) and entry_point.startswith(_MAIN):

@@ -1,7 +1,8 @@
 """Environments that show their pictures while they are played, for making films of games.
 
 A picture is ``[height, width, 3]`` uint8, RGB: for Atari the emulator's own screen at each of its
-frames, for Gymnasium environments what they render, for others their observation.
+frames, for Gymnasium environments what they render, for others what their method ``picture``
+returns, or their observation where they have none.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
         raise _is_batch(name)
     if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
         return _shown_gymnasium(lambda: env.env, name, show)
-    _picture(zeros(env.spec.observation, 1)[0, ...], name)
+    if not hasattr(env, "picture"):
+        _picture(zeros(env.spec.observation, 1)[0, ...], name)
     return ShownEnv(_ShownObservations(env, show), STEPS_PER_SECOND)
 
 
@@ -127,11 +129,11 @@ def _shown_gymnasium(
 
 
 class _ShownObservations:
-    """Shows the observation after each reset and step."""
+    """Shows the environment's ``picture``, or its observation, after each reset and step."""
 
     def __init__(self, env: Environment, show: Show) -> None:
         self._env = env
-        self._show = show
+        self._show_picture = show
 
     @property
     def spec(self) -> EnvSpec:
@@ -144,17 +146,21 @@ class _ShownObservations:
     def reset(self, out: Array) -> None:
         with self._failing("reset"):
             self._env.reset(out)
-        self._show(_picture(out, self.spec.name))
+        self._show(out)
 
     def step(self, action: int, out: Array) -> StepResult:
         with self._failing("step"):
             result = self._env.step(action, out)
-        self._show(_picture(out, self.spec.name))
+        self._show(out)
         return result
 
     def close(self) -> None:
         with self._failing("close"):
             self._env.close()
+
+    def _show(self, observation: Array) -> None:
+        draw = getattr(self._env, "picture", None)
+        self._show_picture(draw() if draw else _picture(observation, self.spec.name))
 
     @contextmanager
     def _failing(self, call: str) -> Iterator[None]:

@@ -18,13 +18,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, PolicyAgent
+from accel_rl.agents import AnyAgent
 from accel_rl.algos.a2c import A2CLoss
-from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
+from accel_rl.algos.actor_critic import (
+    ActorCriticAgent,
+    check_clips,
+    evaluate,
+    make_policy_agent,
+)
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
-from accel_rl.models import PolicyValue
+from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
 
@@ -41,58 +46,61 @@ class GA3CConfig(LearnerConfig):
 
     built_by: ClassVar[str] = "accel_rl.ga3c.run:build_queued"
     in_rollouts: ClassVar[bool] = False
+    learns_sequences: ClassVar[bool] = True
     depends_on_speed: ClassVar[bool] = True
 
     lr: float = option(3e-4, common=True)
-    """learning rate; the loss is a sum, so it goes with any number of samples"""
+    """Learning rate. The loss is a sum, so one rate suits any number of samples."""
     value_coefficient: float = option(0.5, common=True)
-    """weight of the squared value error"""
+    """Weight of the squared value error."""
     entropy_coefficient: float = option(0.01, common=True)
-    """weight of the policy entropy, in nats"""
+    """Weight of the entropy of the policy, in nats."""
     reduction: Literal["sum", "mean"] = "sum"
-    """of the loss over a batch's samples"""
+    """How the loss of a batch combines its samples."""
     log_eps: float = 1e-6
-    """added to probabilities in logarithms"""
+    """Number added to probabilities in logarithms."""
     max_importance_ratio: float | None = None
-    """against the policy lag: the policy loss of a sample is multiplied by the probability of its
-    action divided by that with which it was chosen (in float32, whatever the precision), this at
-    most; none: it is not, as in the paper"""
+    """Maximum of the ratio by which the policy loss of a sample is multiplied, against the policy
+    lag. The ratio is the probability of the action now, divided by its probability when it was
+    chosen, in float32. none: no ratio, as in the paper."""
     vtrace: bool = False
-    """against the policy lag: returns and advantages are those of V-trace within each segment
-    (Espeholt et al. 2018), by the ratios of these probabilities"""
+    """Use returns and advantages of V-trace within each segment (Espeholt et al.
+    2018), against the policy lag."""
     rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """ratios by which V-trace multiplies temporal differences and advantages are at most this"""
+    """Maximum of the ratios by which V-trace multiplies temporal differences and advantages."""
     c_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """ratios by which V-trace multiplies what follows are at most this"""
+    """Maximum of the ratios by which V-trace multiplies later temporal differences."""
     rmsprop_decay: float = 0.99
-    """of the running mean of squared gradients, for each update"""
+    """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 0.1
-    """added to that mean inside the root"""
+    """Number added to the running mean inside the root."""
     rmsprop_initial: float = 1.0
-    """what that mean begins with"""
+    """Initial value of the running mean."""
     num_predictors: int = option(2, "engine", common=True)
-    """threads that choose actions, at the start"""
+    """Number of threads that choose actions, at the start."""
     num_trainers: int = option(2, "engine", common=True)
-    """threads that learn, at the start"""
+    """Number of threads that learn, at the start."""
     max_agents: int | None = option(None, "engine", idle=when("learner.tuner", False))
-    """agents that the tuner may start, for which there is memory; none: four times num_groups"""
+    """Maximum number of agents that the tuner may start; memory is reserved for them.
+    none: four times num_groups."""
     max_prediction_batch: int = 128
-    """environments for which a predictor acts in one go, at most"""
+    """Maximum number of environments for which a predictor acts at once."""
     min_training_batch: int = option(20, common=True)
-    """samples of an update at least: whole segments, until there are so many; fewer where a full
-    training queue holds no more"""
+    """Minimum number of samples of an update.
+    An update takes whole segments until it has as many, or fewer if a full training queue holds
+    fewer."""
     training_queue_size: int = option(100, common=True)
-    """segments in the training queue at most; with the number of environments it bounds how old
-    they get"""
+    """Maximum number of segments in the training queue.
+    With the number of environments it bounds the age of experience."""
     tuner: bool = option(True, "engine", common=True)
-    """the numbers of predictors, trainers and agents are changed now and then, for the most updates
-    a second"""
+    """Change the numbers of predictors, trainers and agents from time to time, for the most updates
+    a second."""
     tuner_interval_seconds: float = option(60.0, "engine", idle=when("learner.tuner", False))
-    """between two changes"""
+    """Seconds between two changes."""
     compatibility: bool = False
-    """true: the released code's deviations from the paper, for comparison: the last step of an
-    episode is dropped, batches have more than min_training_batch samples, probabilities in
-    logarithms are at least log_eps"""
+    """Follow the published code where it differs from the paper, for comparison.
+    The last step of an episode is dropped, batches have more than min_training_batch samples, and
+    probabilities in logarithms are at least log_eps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,18 +120,16 @@ class GA3CConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
-    def make_agent(self, network: Network) -> PolicyAgent:
+    def make_agent(self, network: Network) -> ActorCriticAgent:
         """Return an agent that draws actions from a softmax."""
         network.env.check_plain(name_of(self))
-        agent = make_policy_agent(network)
-        assert isinstance(agent, PolicyAgent)
-        return agent
+        return make_policy_agent(network)
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
         self, agent: AnyAgent, exchange: Exchange, task: Task
     ) -> GA3C:
         """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
-        assert isinstance(agent, PolicyAgent)
+        assert isinstance(agent, ActorCriticAgent)
         return GA3C(agent, self, exchange)
 
     def check_run(self, run: RunOptions) -> None:
@@ -179,14 +185,20 @@ class GA3CConfig(LearnerConfig):
 
 
 class Samples(NamedTuple):
-    """``N`` samples of segments, on the learner's device."""
+    """``N`` samples of ``K`` segments of at most ``T`` steps, on the learner's device.
+
+    A network that remembers goes through segments side by side: sample ``i`` is in row ``place[i]``
+    of ``[T * K]``, and the other rows, behind the ends of shorter segments, are of no effect.
+    """
 
     observation: Tensor  # [N, ...]
     action: Tensor  # [N] int64
     return_: Tensor  # [N] float32
     behaviour_probability: Tensor | None = None  # [N] float32, with which they were chosen
     discount: Tensor | None = None  # [N] float32, 0 at the last step of a segment
-    longest: int = 0  # steps that a segment has at most
+    longest: int = 0  # T
+    sequences: Sequences | None = None  # of [T * K] observations, for a network that remembers
+    place: Tensor | None = None  # [N] int64
 
 
 def ga3c_loss(
@@ -272,7 +284,7 @@ class GA3C:
     The losses and the entropy in the metrics are means over samples, whatever ``reduction``.
     """
 
-    def __init__(self, agent: PolicyAgent, config: GA3CConfig, exchange: Exchange) -> None:
+    def __init__(self, agent: ActorCriticAgent, config: GA3CConfig, exchange: Exchange) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
@@ -292,7 +304,7 @@ class GA3C:
         Returns metrics as 0-d tensors on the batch's device, without waiting for it.
         """
         config, N = self.config, len(batch.action)
-        output = evaluate(self._agent, batch.observation, config.precision)
+        output = self._evaluate(batch)
         return_, advantage = self._targets(output, batch)
         loss = ga3c_loss(
             output,
@@ -309,6 +321,16 @@ class GA3C:
         total = loss.total if config.reduction == "sum" else loss.total / N
         self._update.step(total, metrics, config.lr * config.remaining(progress))
         return self._update.take()
+
+    def _evaluate(self, batch: Samples) -> PolicyValue:
+        observation, precision = batch.observation, self.config.precision
+        if batch.sequences is None:
+            return evaluate(self._agent, observation, precision)
+        num_rows = batch.sequences.begins.numel()
+        rows = observation.new_zeros(num_rows, *observation.shape[1:])
+        rows[batch.place] = observation
+        output = evaluate(self._agent, rows, precision, batch.sequences)
+        return PolicyValue(output.logits[batch.place], output.value[batch.place])
 
     @torch.no_grad()
     def _targets(self, output: PolicyValue, batch: Samples) -> tuple[Tensor, Tensor]:

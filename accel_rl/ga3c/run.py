@@ -12,7 +12,8 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from accel_rl.agents import PolicyAgent
+from accel_rl.agents import RecurrentAgent
+from accel_rl.algos.actor_critic import ActorCriticAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
@@ -109,6 +110,10 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
     threads: QueueThreads
     exchange: VersionExchange
 
+    @property
+    def has_threads(self) -> bool:
+        return True
+
     def iterate(self) -> None:
         """Let all go on until ``planned_steps`` are taken or a stop is asked for, and record."""
         learner, threads, sampler, records = (
@@ -201,14 +206,20 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         undo.callback(sampler.close)
         torch.manual_seed(config.seed)
         agent = agent_of(config, sampler.env_spec, device)
-        assert isinstance(agent, PolicyAgent)
+        assert isinstance(agent, ActorCriticAgent)
+        if isinstance(agent, RecurrentAgent):
+            size, previous = agent.model.state_size, agent.model.previous
+            size += 0 if previous is None else previous.size
+            sampler.remember(size, tells_reward=previous is not None)
         flat = FlatParameters(agent.model)
         max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
         versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
         threads = QueueThreads(agent, learns, versions, sampler, device)
-        evaluator = Evaluator(config, agent, device) if config.evaluation_interval else None
+        evaluator = None
+        if config.evaluation_interval:
+            evaluator = Evaluator(config, agent, device, team)
         undo.pop_all()
     return QueuedRun(
         config=config,

@@ -54,7 +54,8 @@ class Prediction(NamedTuple):
     """``n`` actions and ``n + m`` values, by parameters of this version.
 
     ``transfer_seconds``: of the time it took, that for starting copies to a device.
-    ``behaviour_probability``: of each action, for `Segment`; None: it is not asked for.
+    ``behaviour_probability``: of each action, for `Segment`; None: it is not asked for. ``state``:
+    what is remembered after each action; None: nothing, see `QueuedSampler.remember`.
     """
 
     action: NDArray[np.int64]  # [n]
@@ -62,11 +63,13 @@ class Prediction(NamedTuple):
     version: int
     transfer_seconds: float = 0.0
     behaviour_probability: NDArray[np.float32] | None = None  # [n]
+    state: NDArray[np.float32] | None = None  # [n, S]
 
 
-QueuedPolicy = Callable[[NDArray[Any], NDArray[np.float64]], Prediction]
+QueuedPolicy = Callable[..., Prediction]
 """Given observations ``[n + m, ...]`` and uniform numbers ``[n]``: actions are for the first ``n``,
-the others are the last of episodes that were cut off, of which only the value is asked."""
+the others are the last of episodes that were cut off, of which only the value is asked. One that
+remembers is also given what is remembered before each, ``[n + m, S]`` float32."""
 
 
 class QueueTimes(NamedTuple):
@@ -163,7 +166,7 @@ class QueuedSampler:
         self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
         self._fresh: set[int] = set()  # agents that were added and have not been served
         self._paused_seconds = self._resumed_at = 0.0
-        self.steps = 0
+        self.steps = self._state_size = 0
         self.queue_times = QueueTimes()
         self.is_running = False
         self._ended_by = ""
@@ -188,6 +191,20 @@ class QueuedSampler:
             self.close()
             raise
         self.is_running = True
+
+    def remember(self, size: int, *, tells_reward: bool = False) -> None:
+        """Keep ``size`` numbers, ``S``, of each environment for the policy, before `start`.
+
+        Each call of the policy is given what `Prediction.state` said of the call before, zeros
+        where an episode begins. Segments tell with what they began, and their rewards.
+
+        Args:
+            size: At least 1.
+            tells_reward: The last number is then the reward of the last step.
+        """
+        assert size > 0 and not self.is_running
+        self._state_size = size
+        self._segments.remember(size, tells_reward=tells_reward)
 
     @property
     def num_agents(self) -> int:
@@ -295,8 +312,9 @@ class QueuedSampler:
             self.rollout.observation.dtype,
         )
         self._segments.observations(taken, observation)
+        remembered = self._segments.states(taken)
         called = self._clock()
-        prediction = policy(observation, self._noise.take(taken.columns))
+        prediction = policy(observation, self._noise.take(taken.columns), *remembered)
         answered = self._clock()
         segments, rows = self._follow(taken, prediction)
         try:
@@ -361,8 +379,14 @@ class QueuedSampler:
         probability = prediction.behaviour_probability
         if probability is not None:
             probability = _check_values(probability, n, "probabilities")
+        state: Any = prediction.state
+        if self._state_size and np.shape(state) != (n, self._state_size):
+            raise ValueError(
+                f"the policy remembers, and its Prediction has a state of shape {np.shape(state)}; "
+                f"return one of shape ({n}, {self._state_size})"
+            )
         segments = self._segments.cut(taken, _check_values(prediction.value, n + m))
-        return segments, self._segments.act(taken, action, prediction.version, probability)
+        return segments, self._segments.act(taken, action, prediction.version, probability, state)
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
         with self._counting:

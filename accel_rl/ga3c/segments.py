@@ -20,6 +20,7 @@ from accel_rl.samplers.block import NOISE_STREAM
 Columns = NDArray[np.int64]
 
 _NOISE_BLOCK = 64
+_NOTHING = np.zeros(0, np.float32)
 
 
 class Segment(NamedTuple):
@@ -28,7 +29,7 @@ class Segment(NamedTuple):
     ``return_``: rewards up to the end of the segment and, unless the episode terminated there, the
     value that the policy gave the observation behind it, all discounted.
     ``behaviour_probability``: with which each action was chosen; NaN where the policy does not
-    tell.
+    tell. ``state``, ``reward``: only of a policy that remembers, see `Segments.remember`.
     """
 
     observation: NDArray[Any]  # [L, ...]
@@ -36,6 +37,8 @@ class Segment(NamedTuple):
     return_: NDArray[np.float32]  # [L]
     version: NDArray[np.int64]  # [L], of the parameters that acted
     behaviour_probability: NDArray[np.float32]  # [L]
+    state: NDArray[np.float32] = _NOTHING  # [S], from which the first action was chosen
+    reward: NDArray[np.float32] = _NOTHING  # [L]
 
     def __len__(self) -> int:
         return len(self.action)
@@ -88,6 +91,19 @@ class Segments:
         self._row = np.zeros(B, np.int64)  # of the last step, whose observation is in the next one
         self._start = np.zeros(B, np.int64)  # row in which the segment begins
         self._length = np.zeros(B, np.int64)  # steps in it
+        self._state: NDArray[np.float32] | None = None  # [B, S], of a policy that remembers
+        self._first_state = np.zeros((B, 0), np.float32)  # that with which the segment began
+        self._tells_reward = False
+
+    def remember(self, size: int, *, tells_reward: bool) -> None:
+        """Keep ``size`` numbers of each environment between the policy's calls, before any step.
+
+        They are zeros where an episode begins. ``tells_reward``: the last one is the reward of the
+        last step.
+        """
+        self._state = np.zeros((len(self._row), size), np.float32)
+        self._first_state = self._state.copy()
+        self._tells_reward = tells_reward
 
     def begin(self, columns: slice) -> None:
         """Environments of a new agent: their first observations are in row ``R``."""
@@ -129,6 +145,21 @@ class Segments:
             final_columns = columns[taken.final]
             out[n:] = self._rollout.final_observation[taken.final_slot, final_columns]
 
+    def states(self, taken: Taken) -> tuple[NDArray[np.float32], ...]:
+        """What is remembered before each of `observations`, one of ``[n + m, S]``, or nothing."""
+        if self._state is None:
+            return ()
+        rollout, columns, row = self._rollout, taken.columns, self._row[taken.columns]
+        state = self._state[columns]
+        if self._tells_reward:
+            state[:, -1] = rollout.reward[row, columns]
+        final = state[taken.final]
+        # A step that is not valid was a reset, or was lost; a new agent's row has none either.
+        has_ended = rollout.terminated[row, columns] | rollout.truncated[row, columns]
+        state[has_ended | ~rollout.valid[row, columns]] = 0
+        self._state[columns] = state
+        return (np.concatenate((state, final)),)
+
     def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
         """The segments that end here. ``value``: ``[n + m]``, of what `observations` gave.
 
@@ -158,6 +189,9 @@ class Segments:
         for t in reversed(range(self._horizon)):
             following = np.where(is_inside[t], reward[t] + self._gamma * following, following)
             return_[t] = following
+        remembered: list[tuple[Any, ...]] = [()] * len(closing)
+        if self._state is not None:
+            remembered = list(zip(self._first_state[columns], reward.T, strict=True))
         # [samples], segment after segment
         own, at = np.nonzero(is_inside.T)
         rows, columns = rows[at, own], columns[own]
@@ -170,11 +204,12 @@ class Segments:
             self._probability[rows, columns],
         )
         ends = np.cumsum(length).tolist()
-        return [
-            Segment(*(field[i:j] for field in fields))
-            for i, j in zip([0, *ends], ends, strict=False)
-            if j > i
-        ]
+        segments = []
+        for i, j, more in zip([0, *ends[:-1]], ends, remembered, strict=True):
+            if j > i:
+                own_state = (more[0], more[1][: j - i]) if more else ()
+                segments.append(Segment(*(field[i:j] for field in fields), *own_state))
+        return segments
 
     def act(
         self,
@@ -182,10 +217,12 @@ class Segments:
         action: NDArray[np.int64],
         version: int,
         probability: NDArray[np.float32] | None = None,
+        state: NDArray[np.float32] | None = None,
     ) -> NDArray[np.int64]:
         """Note the next actions, ``[n]``, of these parameters; the rows of their steps, ``[n]``.
 
-        After `cut`. Where a new round of rows begins, the last observation goes to row 0.
+        After `cut` and `states`; ``state``, ``[n, S]``, is what is remembered. Where a new round of
+        rows begins, the last observation goes to row 0.
         """
         rollout, columns = self._rollout, taken.columns
         R = len(rollout.action)
@@ -202,6 +239,10 @@ class Segments:
         closing = columns[taken.is_closing]
         self._start[closing] = row[taken.is_closing]
         self._length[closing] = 0
+        if self._state is not None:
+            begins = columns[self._length[columns] == 0]
+            self._first_state[begins] = self._state[begins]
+            self._state[columns] = state
         return row
 
 

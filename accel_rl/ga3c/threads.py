@@ -21,12 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, sample_categorical
+from accel_rl.agents import RecurrentAgent, sample_categorical
+from accel_rl.agents.recurrent import joined_state, one_step, split_state
+from accel_rl.algos.actor_critic import ActorCriticAgent
 from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.models import RecurrentModel, Sequences
 from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0
@@ -58,7 +61,7 @@ class QueueThreads:
 
     def __init__(
         self,
-        agent: PolicyAgent,
+        agent: ActorCriticAgent,
         learner: GA3C,
         versions: Versions,
         sampler: QueuedSampler,
@@ -167,10 +170,10 @@ class QueueThreads:
             self._stop()
             self.woken.set()
 
-    def _make_network(self) -> tuple[PolicyAgent, VersionExchange]:
+    def _make_network(self) -> tuple[ActorCriticAgent, VersionExchange]:
         with self._making:
-            model = copy.deepcopy(self._agent.model)
-            return PolicyAgent(model), VersionExchange(FlatParameters(model), self._versions)
+            model: Any = copy.deepcopy(self._agent.model)
+            return type(self._agent)(model), VersionExchange(FlatParameters(model), self._versions)
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
@@ -218,17 +221,44 @@ class QueueThreads:
         tensors: dict[str, Any] = {
             name: _to_device(each, self._device) for name, each in fields.items()
         }
-        return Samples(**tensors, longest=max(map(len, segments)))
+        samples = Samples(**tensors, longest=max(map(len, segments)))
+        if not isinstance(self._agent, RecurrentAgent):
+            return samples
+        sequences, place = line_up(segments, self._agent.model)
+        moved = (None if each is None else each.to(self._device) for each in sequences)
+        return samples._replace(sequences=Sequences(*moved), place=place.to(self._device))  # type: ignore[arg-type]
+
+
+def line_up(segments: list[Segment], model: RecurrentModel) -> tuple[Sequences, Tensor]:
+    """Return what ``model`` must know of segments side by side, and `Samples.place`.
+
+    No episode begins within a segment: its state says whether one begins with it.
+    """
+    K, T = len(segments), max(map(len, segments))
+    states = torch.from_numpy(np.stack([segment.state for segment in segments]))
+    state, first = split_state(model, states)
+    place = np.concatenate([np.arange(len(own)) * K + k for k, own in enumerate(segments)])
+    previous = None
+    if model.previous is not None and first is not None:
+        action, reward = np.zeros((T, K), np.int64), np.zeros((T, K), np.float32)
+        for k, segment in enumerate(segments):
+            action[1 : len(segment), k] = segment.action[:-1]
+            reward[1 : len(segment), k] = segment.reward[:-1]
+        previous = model.previous(torch.from_numpy(action), torch.from_numpy(reward))
+        previous[0] = first
+    begins = torch.zeros(T, K, dtype=torch.bool)
+    return Sequences(state, begins, previous), torch.from_numpy(place)
 
 
 @torch.inference_mode()
 def predict(
-    agent: PolicyAgent,
+    agent: ActorCriticAgent,
     exchange: VersionExchange,
     device: torch.device,
     tells_probability: bool,
     observation: NDArray[Any],
     uniform: NDArray[np.float64],
+    state: NDArray[np.float32] | None = None,
 ) -> Prediction:
     """What a predictor does: a `QueuedPolicy`, once the first four arguments are given.
 
@@ -238,14 +268,25 @@ def predict(
     began = perf_counter()
     inputs = _to_device(observation, device), _to_device(uniform, device)
     moved = perf_counter()
-    output = agent.evaluate(inputs[0])
-    logits = output.logits[: len(uniform)]
+    after = None
+    if isinstance(agent, RecurrentAgent):
+        assert state is not None
+        before = split_state(agent.model, _to_device(state, device))
+        output, after = agent.model(inputs[0], one_step(*before))
+    else:
+        output = agent.evaluate(inputs[0])
+    n = len(uniform)
+    logits = output.logits[:n]
     action = sample_categorical(logits, inputs[1])
+    if isinstance(agent, RecurrentAgent) and after is not None:
+        after = joined_state(agent.model, after[:n], action)
     value = output.value.cpu().numpy()  # waits for the device
     probability = None
     if tells_probability:
         probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1).cpu().numpy()
-    return Prediction(action.cpu().numpy(), value, exchange.version, moved - began, probability)
+    remembered = None if after is None else after.cpu().numpy()
+    acted = action.cpu().numpy()
+    return Prediction(acted, value, exchange.version, moved - began, probability, remembered)
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:

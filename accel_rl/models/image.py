@@ -138,6 +138,17 @@ PAAC_NATURE_NET = replace(
 )
 """The layers of ``NATURE_NET`` with the initial weights of ``NIPS_NET``: PAAC's larger network."""
 
+MINATAR_NET = ImageSpec(
+    name="minatar",
+    convs=(ConvSpec(16, 3, 1, 0),),
+    hidden=128,
+    conv_init=fan_in_,
+    hidden_init=fan_in_,
+    policy_init=fan_in_,
+    value_init=fan_in_,
+)
+"""Young and Tian 2019 (arXiv:1903.03176), for images of 10 x 10, with torch's initial weights."""
+
 GA3C_LARGE_NETS = tuple(
     replace(
         NIPS_NET,

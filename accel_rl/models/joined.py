@@ -75,7 +75,7 @@ class _Trunk(nn.Module):
 
     def features(self, observation: Tensor) -> Tensor:
         """``[N, width]`` of ``observation``, ``[N, ...]``."""
-        x = observation.reshape(len(observation), -1)
+        x = observation.reshape(observation.shape[0], -1)
         if self._counts is None:
             return torch.tanh(self.layer(x.to(torch.float32)))
         columns = [

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import NATURE_NET, MapLinear, make_convs
+from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, MapLinear, make_convs
 from accel_rl.models.mlp import linear
 from accel_rl.models.q_value import QModel
 
 PQN_NET = replace(NATURE_NET, name="pqn")
 """The convolutions of Mnih et al. 2015 and its hidden layer. The heads are not used."""
+
+PQN_MINATAR_NET = replace(PQN_NET, convs=MINATAR_NET.convs, hidden=MINATAR_NET.hidden)
+"""For images that are too small for these, as the paper has it for MinAtar."""
 
 WIDTHS = 120, 84
 """units of the layers for observations that are not images"""
@@ -48,30 +51,31 @@ class NormalizedTrunk(nn.Module):
 
 
 class NormalizedImageTrunk(NormalizedTrunk):
-    """Three convolutions and a layer of 512 units, each normalized before its ReLU.
+    """Convolutions and a fully connected layer, each normalized before its ReLU.
 
     A feature map is normalized as a whole, over channels, rows and columns.
 
     Args:
+        spec: The layers.
         observation_shape: Channels, height and width of the images.
 
     Raises:
         ValueError: The image is too small for the convolutions.
     """
 
-    def __init__(self, observation_shape: tuple[int, int, int]) -> None:
+    def __init__(self, spec: ImageSpec, observation_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.convs, map_size = make_convs(PQN_NET, observation_shape)
+        self.convs, map_size = make_convs(spec, observation_shape)
         norms = []
-        for number, conv in enumerate(PQN_NET.convs, 1):
-            so_far = replace(PQN_NET, convs=PQN_NET.convs[:number])
+        for number, conv in enumerate(spec.convs, 1):
+            so_far = replace(spec, convs=spec.convs[:number])
             norms.append(_MapNorm((*so_far.feature_shape(*observation_shape[1:]), conv.channels)))
         self.conv_norms = nn.Sequential(*norms)
-        self.hidden = MapLinear(map_size, PQN_NET.hidden)
-        PQN_NET.hidden_init(self.hidden.weight)
+        self.hidden = MapLinear(map_size, spec.hidden)
+        spec.hidden_init(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
-        self.norm = nn.LayerNorm(PQN_NET.hidden)
-        self.num_features = PQN_NET.hidden
+        self.norm = nn.LayerNorm(spec.hidden)
+        self.num_features = spec.hidden
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, C, H, W]`` uint8."""
@@ -100,7 +104,7 @@ class NormalizedMLPTrunk(NormalizedTrunk):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.reshape(len(observation), -1).to(torch.float32)
+        x = observation.reshape(observation.shape[0], -1).to(torch.float32)
         output: Tensor = self.layers(x)
         return output
 

@@ -13,6 +13,7 @@ from accel_rl.models.image import (
     A3C_NET,
     DQN_NET,
     GA3C_LARGE_NETS,
+    MINATAR_NET,
     NATURE_NET,
     NIPS_NET,
     PAAC_NATURE_NET,
@@ -21,6 +22,7 @@ from accel_rl.models.image import (
 )
 from accel_rl.models.layer_norm import (
     LSTM_WIDTH,
+    PQN_MINATAR_NET,
     PQN_NET,
     NormalizedImageTrunk,
     NormalizedMLPTrunk,
@@ -45,7 +47,7 @@ from accel_rl.models.residual import IMPALA_NET
 _IMAGE_SPECS = {
     spec.name: spec
     for spec in (
-        *(A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, IMPALA_NET),
+        *(A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, IMPALA_NET, MINATAR_NET),
         *(PAAC_NATURE_NET, *GA3C_LARGE_NETS),
     )
 }
@@ -63,18 +65,21 @@ def make_model(
     device: torch.device = _CPU,
     observations: NDArray[Any] | None = None,
 ) -> PolicyValueModel:
-    """A network on ``device`` with fresh parameters, drawn from torch's global generator.
+    """Return a network for policies, with fresh parameters from torch's global generator.
 
-    ``name``: ``a3c``, ``dqn``, ``nature``, ``nips``, ``impala``, ``paac_nature`` or
-    ``ga3c_large_stride4`` (or 3, 2, 1) for images (uint8 ``[C, H, W]``), ``mlp`` for anything else,
-    or ``auto``: ``a3c`` for images that are large enough for it, else ``mlp``. Or
-    ``module:function``, which makes one of the user's own; it may give a plain tuple of logits and
-    values. ``observations``: two of the environment, ``[2, ...]``, on which such a network is
-    tried; none: one of zeros and one of ones.
+    Args:
+        name: ``auto``; for images (uint8 ``[C, H, W]``) ``a3c``, ``dqn``, ``nature``, ``nips``,
+            ``impala``, ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp``
+            for other observations; or ``module:function`` of your own. ``auto`` is ``a3c`` for
+            images that are large enough for it, else ``mlp``.
+        observation_shape: shape of one observation.
+        observation_dtype: dtype of observations.
+        num_actions: number of logits, ``A``.
+        device: device of the parameters.
+        observations: two observations, ``[2, ...]``, with which a network of your own is tested.
 
     Raises:
-        ValueError: unknown name, a convolutional network for what is no image or too small,
-            ``auto`` for images with their channels last, or a function that makes no such network.
+        ValueError: there is no such network, or it does not fit the observations.
     """
     if ":" in name:
         shapes = observation_shape, observation_dtype, num_actions
@@ -94,10 +99,18 @@ def make_recurrent_model(
     device: torch.device = _CPU,
     memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentModel:
-    """Likewise, with a memory before the heads, or with ``mlp`` before each.
+    """Return a network for policies with a memory before its heads; ``mlp`` has one for each head.
+
+    Args:
+        name: name of the network, as in `make_model`, without ``module:function``.
+        observation_shape: shape of one observation.
+        observation_dtype: dtype of observations.
+        num_actions: number of logits, ``A``.
+        device: device of the parameters.
+        memory: kind of memory.
 
     Raises:
-        ValueError: as `make_model`; also for ``module:function``, whose heads are its own.
+        ValueError: there is no such network, or it does not fit the observations.
     """
     _check_own_heads(name)
     spec, image_shape = _choose(name, "a3c", observation_shape, observation_dtype)
@@ -118,9 +131,21 @@ def make_q_model(
     device: torch.device = _CPU,
     observations: NDArray[Any] | None = None,
 ) -> QModel:
-    """A network for Q-learning, likewise; ``auto`` is ``dqn`` for images that are large enough.
+    """Return a network for Q-learning, with fresh parameters from torch's global generator.
 
-    ``pqn`` has layer normalization, for images that are large enough and for anything else.
+    Args:
+        name: name of the network, as in `make_model`, or ``pqn``, which has layer normalization.
+            ``auto`` is ``dqn`` for images that are large enough for it, else ``mlp``.
+        observation_shape: shape of one observation.
+        observation_dtype: dtype of observations.
+        num_actions: number of actions, ``A``.
+        num_atoms: number of atoms, ``K``; 1: values only.
+        is_dueling: whether value and advantages have separate streams.
+        device: device of the parameters.
+        observations: two observations, ``[2, ...]``, with which a network of your own is tested.
+
+    Raises:
+        ValueError: there is no such network, or it does not fit the observations.
     """
     if ":" in name:
         shapes = observation_shape, observation_dtype, num_actions
@@ -150,10 +175,20 @@ def make_recurrent_q_model(
     device: torch.device = _CPU,
     memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQModel:
-    """Likewise, with a memory before what gives values.
+    """Return a network for Q-learning with a memory.
+
+    Args:
+        name: name of the network, as in `make_q_model`, without ``module:function``.
+        observation_shape: shape of one observation.
+        observation_dtype: dtype of observations.
+        num_actions: number of actions, ``A``.
+        num_atoms: number of atoms, ``K``; 1: values only.
+        is_dueling: whether value and advantages have separate streams.
+        device: device of the parameters.
+        memory: kind of memory.
 
     Raises:
-        ValueError: as `make_q_model`; also for ``module:function``, whose heads are its own.
+        ValueError: there is no such network, or it does not fit the observations.
     """
     _check_own_heads(name)
     if name == "pqn":
@@ -185,8 +220,9 @@ def _make_normalized_trunk(
     image_shape = _image_shape(observation_shape, observation_dtype)
     if image_shape is not None:
         _refuse_channels_last(image_shape)
-        if min(PQN_NET.feature_shape(*image_shape[1:])) >= 1:
-            return NormalizedImageTrunk(image_shape)
+        for spec in (PQN_NET, PQN_MINATAR_NET):
+            if min(spec.feature_shape(*image_shape[1:])) >= 1:
+                return NormalizedImageTrunk(spec, image_shape)
     return NormalizedMLPTrunk(observation_shape)
 
 

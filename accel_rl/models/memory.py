@@ -63,7 +63,12 @@ class PreviousInputs:
 
 
 class MemorySpec(NamedTuple):
-    """The recurrent layer of a network, and what it is told besides features (None: nothing)."""
+    """The recurrent layer of a network.
+
+    Attributes:
+        kind: ``lstm`` or ``gru``.
+        previous: inputs besides features: the previous action and reward. None: no such inputs.
+    """
 
     kind: Literal["lstm", "gru"] = "lstm"
     previous: PreviousInputs | None = None

@@ -84,7 +84,7 @@ def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Seq
 
 
 def _flatten(observation: Tensor) -> Tensor:
-    return observation.reshape(len(observation), -1).to(torch.float32)
+    return observation.reshape(observation.shape[0], -1).to(torch.float32)
 
 
 def hidden_layers(num_inputs: int) -> list[nn.Module]:

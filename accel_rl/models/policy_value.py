@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 
 class PolicyValue(NamedTuple):
-    """Action logits and state values of ``N`` observations.
+    """The output of a policy network for ``N`` observations.
 
-    Where actions are not one of ``A``, the numbers of another distribution stand for the logits.
+    Attributes:
+        logits: ``[N, A]``, logits of ``A`` actions, or the numbers of another distribution.
+        value: ``[N]``, state values.
     """
 
     logits: Tensor  # [N, A]
@@ -20,10 +22,14 @@ class PolicyValue(NamedTuple):
 
 
 class PolicyValueModel(nn.Module):
-    """A network whose call takes observations ``[N, ...]`` and gives their `PolicyValue`."""
+    """A network that maps observations ``[N, ...]`` to a `PolicyValue`."""
 
     def forward(self, observation: Tensor) -> PolicyValue:
-        """``observation``: ``[N, ...]``, of the environment's own dtype."""
+        """Compute logits and values.
+
+        Args:
+            observation: ``[N, ...]``, in the environment's dtype.
+        """
         raise NotImplementedError
 
     def __call__(self, observation: Tensor) -> PolicyValue:
@@ -70,5 +76,5 @@ class WithFree(PolicyValueModel):
 
 def with_free(output: PolicyValue, free: Tensor) -> PolicyValue:
     """Append ``free``, ``[F]``, to each row of logits."""
-    behind = free.expand(len(output.logits), -1)
+    behind = free.expand(output.logits.shape[0], -1)
     return PolicyValue(torch.cat((output.logits, behind), 1), output.value)

@@ -17,9 +17,10 @@ DUELING_GRADIENT_SCALE = 1 / sqrt(2)
 
 
 class QModel(nn.Module):
-    """A network whose call takes observations ``[N, ...]`` and gives ``[N, A, K]``.
+    """A network that maps observations ``[N, ...]`` to ``[N, A, K]``.
 
-    ``K`` is the number of atoms, whose logits these are; with ``K`` = 1 they are the values.
+    ``K`` is the number of atoms, of which the output has logits. With ``K`` = 1 the output are
+    values.
     """
 
     def __call__(self, observation: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class MLPQNetwork(QModel):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.reshape(len(observation), -1).to(torch.float32)
+        x = observation.reshape(observation.shape[0], -1).to(torch.float32)
         advantage = self.advantage(x).view(-1, *self._output_shape)
         return advantage if self.value is None else duel(self.value(x), advantage)
 

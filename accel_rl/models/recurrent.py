@@ -44,10 +44,11 @@ class Sequences(NamedTuple):
 
 
 class RecurrentModel(nn.Module):
-    """A network that remembers. The recurrent state of an environment begins as zeros.
+    """A policy network with a memory. The state of an environment begins as zeros.
 
-    ``state_size``: ``S``, how many numbers that are. ``previous``: what it is told besides
-    observations; None: nothing.
+    Attributes:
+        state_size: size of the state of one environment, ``S``.
+        previous: inputs besides observations: the previous action and reward. None: no such inputs.
     """
 
     state_size: int

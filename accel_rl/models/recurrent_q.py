@@ -148,4 +148,4 @@ class _Flat(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]``."""
-        return observation.reshape(len(observation), -1).to(torch.float32)
+        return observation.reshape(observation.shape[0], -1).to(torch.float32)

@@ -81,5 +81,5 @@ def flat(observation: Any) -> Tensor:
     """Return the numbers of observations ``[N, ...]`` in rows, ``[N, size]`` float32."""
     if isinstance(observation, Mapping):
         return torch.cat([flat(each) for each in observation.values()], 1)
-    rows: Tensor = observation.reshape(len(observation), -1).to(torch.float32)
+    rows: Tensor = observation.reshape(observation.shape[0], -1).to(torch.float32)
     return rows

@@ -37,19 +37,25 @@ class AllReduce(Local):
         # Not captured: each learner would compile for itself, and might round otherwise.
         super().__init__(parameters, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps)
         self.num_sharing = group.size
+        self._weight = parameters.gradient_and_more[parameters.gradient.numel()]
         self._group = group
         self._seconds = 0.0
         group.broadcast_(parameters.parameter)
 
-    def _share_gradient(self, weight: Tensor | None) -> None:
-        """Average it over all learners, each of which must come here equally often."""
-        flat = self.parameters
-        total = flat.gradient_and_more[flat.gradient.numel()]  # its weight travels behind it
-        total.fill_(1.0) if weight is None else total.copy_(weight)
-        flat.gradient.mul_(total)
-        self._reduce(self._group.sum_, flat.gradient_and_more)
+    def pack(self, weight: Tensor | None) -> None:
+        """Multiply the gradient by its weight, which travels behind it."""
+        self._weight.fill_(1.0) if weight is None else self._weight.copy_(weight)
+        self.parameters.gradient.mul_(self._weight)
+
+    def reduce(self) -> None:
+        """Add up the gradients of all learners, each of which must come here equally often."""
+        self._reduce(self._group.sum_, self.parameters.gradient_and_more)
+
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """As `Local.apply`, with the mean over all samples."""
         # Where nobody has a sample, the gradients are 0.
-        flat.gradient.div_(torch.where(total > 0, total, 1.0))
+        self.parameters.gradient.div_(torch.where(self._weight > 0, self._weight, 1.0))
+        return super().apply(rate)
 
     def sum(self, x: Tensor) -> Tensor:
         """As `Exchange.sum`, in a tensor of its own."""

@@ -28,20 +28,22 @@ class ParallelConfig:
     """
 
     sync: Literal["all_reduce", "store"] = option("all_reduce", common=True)
-    """all_reduce: learners divide each batch and make one update of it together; store: each makes
-    updates of batches of its own, to parameters in the machine's memory"""
+    """How learners share their updates.
+    all_reduce: they divide each batch and make one update of it together. store: each updates
+    parameters in shared memory with batches of its own."""
     num_chunks: int = option(3, idle=when("parallel.sync", "all_reduce"))
-    """pieces of those parameters, each with a lock of its own"""
+    """Number of pieces of the store's parameters, each with its own lock."""
     sync_period: int = option(1, idle=when("parallel.sync", "all_reduce"))
-    """optimizer steps of a learner between two exchanges with the store; above 1 for Adam alone"""
+    """Optimizer steps of a learner between two exchanges with the store. More than 1 needs Adam."""
     pull_steps: int | None = option(None, idle=_pulls_nothing)
-    """steps of each environment after which a learner takes over the store's parameters within a
-    rollout, and with PPO or V-trace also before it learns; none: only with its own updates"""
+    """Steps of each environment after which a learner reads the store's parameters within a
+    rollout. PPO and V-trace then also read them before they learn. none: a learner reads
+    parameters only with its own updates."""
     learner_timeout_seconds: float = option(1800.0, "engine")
-    """a learner that keeps the others waiting for so long has failed"""
+    """Seconds after which a learner that blocks the others counts as failed."""
     on_learner_failure: Literal["stop", "continue"] = option("stop", "engine")
-    """stop, or continue: with sync=store, the peers of a learner whose process has ended go on
-    without it"""
+    """Whether a learner whose process has ended stops the run.
+    continue needs sync=store: the other learners continue without it."""
 
     def __post_init__(self) -> None:
         check_settings(self)

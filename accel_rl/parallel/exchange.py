@@ -104,29 +104,40 @@ class Local:
         self.num_sharing = 1
 
         def update_(
-            flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float
+            flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
         ) -> Tensor:
             norm = clip_gradient_(gradient, max_gradient_norm, gradient_norm_eps)
             rule.step_(flat, gradient, state, rate)
             return norm
 
-        fixed = parameters.parameter, parameters.gradient, *self._rule_state.values()
-        self._captured = None if capture is EAGER else capture(update_, fixed)
+        self._captured = None if capture is EAGER else capture(update_)
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`."""
-        self._share_gradient(weight)
-        flat = self.parameters
+        """As `Exchange.step`: its four parts, of which graphs have the second and the last."""
+        rate = self.advance(lr)
+        self.pack(weight)
+        self.reduce()
+        return self.apply(rate)
+
+    def advance(self, lr: float) -> float:
+        """Count one step, on the host; return the rate that the rule has in it."""
         self.num_updates += 1
-        rate = self._rule.rate(lr, self.num_updates)
+        return self._rule.rate(lr, self.num_updates)
+
+    def pack(self, weight: Tensor | None) -> None:
+        """Make the gradient ready for `reduce`, on the device. ``weight``: as in `step`."""
+
+    def reduce(self) -> None:
+        """Make the gradient that of all learners that share the update: here this one's."""
+
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """Clip the gradient and apply the rule, on the device; return as `step`."""
+        flat = self.parameters
         if self._captured is not None:
             return self._captured(flat.parameter, flat.gradient, self._rule_state, rate)
         norm = clip_gradient_(flat.gradient, *self._clipping)
         self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
         return norm
-
-    def _share_gradient(self, weight: Tensor | None) -> None:
-        """Make the gradient that of all learners that share the update: here this one's."""
 
     def sum(self, x: Tensor) -> Tensor:
         """``x``: nobody shares in it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
+
+from accel_rl import functions
 
 
 class TeamError(RuntimeError):
@@ -78,5 +79,5 @@ class TorchGroup:
 
 def first_line(error: Exception) -> str:
     """What ``error`` of torch.distributed says, without places in its source and its guesses."""
-    lines: Sequence[str] = str(error).splitlines() or [type(error).__name__]
-    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).partition(". This is typically")[0]
+    line = re.sub(r"^\[\S+:\d+\] ", "", functions.first_line(error))
+    return line.partition(". This is typically")[0]

@@ -15,7 +15,8 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -76,6 +77,45 @@ class ChunkLocks:
             time.sleep(ROUND_SECONDS)
             idle += time.perf_counter() - began
             waited += time.perf_counter() - began
+
+    def visit_ahead(
+        self, chunks: Sequence[T]
+    ) -> Generator[tuple[T, Callable[[], None]] | None, None, float]:
+        """As `visit`, where the next chunk may be taken before the caller is done with the last.
+
+        Yields each chunk under its lock, and what lets go of that lock. None comes before each wait
+        and at the end: before the caller goes on, it is to let go of all that it holds. So nobody
+        waits for a lock while holding another.
+        """
+        waiting, held = list(range(len(self._mutexes))), set[int]()
+        waited = idle = 0.0
+
+        def let_go(index: int) -> None:
+            held.remove(index)
+            self._release(index)
+
+        try:
+            while waiting:
+                began = time.perf_counter()
+                index = next((each for each in waiting if self._take(each)), None)
+                if index is not None:
+                    waiting.remove(index)
+                    held.add(index)
+                    idle = 0.0
+                    yield chunks[index], partial(let_go, index)
+                    continue
+                yield None
+                assert not held
+                if idle > self._timeout_seconds:
+                    raise TimeoutError(self._describe(waiting[0]))
+                time.sleep(ROUND_SECONDS)
+                idle += time.perf_counter() - began
+                waited += time.perf_counter() - began
+            yield None
+        finally:
+            for index in list(held):
+                let_go(index)
+        return waited
 
     def _take(self, chunk: int) -> bool:
         """Take a chunk's lock, unless somebody holds it."""

@@ -17,6 +17,7 @@ keys or fill the memory, and so stop, stall or shorten the run, but not have it 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -105,7 +106,26 @@ class Records:
         Raises:
             RecordError: It is not from that sender, is older, or is no JSON.
         """
-        signature, counted, text = [*self._store.get(name).split(b" ", 2), b"", b""][:3]
+        return self._check(name, sender, self._store.get(name), at_least)
+
+    def read_all(self, senders: Mapping[str, int]) -> list[Record] | None:
+        """Return the records of these names, read at once; None if one of them is not there.
+
+        Args:
+            senders: Rank of the learner that writes each record, by name.
+
+        Raises:
+            RecordError: As `read`.
+        """
+        names = list(senders)
+        if not self._store.check(names):
+            return None
+        found = self._store.multi_get(names)
+        return [self._check(*each, 0) for each in zip(names, senders.values(), found, strict=True)]
+
+    def _check(self, name: str, sender: int, found: bytes, at_least: int) -> Record:
+        """Return the record ``found``, if it is what `read` asks for."""
+        signature, counted, text = [*found.split(b" ", 2), b"", b""][:3]
         if self.key is None:
             if signature != _UNSIGNED:
                 refuse(name, sender, "it is signed, and this learner has no secret")

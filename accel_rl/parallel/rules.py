@@ -56,7 +56,9 @@ def adam_(
     The place of ``eps`` is that of the last lines of their section 2, of Lasagne and of TensorFlow;
     `torch.optim.Adam` adds it after the correction of the bias.
     """
-    if isinstance(rate, Tensor):
+    if isinstance(rate, Tensor) and rate.is_cuda:
+        rate = rate.float()  # which the kernel reads on the device
+    elif isinstance(rate, Tensor):
         mean.lerp_(gradient, 1 - beta1)
         mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = mean_square.sqrt().add_(eps)

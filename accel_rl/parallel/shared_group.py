@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.group import TeamError
+from accel_rl.registration import register, unregister
 
 _ALIGNMENT = 64  # numbers: whole cache lines of any type, so that no two learners write to one
 _MARK_BYTES = 2  # of the learner's number
@@ -41,7 +42,9 @@ class Address(NamedTuple):
 
 
 class SharedGroup:
-    """A `Group` of processes, or threads, of one machine. Tensors of a GPU go by way of the CPU.
+    """A `Group` of processes, or threads, of one machine.
+
+    Tensors of a GPU go by way of the memory, which is then registered with CUDA.
 
     ``timeout_seconds``: how long any wait for another may take. ``address``: what the others need
     to know, in `connect`.
@@ -65,6 +68,8 @@ class SharedGroup:
         self._num_marks = [0] * size
         self._slot_bytes = 0
         self._map: mmap.mmap | None = None
+        self._registered: Tensor | None = None  # all of it, where CUDA could
+        self._is_tried = False
 
     def connect(self, addresses: Sequence[Address]) -> None:
         """Find all learners, by ``addresses`` in order of rank.
@@ -111,6 +116,7 @@ class SharedGroup:
 
     def close(self) -> None:
         """Let go of the others. Calling it again does nothing."""
+        self._unregister()
         self._map = None
         while self._descriptors:
             os.close(self._descriptors.pop())
@@ -136,12 +142,25 @@ class SharedGroup:
             if self._rank == 0:
                 os.posix_fallocate(self._memory, 0, num_bytes)  # fails here, not where it is used
             self._meet()
+            self._unregister()
             self._map, self._slot_bytes = mmap.mmap(self._memory, num_bytes), slot_bytes
+        if x.is_cuda and not self._is_tried:
+            self._is_tried = True
+            memory = torch.frombuffer(self._map, dtype=torch.uint8)
+            if register(memory, x.device):
+                self._registered = memory
         count = self._slot_bytes // x.element_size()
         return [
             torch.frombuffer(self._map, dtype=x.dtype, count=count, offset=start)[: x.numel()]
             for start in range(0, (self.size + 1) * self._slot_bytes, self._slot_bytes)
         ]
+
+    def _unregister(self) -> None:
+        """Let go of the memory, of which no copy is under way: each waits until it is done."""
+        self._is_tried = False
+        if self._registered is not None:
+            unregister(self._registered)
+            self._registered = None
 
     def _meet(self) -> None:
         """Wait until all have come here as often as this one.

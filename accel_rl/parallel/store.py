@@ -30,7 +30,7 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -178,6 +178,10 @@ class ParameterStore:
     def visit(self) -> Generator[Chunk, None, float]:
         """As `ChunkLocks.visit`: each chunk once, under its lock; the seconds spent waiting."""
         return self._locks.visit(self.chunks)
+
+    def visit_ahead(self) -> Generator[tuple[Chunk, Callable[[], None]] | None, None, float]:
+        """As `ChunkLocks.visit_ahead`."""
+        return self._locks.visit_ahead(self.chunks)
 
     def read(self) -> tuple[dict[str, Tensor], int]:
         """Copies of all arrays, flat ``[P]``, and the updates that they have had (the most that a

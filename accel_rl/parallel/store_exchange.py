@@ -71,8 +71,11 @@ class StoreExchange:
         self._clipping = max_gradient_norm, gradient_norm_eps
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
         self._device = parameters.parameter.device
+        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
         if self._device.type == "cuda":
             store.pin(self._device)
+            # From the store and to it.
+            self._streams = torch.cuda.Stream(self._device), torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         # Views, made once: of the learner's vectors by chunk, of blocks by chunk and slot.
         self._parameters = [parameters.parameter[chunk.elements] for chunk in store.chunks]
         self._gradients = [parameters.gradient[chunk.elements] for chunk in store.chunks]
@@ -170,20 +173,52 @@ class StoreExchange:
         Behind the change, of ``num_updates`` steps of the rule, that becomes the valid slot.
         """
         began = time.perf_counter()
-        for chunk in self._visit():
-            lag = chunk.num_updates - self._seen[chunk.index]
-            valid = chunk.valid
-            block = self._blocks[chunk.index][1 - valid]
-            block.whole.copy_(chunk.slots[valid], non_blocking=True)
-            yield chunk, block
-            if self._device.type == "cuda":
-                chunk.slots[1 - valid].copy_(block.whole, non_blocking=True)
-            self._adopt(chunk, block.whole)
-            self._wait_for_device()
-            self._seen[chunk.index] = chunk.num_updates + num_updates
-            chunk.flip(self._seen[chunk.index])
-            self._measured.add_lag(lag)
+        if self._streams is None:
+            for chunk in self._visit():
+                block = self._blocks[chunk.index][1 - chunk.valid]
+                block.whole.copy_(chunk.slots[chunk.valid])
+                yield chunk, block
+                self._adopt(chunk, block.whole)
+                self._flip(chunk, num_updates)
+        else:
+            yield from self._push_both_ways(*self._streams, num_updates)
         self._measured.push_seconds += time.perf_counter() - began
+
+    def _push_both_ways(
+        self, coming: torch.cuda.Stream, going: torch.cuda.Stream, num_updates: int
+    ) -> Iterator[tuple[Chunk, Block]]:
+        """`_pushes` on a GPU: a chunk comes from the store while the last one goes there."""
+        here = torch.cuda.current_stream(self._device)
+        last: tuple[Chunk, Callable[[], None]] | None = None
+        for taken in self._visit_ahead():
+            if taken is not None:
+                chunk, block = taken[0], self._blocks[taken[0].index][0]
+                with torch.cuda.stream(coming):
+                    block.whole.copy_(chunk.slots[chunk.valid], non_blocking=True)
+            if last is not None:
+                going.synchronize()
+                self._flip(last[0], num_updates)
+                last[1]()
+            last = taken
+            if taken is None:
+                continue
+            here.wait_stream(coming)
+            yield chunk, block
+            going.wait_stream(here)
+            with torch.cuda.stream(going):
+                chunk.slots[1 - chunk.valid].copy_(block.whole, non_blocking=True)
+            self._adopt(chunk, block.whole)
+
+    def _flip(self, chunk: Chunk, num_updates: int) -> None:
+        """Make valid what was written into the chunk's other slot, after so many more updates."""
+        self._measured.add_lag(chunk.num_updates - self._seen[chunk.index])
+        self._seen[chunk.index] = chunk.num_updates + num_updates
+        chunk.flip(self._seen[chunk.index])
+
+    def _visit_ahead(self) -> Iterator[tuple[Chunk, Callable[[], None]] | None]:
+        self._wait_for_device()
+        waited = yield from self._store.visit_ahead()
+        self._measured.lock_wait_seconds += waited
 
     def _visit(self) -> Iterator[Chunk]:
         self._wait_for_device()  # else the backward pass would be waited for under the first lock

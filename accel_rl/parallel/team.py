@@ -198,18 +198,31 @@ class Team:
         Raises:
             TeamError: one has not come in time.
         """
+        ranks = range(1, self.ranks.size)
+        if waits and ranks and self._records is not None:
+            # All at once if all are there, since each look at the store takes a while.
+            if records := self._records.read_all({self._next_post(rank): rank for rank in ranks}):
+                return {record.sender: [self._take(record)] for record in records}
         messages: dict[int, list[Any]] = {}
-        for rank in range(1, self.ranks.size):
+        for rank in ranks:
             messages[rank] = []
             wait = self._wait_for if waits else self._find
-            while record := wait(key := f"post/{rank}/{self._num_read[rank]}", rank):
-                assert self._records is not None
-                messages[rank].append(record.value)
-                self._records.delete(key)
-                self._num_read[rank] += 1
+            while record := wait(self._next_post(rank), rank):
+                messages[rank].append(self._take(record))
                 if waits:
                     break
         return messages
+
+    def _next_post(self, rank: int) -> str:
+        """Name of the next message of that learner."""
+        return f"post/{rank}/{self._num_read[rank]}"
+
+    def _take(self, record: Record) -> Any:
+        """What a message says, which is then read."""
+        assert self._records is not None
+        self._records.delete(record.name)
+        self._num_read[record.sender] += 1
+        return record.value
 
     @_touching_store
     def add_steps(self, num_steps: int) -> int:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -87,8 +88,17 @@ def describe_machine(device: torch.device) -> str:
 
 def write_config(config: TrainConfig, path: Path) -> None:
     """Write the resolved config as signed YAML, every option in it but ``resume``, ``trust``."""
-    config = dataclasses.replace(config, resume=None, trust=False)
-    write_yaml(path, OmegaConf.structured(config))
+    write_yaml(path, _as_written(config))
+
+
+def plain_options(config: TrainConfig) -> dict[str, Any]:
+    """Return all options of ``config`` as dictionaries, lists, numbers and text."""
+    plain: Any = OmegaConf.to_container(_as_written(config))
+    return dict(plain)
+
+
+def _as_written(config: TrainConfig) -> Any:
+    return OmegaConf.structured(dataclasses.replace(config, resume=None, trust=False))
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from typing import BinaryIO
 
 _LOGGER = logging.getLogger(__name__)
 
+MOST_TABLE_BYTES = 1 << 30
+"""of a table of metrics that is read"""
+
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
 
 
@@ -156,8 +159,21 @@ def read_text(path: Path) -> str:
         OSError: the file cannot be read, or it is not a regular file.
         UnicodeDecodeError: the file is not text.
     """
+    return read_bytes(path, MOST_TABLE_BYTES).decode()
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Read a regular file of at most ``most`` bytes; a larger one would fill the memory.
+
+    Raises:
+        OSError: the file cannot be read, it is not a regular file, or it is larger.
+    """
     with open_regular(path) as file:
-        return file.read().decode()
+        is_larger = os.fstat(file.fileno()).st_size > most
+        data = b"" if is_larger else file.read(most + 1)  # some files of the system say 0
+    if is_larger or len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+    return data
 
 
 def _open_now(name: str, flags: int) -> int:

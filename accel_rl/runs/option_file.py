@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from accel_rl.functions import first_line
 from accel_rl.options import format_value
 from accel_rl.runs.yaml_file import read_yaml
 
@@ -34,7 +35,7 @@ def read_option_file(path: Path) -> OptionFile:
     try:
         tree, is_own = read_yaml(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
-        message = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        message = getattr(error, "strerror", None) or first_line(error)
         if mark := getattr(error, "problem_mark", None):
             message = f"line {mark.line + 1}: {getattr(error, 'problem', message)}"
         raise ValueError(f"config={path} cannot be read: {message}") from error

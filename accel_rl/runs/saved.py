@@ -11,27 +11,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from accel_rl.config import TrainConfig
+from accel_rl.functions import first_line
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import best_path, checkpoint_path, checkpoint_steps, list_checkpoints
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
 
 
 def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
-    """The resolved config of the run in ``run_dir``, every option as it was.
+    """Return the configuration of a saved run, with every option as it was.
 
-    Options that are newer than the run have the values of its preset. Of what the options name
-    only a preset of the user's own (``algo=module:function``) is imported: it has the learner's
-    class.
+    Options that are newer than the run have the values of its preset. Only a preset of the user's
+    own (``algo=module:function``) is imported.
 
     Args:
-        run_dir: Directory of the run.
-        trust: Import that preset although the run may be somebody else's.
+        run_dir: directory of the run.
+        trust: import that preset even if another person made the run.
 
     Raises:
-        UntrustedError: There is such a preset, the config is not signed with this user's key, and
-            ``trust`` is false.
-        ValueError: there is no such directory, it holds no run, or its ``config.yaml`` cannot be
-            read or is not one that this version of accel_rl understands.
+        UntrustedError: the run has a preset of the user's own and is not signed with this user's
+            key, and ``trust`` is false.
+        ValueError: there is no such directory, it is not a run, or this version cannot read its
+            ``config.yaml``.
     """
     return read_saved(run_dir, trust=trust).config
 
@@ -76,7 +76,7 @@ def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = N
     try:
         tree, is_own = read_yaml(path)
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
-        reason = getattr(error, "strerror", None) or _first_line(error)
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise ValueError(f"{path} cannot be read: {reason}") from error
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
         raise ValueError(f"{path} is not the config of a training run of accel_rl")
@@ -99,8 +99,8 @@ def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = N
             f"{path}: option {error.full_key} is unknown to this version of accel_rl; "
             "use the version that made the run"
         ) from error
-    except (OmegaConfBaseException, ValueError) as error:
-        raise ValueError(f"{path} is not valid: {_first_line(error)}") from error
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not valid: {first_line(error)}") from error
     assert isinstance(config, TrainConfig)
     # A file cannot vouch for itself.
     return SavedConfig(dataclasses.replace(config, resume=None, trust=False), is_own)
@@ -136,7 +136,3 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
         known = ", ".join(str(checkpoint_steps(each)) for each in there)
         raise ValueError(f"{run_dir} has no checkpoint of step {which}; there are {known}")
     return path
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -171,17 +171,27 @@ def _open_new_events(run_dir: Path) -> tuple[Path, BinaryIO]:
 
 
 class MetricsWriter:
-    """Rows to ``metrics.csv`` and to TensorBoard, where they stand over steps.
+    """Rows to ``metrics.csv``, TensorBoard and other trackers, where they stand over steps.
 
     The tags begin ``episode/``, ``learner/``, ``time/`` and ``run/``; `write_evaluation` writes
     ``evaluation.csv`` and ``evaluation/``. Of an earlier part of the run, rows up to ``steps``
-    stay. ``evaluated_steps``: likewise for evaluations.
+    stay. ``evaluated_steps``: likewise for evaluations. ``send`` gets the same rows and their
+    steps; without ``tensorboard`` there are no events.
     """
 
-    def __init__(self, run_dir: Path, steps: int = 0, evaluated_steps: int = 0) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        steps: int = 0,
+        evaluated_steps: int = 0,
+        *,
+        tensorboard: bool = True,
+        send: Callable[[Row, int], None] | None = None,
+    ) -> None:
         self._metrics = CsvTable(run_dir / "metrics.csv", steps)
         self._evaluations = CsvTable(run_dir / "evaluation.csv", evaluated_steps)
-        self._events = EventsWriter(run_dir, steps)
+        self._events = EventsWriter(run_dir, steps) if tensorboard else None
+        self._send = send
 
     def earlier_rows(self) -> Iterator[dict[str, float]]:
         """Read the rows of metrics that stay from an earlier part, before the first `write`."""
@@ -195,17 +205,24 @@ class MetricsWriter:
         """
         self._metrics.write(row)
         tagged = {tag(name): value for name, value in row.items() if name != "steps"}
-        self._events.write(tagged, int(row["steps"]))
+        self._hand_on(tagged, int(row["steps"]))
 
     def write_evaluation(self, row: Row) -> None:
         """Likewise for the result of an evaluation."""
         self._evaluations.write(row)
         tagged = {f"evaluation/{name}": row[name] for name in row if name != "steps"}
-        self._events.write(tagged, int(row["steps"]))
+        self._hand_on(tagged, int(row["steps"]))
+
+    def _hand_on(self, tagged: Row, steps: int) -> None:
+        if self._events is not None:
+            self._events.write(tagged, steps)
+        if self._send is not None:
+            self._send(tagged, steps)
 
     def close(self) -> None:
         """Calling it again does nothing."""
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
 
 def tag(column: str) -> str:

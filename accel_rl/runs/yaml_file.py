@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from accel_rl.config import TrainConfig
-from accel_rl.runs.files import open_regular, write_whole
+from accel_rl.runs.files import read_bytes, write_whole
 from accel_rl.signing import UntrustedError, is_signed, sign, user_key
 
-CODE_OPTIONS = ("algo", "env", "model")
+CODE_OPTIONS = ("algo", "env", "model", "tracker")
 """options that may name a module, whose code is then run"""
 UNSIGNED = (
     "not signed, because there is no key: the state folder (XDG_STATE_HOME, else ~/.local/state) "
@@ -28,6 +28,8 @@ UNSIGNED = (
 )
 """what runs and sweeps say where nothing can be signed"""
 _SIGNATURE = b"# signature: "
+_MOST_BYTES = 1 << 24
+"""of a file; the longest sweep has a fifth of it"""
 
 
 class YamlFile(NamedTuple):
@@ -58,8 +60,7 @@ def read_yaml(path: Path) -> YamlFile:
         Exception: it is no YAML; the reader has many of them.
         ValueError: a value in it stands for another one, such as a variable of the environment.
     """
-    with open_regular(path) as file:
-        data = file.read()
+    data = read_bytes(path, _MOST_BYTES)
     tree = OmegaConf.load(io.BytesIO(data))
     for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), ""):
         if isinstance(value, str) and "${" in value:
@@ -74,8 +75,13 @@ def code_in(config: TrainConfig) -> dict[str, str]:
 
 def code_among(options: Mapping[str, object]) -> dict[str, str]:
     """Return those of ``options``, of a config that is not read yet, that name modules."""
-    named = {option: str(options.get(option, "")) for option in CODE_OPTIONS}
+    named = {option: _text(options.get(option, "")) for option in CODE_OPTIONS}
     return {option: value for option, value in named.items() if ":" in value}
+
+
+def _text(value: object) -> str:
+    """An option's value as it is typed."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def refuse_code(path: Path, code: Mapping[str, str]) -> None:

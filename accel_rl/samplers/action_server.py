@@ -21,6 +21,7 @@ from accel_rl.agents import (
     Activations,
     AnyAgent,
     AnyRecurrentAgent,
+    HostFlags,
     LogProbs,
     Normalizer,
     PolicyAgent,
@@ -28,9 +29,12 @@ from accel_rl.agents import (
     RolloutTensors,
     is_softmax,
 )
+from accel_rl.capture import EAGER
+from accel_rl.graphs import Graphs, without_inference_mode
 from accel_rl.models.image import ImageNetwork
 from accel_rl.registration import register, unregister
 from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, as_bytes, tensor_views
@@ -40,26 +44,31 @@ _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
 class ActionServer:
-    """The policy to give to ``sampler.collect``, and afterwards its rollout as tensors.
+    """A policy for ``sampler.collect`` that runs an agent, and returns the rollout as tensors.
 
         sampler.collect(server)
         metrics = learner.update(server.finish(), progress)
 
-    Acts with the agent's parameters as they are at each call (in bfloat16: of each rollout), and
-    keeps the recurrent state of each environment where the agent has one. Close it before the
-    sampler, or use it in ``with`` inside the sampler's: on a GPU it holds the sampler's memory
-    registered. ``keeps_rollout``: what `finish` gives may be used until the next `finish`.
-    ``kept_layers``: it gives also what so
-    many of the last layers before the heads gave, of an agent with an `ImageNetwork`, on the CPU:
-    for a learner with the parameters that acted. PPO needs one of them, A2C all. ``precision``, of
-    acting and these, is the learner's: float32, or bfloat16, in which a rollout is acted in with
-    the parameters that there were at its beginning. If the agent ``tells_log_prob`` and no layers
-    are kept, it gives also the log-probability of each action.
+    It uses the agent's parameters at the time of each call. In bfloat16 it uses the parameters at
+    the start of each rollout. It keeps the recurrent state of each environment if the agent has
+    one. Close it before the sampler, or use it in ``with`` inside the sampler's ``with``: on a GPU
+    it registers the sampler's memory.
+
+    Args:
+        agent: the agent that chooses actions.
+        sampler: the sampler that will call this policy.
+        device: device of the agent's network and of the returned tensors.
+        keeps_rollout: True: tensors that `finish` returns stay valid until the next `finish`.
+            False: on the CPU, until the next ``collect``.
+        kept_layers: number of layers before the heads whose activations `finish` also returns,
+            so that a learner with unchanged parameters need not compute them again. CPU and
+            `ImageNetwork` only. PPO needs 1, A2C all.
+        precision: ``float32``, or with ``kept_layers`` ``bfloat16``.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
-        ValueError: ``kept_layers`` with another agent, with ``keeps_rollout``, or more than there
-            are; or another ``precision``, or bfloat16 without kept layers.
+        ValueError: ``kept_layers`` does not fit the agent, is given with ``keeps_rollout``, or is
+            out of range; or ``precision`` is not supported.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class ActionServer:
         self._agent = agent
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
         self._states: RecurrentStates | None = None
+        self._graphs: ActingGraphs | None = None
         self._has_acted = False  # so that the sampler's last rewards are those of this server
         # What chooses actions, and what it leaves in the rollout beside them, by field.
         self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
@@ -112,6 +122,10 @@ class ActionServer:
             choose: Any = agent.act
             if self._log_probs is not None:
                 choose = agent.act_with_log_prob  # type: ignore[attr-defined]  # it tells them
+            capture = getattr(agent, "capture", EAGER)
+            if isinstance(capture, Graphs) and device.type != "cpu":
+                self._graphs = ActingGraphs(agent, capture, device)
+                choose = without_inference_mode(choose)
             self._act = lambda seen, uniform, step, _: choose(seen, uniform, step.columns)
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
@@ -120,7 +134,16 @@ class ActionServer:
         )
 
     def __call__(self, step: PolicyInput) -> Any:
-        """Actions ``[n, ...]`` for the ``n`` environments of ``step``."""
+        """Choose actions.
+
+        Args:
+            step: the observations of ``n`` environments.
+
+        Returns:
+            Actions ``[n, ...]``.
+        """
+        if self._graphs is not None and self._graphs.can_act:
+            return self._replay(self._graphs, step)
         observation, uniform = self._rows.read(step)
         if step.t == 0:
             self._normalizer = getattr(self._agent, "normalizer", None)
@@ -129,6 +152,28 @@ class ActionServer:
             action, log_prob = action
             self._log_probs.keep(log_prob, step.t, step.columns)
         return self._rows.answer(step, action)
+
+    def _replay(self, graphs: ActingGraphs, step: PolicyInput) -> Any:
+        """As `__call__`, where all that the device does for a step is one graph."""
+        rows, columns = self._rows, step.columns
+        assert isinstance(rows, _DeviceRows)
+        is_carried, staged = rows.stage(step), None
+        if rows.num_graphs > MOST_ROW_GRAPHS:
+            staged = rows.load_and_stage(step, is_carried)
+
+        def act() -> Tensor | None:
+            row = rows.load(step, is_carried) if staged is None else staged
+            action, log_prob = self._act(*rows.seen(row, columns), step, rows), None
+            if self._log_probs is not None:
+                action, log_prob = action
+            rows.send(columns, action)
+            return log_prob
+
+        place = None if staged is not None else (step.t, is_carried, rows.address)
+        log_prob = graphs.run((columns.start, columns.stop), place, act)
+        if log_prob is not None and self._log_probs is not None:
+            self._log_probs.keep(log_prob, step.t, columns)
+        return rows.wait(columns)
 
     def _act_remembering(
         self, observation: Any, uniform: Tensor, step: PolicyInput, rows: _Rows
@@ -142,9 +187,11 @@ class ActionServer:
         return states.act(observation, uniform, step.t, step.columns, begins, reward)
 
     def finish(self) -> RolloutTensors:
-        """The rollout that ``collect`` has completed; to be used up before the next ``collect``.
+        """Return the rollout that ``collect`` has completed.
 
-        With ``keeps_rollout``, before the next `finish`.
+        Returns:
+            Tensors that are valid until the next ``collect``; with ``keeps_rollout``, until the
+            next `finish`.
         """
         batch = self._rows.finish()
         left = {name: take() for name, take in self._left.items()}
@@ -155,16 +202,20 @@ class ActionServer:
         return batch._replace(normalizer=self._normalizer, **left)
 
     def get_state(self) -> Tensor | None:
-        """The recurrent states between two rollouts, for `set_state`; None: there are none."""
+        """Return the recurrent states between two rollouts; None if the agent has no memory."""
         return None if self._states is None else self._states.get_state()
 
     def set_state(self, state: Tensor | None) -> None:
-        """Go on with what `get_state` gave, before the first rollout; None changes nothing."""
+        """Continue with the recurrent states of another server, before the first rollout.
+
+        Args:
+            state: the value that `get_state` returned; None changes nothing.
+        """
         if state is not None and self._states is not None:
             self._states.set_state(state)
 
     def close(self) -> None:
-        """Release the sampler's memory. Calling it again does nothing."""
+        """Release the sampler's memory. A second call does nothing."""
         self._rows.close()
 
     def __enter__(self) -> Self:
@@ -260,8 +311,10 @@ class _DeviceRows:
         self._is_carried = np.zeros(
             num_envs, np.bool_
         )  # the device's row T is the next rollout's row 0
+        self._follows = True  # row 0, in every group that has read it
         self._shared = _raw(rollout.observation)
         self._observation = torch.empty_like(self._shared, device=device)
+        self._staging: Tensor | None = None
         self._before = self._observation  # rows of the rollout before
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
@@ -279,18 +332,52 @@ class _DeviceRows:
         self._is_registered = register(self._shared, device)
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
+        return self.seen(self.load(step, self.stage(step)), step.columns)
+
+    def stage(self, step: PolicyInput) -> bool:
+        """What of `read` the host does. Returns whether the device has the row already."""
         columns = step.columns
-        row = self._observation[step.t, columns]
         is_same = self._generation == self._sampler.generation
-        if step.t == 0 and is_same and self._is_carried[columns].all():
-            row.copy_(self._before[-1, columns])
+        is_carried = bool(step.t == 0 and is_same and self._is_carried[columns].all())
+        if is_carried:
             self._is_carried[columns] = False
         else:
+            self._follows &= step.t > 0
+        self._uniform[columns].numpy()[:] = step.uniform
+        return is_carried
+
+    def load(self, step: PolicyInput, is_carried: bool) -> Tensor:
+        """Have the device fill the row, ``[n, ...]``."""
+        row = self._observation[step.t, step.columns]
+        if is_carried:
+            row.copy_(self._before[-1, step.columns])
+        else:
             row.copy_(_raw(step.observation), non_blocking=True)
-        uniform = self._uniform[columns]
-        uniform.numpy()[:] = step.uniform
-        observation = tensor_views(self._spec.observation, row)
-        return observation, uniform.to(self._device, non_blocking=True)
+        return row
+
+    def load_and_stage(self, step: PolicyInput, is_carried: bool) -> Tensor:
+        """As `load`; returns a copy in a place that is the same for every row."""
+        if self._staging is None:
+            self._staging = torch.empty_like(self._observation[0])
+        staged = self._staging[step.columns]
+        staged.copy_(self.load(step, is_carried))
+        return staged
+
+    def seen(self, row: Tensor, columns: slice) -> tuple[Any, Tensor]:
+        """Observation and uniform of a row, which `load` gave."""
+        uniform = self._uniform[columns].to(self._device, non_blocking=True)
+        return tensor_views(self._spec.observation, row), uniform
+
+    @property
+    def address(self) -> int:
+        """Where the rows of the rollout are that is collected."""
+        return self._observation.data_ptr()
+
+    @property
+    def num_graphs(self) -> int:
+        """Rows and groups of all rollouts that are kept."""
+        num_rollouts = 1 if self._before is self._observation else 2
+        return len(self._observation) * self._sampler.config.num_groups * num_rollouts
 
     def read_begins(self, step: PolicyInput) -> Tensor:
         begins = self._begins[step.columns]
@@ -303,14 +390,22 @@ class _DeviceRows:
         return reward.to(self._device, non_blocking=True)
 
     def answer(self, step: PolicyInput, action: Any) -> Any:
-        pinned, space = self._action[step.columns], self._spec.action
+        self.send(step.columns, action)
+        return self.wait(step.columns)
+
+    def send(self, columns: slice, action: Any) -> None:
+        """Have the device send actions to the host."""
+        pinned, space = self._action[columns], self._spec.action
         if not isinstance(space, Leaf):
-            packed = self._packed[step.columns]
+            packed = self._packed[columns]
             _pack(tensor_views(space, packed), action)
             action = packed
         pinned.copy_(action, non_blocking=True)
+
+    def wait(self, columns: slice) -> Any:
+        """The actions that were sent."""
         torch.cuda.current_stream(self._device).synchronize()  # the only one of the step
-        return _arrays(tensor_views(space, pinned))
+        return _arrays(tensor_views(self._spec.action, self._action[columns]))
 
     def finish(self) -> RolloutTensors:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)
@@ -321,10 +416,23 @@ class _DeviceRows:
             staged.copy_(_raw(getattr(self._rollout, name)))
             small[name] = staged.to(self._device, non_blocking=True)
         # From pageable memory, so this waits; but there is none except after a truncation.
-        for name, tensor in _final_observations(self._rollout).items():
+        finals = _final_observations(self._rollout)
+        for name, tensor in finals.items():
             small[name] = tensor.to(self._device)
         self._observation, self._before = self._before, self._observation
-        return _tensors(self._spec, {"observation": self._before, **small})
+        batch = _tensors(self._spec, {"observation": self._before, **small})
+        return batch._replace(host=self._flags(finals))
+
+    def _flags(self, finals: dict[str, Tensor]) -> HostFlags:
+        follows, self._follows = self._follows, True
+        return HostFlags(
+            terminated=self._staged["terminated"].numpy(),
+            truncated=self._staged["truncated"].numpy(),
+            valid=self._staged["valid"].numpy(),
+            final_step=finals["final_step"].numpy(),
+            final_env=finals["final_env"].numpy(),
+            follows=follows,
+        )
 
     def close(self) -> None:
         if self._is_registered:

@@ -38,49 +38,62 @@ def _restarts_nothing(run: Any) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig:
-    """How experience is gathered.
+    """Options of sampling.
 
     Raises:
         ValueError: a value is out of range, or ``num_envs`` does not divide into ``num_groups``.
     """
 
     num_envs: int = option(16, common=True)
-    """environments in all, B"""
+    """Number of environments, B."""
     horizon: int = option(5, common=True)
-    """steps of each environment in one rollout, T"""
+    """Steps of each environment in one rollout, T."""
     num_groups: int = option(2, "engine", idle=_groups_are_idle, common=True)
-    """groups of environments served in turn: 2 simulate alternately, 1 all at once"""
+    """Number of groups of environments that are served by turns.
+    With 2, one group simulates while the policy acts for the other. With 1, all environments wait
+    for each other."""
     num_workers: int | None = option(None, "engine", idle=_is_serial, common=True)
-    """simulator processes; none: one for each core (and group, if workers hold one group each)"""
+    """Number of worker processes.
+    none: one for each core; if each worker holds one group, one for each core and group."""
     workers_per_core: int = option(1, "engine", idle=_is_serial)
-    """1: each worker holds a slice of every group; num_groups: each holds a slice of one group"""
+    """Workers that share a core.
+    1: each worker holds a part of every group. The value of num_groups: each worker holds a part of
+    one group."""
     cores_per_worker: int = option(1, "engine", idle=_is_serial)
-    """neighbouring cores of each worker, for simulators with threads of their own"""
+    """Neighbouring cores that each worker gets, for simulators with threads of their own."""
     reset_policy: Literal["immediate", "wait"] = "immediate"
-    """immediate: reset within the rollout; wait: mask the rest of it, reset while learning"""
+    """When environments are reset whose episode has ended.
+    immediate: within the rollout. wait: the rest of the column is masked, and the reset happens
+    while the learner works."""
     decorrelation_steps: int = 0
-    """each environment first takes up to so many uniformly random steps, seeded; 0: none. One in
-    the place of a lost one takes none"""
+    """Maximum number of random steps that each environment takes before the first rollout, drawn
+    from the seed. 0 disables them. Environments of a restarted worker take none."""
     final_observation_slots: int | None = option(None, "engine")
-    """final observations of truncated episodes kept for each environment and rollout; none, or more
-    than horizon: of all, one for each step at most"""
+    """Number of final observations of truncated episodes kept for each environment and rollout.
+    none, or more than horizon: one for each step."""
     affinity: Literal["auto", "rotate", "off"] = option("auto", "engine", idle=_affinity_is_idle)
-    """auto: pin each worker to a core of this process' share; rotate: besides, the policy's thread
-    moves from core to core, for policies that compute in it alone; off: the kernel places all"""
+    """How processes are pinned to cores.
+    auto: each worker to a core of this process's share. rotate: as auto, and the policy's thread
+    moves from core to core, for policies that compute in one thread. off: nothing is pinned."""
     on_worker_failure: Literal["raise", "restart"] = option("raise", "engine", idle=_is_serial)
-    """raise, or restart: a worker that was killed, crashed or hung is replaced and its running
-    episodes count as truncated, and as no scores; an exception of the environment ends the run in
-    either case"""
+    """What happens if a worker is killed, crashes or hangs.
+    raise: the run ends. restart: the worker is replaced, and its running episodes count as
+    truncated and not as scores. An exception of the environment always ends the run."""
     max_worker_restarts: int = option(10, "engine", idle=_restarts_nothing)
-    """restarts in all before the run ends with an error"""
+    """Maximum number of restarts before the run ends with an error."""
     step_timeout_seconds: float = option(60.0, "engine", idle=_is_serial)
-    """a group that has not stepped after so long has hung; resets within the step are part of it"""
+    """Seconds after which a group that has not finished its step counts as hung.
+    Resets within the step count towards it."""
     reset_timeout_seconds: float = option(300.0, "engine")
-    """limit for starting, random first steps included, for resets between rollouts, and for the one
-    environment that is made first, to read its spec"""
+    """Limit in seconds for starting, for resets between rollouts, and for reading the spec of the
+    first environment. Random first steps count towards it."""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
-        """Shapes and dtypes of this sampler's rollouts of the environment ``env``."""
+        """Return the shapes and dtypes of this sampler's rollouts.
+
+        Args:
+            env: spec of the environment.
+        """
         return RolloutSpec(
             T=self.horizon,
             B=self.num_envs,
@@ -161,18 +174,23 @@ def check_memory(spec: RolloutSpec) -> None:
 
 
 class PolicyInput(NamedTuple):
-    """What a policy is given: row ``t`` of the columns ``columns`` of the rollout in the making.
+    """The argument of a policy: the observations of one group of environments at one step.
 
-    ``observation``: ``[n, ...]``, a view of the rollout itself that the next rollout overwrites; of
-    a mapping ``[n]`` structs, whose leaves are ``observation["camera"]`` and so on.
-    Do not write into it, nor into a tensor that `torch.from_numpy` makes of it: the learner would
-    read the changed numbers. ``uniform``: ``[n]``
-    float64 in [0, 1), the step's share of a seeded block by step and environment; a policy that
-    draws its randomness from it gives the same actions however environments are grouped.
-    ``begins``: ``[n]``, True where ``observation`` is the first of an episode (a lost life ends
-    one, where lives count): what a policy remembers of the one before is to be forgotten.
-    ``reward``: ``[n]`` float32, of the step before, as the learner sees it; a view likewise. It
-    says nothing where an episode begins.
+    Do not write into the arrays, nor into tensors that `torch.from_numpy` makes of them. The
+    learner would read the changed numbers.
+
+    Attributes:
+        observation: ``[n, ...]``, a view of row ``t`` of the rollout, which the next rollout
+            overwrites. If the space is a mapping: ``[n]`` structs with the leaves
+            ``observation["camera"]`` and so on.
+        uniform: ``[n]`` float64, seeded random numbers in [0, 1). A policy that draws its actions
+            from them returns the same actions for every number of groups and workers.
+        t: the step, ``0 .. T - 1``.
+        columns: the environments of the group, as columns of the rollout.
+        begins: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life
+            if lives count as episodes. A policy with a memory resets it there.
+        reward: ``[n]`` float32, reward of the previous step as the learner sees it, a view.
+            Undefined where ``begins`` is True.
     """
 
     observation: NDArray[Any]
@@ -184,12 +202,12 @@ class PolicyInput(NamedTuple):
 
 
 class Acted(NamedTuple):
-    """Actions, and what else a policy wants to find in the rollout: log-probabilities, values.
+    """The return value of a policy that keeps more than actions in the rollout.
 
     Attributes:
-        action: the actions, as a policy returns them by themselves.
-        extras: arrays or tensors ``[n, ...]`` by name. They are kept in ``rollout.extras``, with
-            the shapes and dtypes that they have first, and from then on are needed in every call.
+        action: ``[n, ...]``, the actions.
+        extras: arrays or tensors ``[n, ...]`` by name, such as log-probabilities. They are kept in
+            ``rollout.extras``. Names, shapes and dtypes must be the same in every call.
     """
 
     action: Any
@@ -197,16 +215,24 @@ class Acted(NamedTuple):
 
 
 Policy = Callable[[PolicyInput], Any]
-"""Returns the actions, ``[n, ...]``: an array, tensor or list; of a mapping, a mapping of these or
-a structured array. Discrete actions are ``[n]`` integers in ``0 .. num_actions - 1``. Or it returns
-`Acted`, with more that the rollout is to keep."""
+"""Function from a `PolicyInput` to actions.
+
+It returns the actions ``[n, ...]``: an array, tensor or list. Discrete actions are integers in
+``0 .. num_actions - 1``. If the action space is a mapping, it returns a mapping of these or a
+structured array. It may return `Acted` to keep more in the rollout."""
 
 
 class Episode(NamedTuple):
-    """One finished episode. ``raw_return`` is the game's own score; ``length`` counts steps.
+    """One finished episode.
 
-    ``is_lost``: it did not end by itself, nor at a limit; its worker was lost and replaced.
-    ``info``: the numbers that its last step told, by their key in `EnvSpec.info_keys`.
+    Attributes:
+        env_index: number of the environment, ``0 .. B - 1``.
+        raw_return: sum of the rewards of the task, undiscounted.
+        clipped_return: sum of the rewards that the learner sees.
+        length: number of steps.
+        truncated: whether the episode was cut off.
+        is_lost: whether it ended because its worker was lost and replaced.
+        info: numbers of its last step, by their key in `EnvSpec.info_keys`.
     """
 
     env_index: int
@@ -219,11 +245,13 @@ class Episode(NamedTuple):
 
 
 class SamplerTimes(NamedTuple):
-    """Seconds since the sampler's start.
+    """Seconds since the start of a sampler.
 
-    ``waiting`` and ``policy`` are this process' own, waiting for simulators and in the policy.
-    ``simulating`` is the simulators' mean working time in their processes (in a serial sampler,
-    in this one).
+    Attributes:
+        waiting: seconds in which this process waited for simulators.
+        policy: seconds in which this process ran the policy.
+        simulating: mean working time of the worker processes; of this process in a
+            `SerialSampler`.
     """
 
     waiting: float
@@ -232,16 +260,17 @@ class SamplerTimes(NamedTuple):
 
 
 class SamplerState(NamedTuple):
-    """The state of a sampler between two rollouts; another sampler goes on from it exactly.
+    """The state of a sampler between two rollouts, from which another sampler continues exactly.
 
     Attributes:
-        environments: ``[B]``, the state of each environment as bytes, or None if it cannot tell.
+        environments: ``[B]``, the state of each environment as bytes; None if the environment
+            cannot be saved.
         observation: ``[B, ...]``, row 0 of the next rollout.
         noise: state of the generator of action noise.
-        episode_sums: ``[3, B]``, sums over the running episodes.
-        is_skipped: ``[B]`` bool, True where the running episode goes unreported.
-        generation: raised with each start from a state and each replaced worker, so environments
-            that start again never repeat random numbers.
+        episode_sums: ``[3, B]`` float64, sums over the running episodes.
+        is_skipped: ``[B]`` bool, True where the running episode is not reported.
+        generation: counter that rises with each start from a state and each replaced worker, so
+            that restarted environments never repeat random numbers.
         begins: ``[B]`` bool, True where row 0 of the next rollout is the first of an episode.
     """
 
@@ -255,14 +284,15 @@ class SamplerState(NamedTuple):
 
 
 class SamplerError(RuntimeError):
-    """A sampler cannot go on, or is used out of turn; the message says why and what to do."""
+    """A sampler cannot continue, or was used at the wrong time. The message says what to do."""
 
 
 class WorkerError(SamplerError):
-    """A simulator process died, hung or raised; the message names it and its environments.
+    """A worker process died, hung or raised. The message names the worker and its environments.
 
-    ``worker_traceback`` is the traceback inside the worker, empty where there was none; Python
-    prints it below the error's own.
+    Attributes:
+        worker_traceback: traceback inside the worker, or an empty string. Python prints it below
+            the traceback of this error.
     """
 
     def __init__(self, message: str, worker_traceback: str = "") -> None:

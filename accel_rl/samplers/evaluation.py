@@ -12,10 +12,12 @@ from accel_rl.samplers.sampler import RolloutSampler
 
 
 class Evaluation(NamedTuple):
-    """``episodes``: the games that count, in order of their ends.
+    """The games of an evaluation.
 
-    ``num_unfinished``: games still running when the evaluation gave up, in environments that have
-    no limit of their own. ``num_lost``: games cut off because a worker was lost. Neither counts.
+    Attributes:
+        episodes: the games that count, in order of their ends.
+        num_unfinished: number of abandoned games, in environments without a limit of their own.
+        num_lost: number of games that were cut off because a worker was lost.
     """
 
     episodes: list[Episode]
@@ -24,7 +26,7 @@ class Evaluation(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """Of the games that count."""
+        """The number of steps of the games that count."""
         return sum(episode.length for episode in self.episodes)
 
 
@@ -36,22 +38,27 @@ def evaluate(
     max_episode_steps: int,
     show: Callable[[int], None] = lambda num_steps: None,
 ) -> Evaluation:
-    """Let the environments of a freshly started ``sampler`` play ``num_steps`` steps of games.
+    """Play whole games with a freshly started sampler.
 
-    Each environment begins games until those that it has finished make up its share of the steps.
-    A game that has begun by then is played to its end, and counts. To leave it out would favour
-    short games, above all where environments are many; to count it as it stands would take a part
-    of a game for a game. Played out, games are not favoured by length: when an environment stops
-    follows from the games that it has played, so that by Wald's identity the expected sum of their
-    scores is the expected number of them times the expected score of one.
+    Each environment starts games until its finished games make up its share of ``num_steps``. The
+    game that runs at that moment is played to its end and counts. This favours neither short nor
+    long games: when an environment stops depends only on the games that it has played, so by Wald's
+    identity the expected sum of the scores is the expected number of games times the expected score
+    of a game. A game whose worker was lost does not count; its environment plays another one.
 
-    A game whose worker was lost does not count, nor do its steps: its environment plays another.
-    ``max_episode_steps``: the longest game. An environment that after its share and so many steps
-    more has not ended its last game is given up. ``show`` is told the steps taken, of all
-    environments, after each rollout.
+    Args:
+        sampler: a started sampler with ``reset_policy="immediate"`` and ``decorrelation_steps=0``.
+        policy: the policy to evaluate.
+        num_steps: steps of all environments together.
+        max_episode_steps: length of the longest game. An environment is abandoned if it has not
+            finished its last game after its share of the steps plus this number.
+        show: called after each rollout with the number of steps taken by all environments.
+
+    Returns:
+        The games that count, and the numbers of games that do not.
 
     Raises:
-        ValueError: environments wait for each other's games or begin with random steps.
+        ValueError: the sampler has other settings.
     """
     for name, needed in (("reset_policy", "immediate"), ("decorrelation_steps", 0)):
         if getattr(sampler.config, name) != needed:

@@ -288,7 +288,7 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
     On the CPU the policy takes its time from the simulators. Left to the kernel it tends to wake on
     the same core again and again; the worker there falls behind, and every group waits for it. A
     thread that moves on by one core after each group takes from all alike: on two cores with
-    A3C-Net and 64 environments that is worth 12 % (figures in benchmarks/results/README.md).
+    A3C-Net and 64 environments that is worth 12 % (figures in benchmarks/results/sampling.md).
 
     Within, each call of the function moves this thread to the next core. With fewer than two cores
     the thread stays where it is. Threads that are started within inherit the one core, so nothing
@@ -301,9 +301,27 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
     if len(distinct) < 2:
         yield lambda: None
         return
-    before = os.sched_getaffinity(0)
     following = itertools.cycle(distinct)
-    try:
+    with _restoring_affinity():
         yield lambda: os.sched_setaffinity(0, next(following))
+
+
+@contextmanager
+def kept_on(cpus: Iterable[int]) -> Iterator[None]:
+    """Keep this thread on ``cpus`` within: those of the core that is planned for a GPU's server.
+
+    After an update, in which all cores idle, the kernel may leave it on the core of a worker, which
+    falls behind until the kernel moves one of them; and every group waits for that worker.
+    """
+    with _restoring_affinity():
+        os.sched_setaffinity(0, cpus)
+        yield
+
+
+@contextmanager
+def _restoring_affinity() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    try:
+        yield
     finally:
         os.sched_setaffinity(0, before)

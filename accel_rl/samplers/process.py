@@ -14,18 +14,25 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
+from time import monotonic, sleep
 
 import cloudpickle
 import psutil
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
+from accel_rl.functions import place_in_dump
 from accel_rl.processes import add_package_path, disown_in_forks
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
-from accel_rl.samplers.shared import Descriptors, Setup
+from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup
+from accel_rl.stopping import SIGNALS
 from accel_rl.topology import format_cpus
 
+_TELL_SECONDS = 0.5
+"""for a worker that hangs to write where; one that was stopped does not"""
+_REPORT = '{"message": '
+"""what begins a worker's report; a place that it was asked for may come before"""
 KILL_SECONDS = 10.0
 """for a killed process to end, which the kernel does at once unless a device or file hangs"""
 _WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each here, at most
@@ -86,14 +93,7 @@ class WorkerProcess:
                 theirs[0], self._report, life_read, memory, factory, wake, started, self._states
             )
             countdown = [each for each in setup.countdown.values() if each is not None]
-            self._process = subprocess.Popen(
-                # -P: no module of the working directory may hide one of the standard library.
-                [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-                pass_fds=[*inherited, *countdown, *setup.ready.values()],
-                process_group=0,
-            )
+            self._process = _start(inherited, [*inherited, *countdown, *setup.ready.values()])
             self.pid = self._process.pid
             self.pidfd = os.pidfd_open(self.pid)
             self._descriptors.append(self.pidfd)
@@ -148,8 +148,8 @@ class WorkerProcess:
     def has_ended(self, timeout_seconds: float) -> bool:
         """Whether it ends within this time.
 
-        Programs that its environments have started are then killed, unless the worker has ended
-        without an error and could close its environments.
+        Programs that its environments have started, and that their ``close`` has left, are then
+        killed.
         """
         if self._process.returncode is None:
             poll = select.poll()
@@ -159,8 +159,7 @@ class WorkerProcess:
             # Before the next call gives its pid, which is also that of its group, back to the
             # kernel. Somebody else may have waited for all children of this process.
             with suppress(ChildProcessError):
-                how = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-                if how is not None and (how.si_code, how.si_status) != (os.CLD_EXITED, 0):
+                if os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
                     self._kill_group()
             self._process.wait(KILL_SECONDS)
         return True
@@ -196,14 +195,17 @@ class WorkerProcess:
         """Why this worker, which has ended, did so."""
         self.has_ended(KILL_SECONDS)
         status = self._process.wait(KILL_SECONDS)
-        report = os.pread(self._report, 1 << 16, 0)  # may be read again, after Ctrl-C
-        if report:
-            said = json.loads(report)
+        _, mark, report = self._read_report().rpartition(_REPORT)
+        if mark:
+            said = json.loads(mark + report)
             kind = "" if said["kind"] == "SamplerError" else f"{said['kind']}: "
             message = f"{self.describe()}: {kind}{said['message']}"
             return WorkerError(message, said["traceback"])
         if status >= 0:
-            return WorkerError(f"{self.describe()} ended with exit status {status}")
+            return WorkerError(
+                f"{self.describe()} ended with exit status {status} and without a report: an "
+                f"environment ended the process, or closed files that are not its own"
+            )
         if status == -signal.SIGKILL:
             return WorkerError(
                 f"{self.describe()} was killed by SIGKILL; if it was the kernel, for want of "
@@ -211,9 +213,21 @@ class WorkerProcess:
             )
         name = signal.strsignal(-status) or "no name"
         return WorkerError(
-            f"{self.describe()} was ended by signal {-status} ({name}): its simulator crashed, or "
-            f"somebody ended it"
+            f"{self.describe()} was ended by signal {-status} ({name})"
+            f"{place_in_dump(report)}: its simulator crashed, or somebody ended it"
         )
+
+    def place(self) -> str:
+        """Where a worker that hangs is, in brackets: file, line and function. Empty if unknown."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, TELL_PLACE)
+        deadline, found = monotonic() + _TELL_SECONDS, ""
+        while monotonic() < deadline:
+            sleep(0.01)
+            before, found = found, self._read_report()
+            if found and found == before:  # it was not read in the middle
+                break
+        return place_in_dump(found)
 
     def free(self) -> None:
         """Close the descriptors. Calling it again, from another thread, too, does nothing."""
@@ -224,6 +238,9 @@ class WorkerProcess:
         self.free()
         if hasattr(self, "_process"):
             self._process.returncode = 0  # no child of this process: nothing to wait for
+
+    def _read_report(self) -> str:  # again and again, after Ctrl-C
+        return os.pread(self._report, 1 << 17, 0).decode(errors="replace")
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -309,6 +326,26 @@ def store_factory(factory: EnvFactory) -> int:
             f"functions and plain values, and open files and devices inside it"
         ) from error
     return descriptor
+
+
+def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[bytes]:
+    """Start a worker's process, in which signals that it leaves to its server wait at first.
+
+    Batch systems send them to all processes of a run. A worker that has no handlers yet would die
+    of them, and the run would fail where it should end in order.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which the child inherits
+    try:
+        return subprocess.Popen(
+            # -P: no module of the working directory may hide one of the standard library.
+            [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+            pass_fds=kept_open,
+            process_group=0,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:

@@ -43,6 +43,7 @@ from accel_rl.samplers.layout import (
     MoveOn,
     assign_columns,
     count_workers,
+    kept_on,
     plan_workers,
     rotation,
 )
@@ -55,17 +56,15 @@ from accel_rl.topology import Seat
 
 
 class RolloutSampler:
-    """Rollouts of the environments of a pool. Make a `SerialSampler` or a `ParallelSampler`.
+    """Collects rollouts from the environments of a pool. Create a `SerialSampler` or
+    `ParallelSampler`.
 
-    Both collect exactly the same rollouts with the same factory, seed and policy.
-
-    ``collect`` returns views that stay as they are until the next ``collect``. One exception: if a
-    worker is lost in between and `get_state` replaces it, the last row of ``observation`` holds the
-    first observations of the new environments.
+    Both collect exactly the same rollouts with the same environment, seed and policy. Use a sampler
+    in ``with``, or call `start` and `close`. One thread at a time may use it.
 
     Attributes:
         config: the settings.
-        env_spec: what one environment is like.
+        env_spec: spaces of the environment.
         rollout_spec: shapes and dtypes of the rollouts.
         rollout: the arrays that `collect` writes and returns.
         is_running: whether `collect` may be called.
@@ -93,11 +92,14 @@ class RolloutSampler:
         self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
 
     def start(self, state: SamplerState | None = None) -> None:
-        """Start the environments and wait for their first observations, or go on from ``state``.
+        """Start the environments and wait for their first observations.
+
+        Args:
+            state: state from which to continue; None starts new episodes.
 
         Raises:
-            SamplerError: started before, or closed.
-            ValueError: ``state`` is of other environments.
+            SamplerError: the sampler was started before, or is closed.
+            ValueError: ``state`` belongs to other environments.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         pool = self._pool
@@ -121,17 +123,25 @@ class RolloutSampler:
         self.is_running = True
 
     def collect(self, policy: Policy) -> Rollout:
-        """Take ``horizon`` steps of every environment.
+        """Take ``horizon`` steps of every environment and return the rollout.
 
-        After an error of the policy, or Ctrl-C, the sampler may be used again: the next rollout
-        goes on where the environments are, and what was collected of this one is not returned. An
-        error of an environment or a worker closes the sampler, as does Ctrl-C in the few moments in
-        which that would leave it between two states, and a second Ctrl-C meanwhile.
+        If the policy raises, or at Ctrl-C, the steps of this rollout are dropped, and the next
+        rollout continues where the environments are. An error of an environment or a worker closes
+        the sampler. So does Ctrl-C in the few moments in which the sampler is between two states,
+        and a second Ctrl-C.
+
+        Args:
+            policy: function from a `PolicyInput` to actions, called once for each group and step.
+
+        Returns:
+            Views ``[T, B, ...]`` that the next ``collect`` overwrites. If `get_state` replaces a
+            lost worker, it overwrites the last row of ``observation`` with the first observations
+            of new episodes.
 
         Raises:
-            SamplerError: not started, or closed, or in another ``collect``.
-            ValueError: the policy is no function, or returned something else than valid actions.
-            WorkerError: a worker died or hung and is not to be replaced.
+            SamplerError: the sampler was not started, is closed, or is in another ``collect``.
+            ValueError: the policy is not a function, or returned invalid actions.
+            WorkerError: a worker died or hung, and ``on_worker_failure`` does not replace it.
         """
         if not self.is_running:
             raise not_running(self._ended_by, self._pool.is_closed)
@@ -282,19 +292,18 @@ class RolloutSampler:
     def take_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, in order of step, then environment.
 
-        Call it at least once in 100,000 episodes: of more that ended before the last `collect`,
-        only the newest 100,000 are kept.
+        Of the episodes that ended before the last `collect`, only the newest 100,000 are kept.
         """
         return self._tracker.take()
 
     def get_state(self) -> SamplerState:
         """Return the state after a `collect`, for the `start` of another sampler.
 
-        That sampler may have any number of workers. An error closes this sampler.
+        The other sampler may have any number of workers. An error closes this sampler.
 
         Raises:
-            SamplerError: not running, or in a ``collect``.
-            WorkerError: a worker died or hung, or an environment fails to tell its state.
+            SamplerError: the sampler is not running, or is in a ``collect``.
+            WorkerError: a worker died or hung, or an environment failed to return its state.
         """
         if not self.is_running:
             raise SamplerError("this sampler is not running; it has no state")
@@ -311,16 +320,17 @@ class RolloutSampler:
 
     @property
     def generation(self) -> int:
-        """How often environments have been started in place of lost ones."""
+        """The number of times environments were started again to replace lost ones."""
         return self._pool.generation
 
     @property
     def times(self) -> SamplerTimes:
+        """Seconds spent waiting, in the policy, and in simulators."""
         simulating = self._pool.busy_seconds / self._pool.num_workers
         return SamplerTimes(self._waiting, self._in_policy, simulating)
 
     def close(self) -> None:
-        """Close the environments. Calling it again does nothing, nor does it in a fork."""
+        """Close the environments. A second call, or a call in a fork, does nothing."""
         self.is_running = False
         self._pool.close()
 
@@ -359,19 +369,20 @@ def _make_config(
 
 
 class SerialSampler(RolloutSampler):
-    """A `RolloutSampler` with all environments in this process, one after another: the reference.
+    """A `RolloutSampler` that steps all environments in this process, one after another.
 
-    Needs no worker, no shared memory and no Linux. Groups, workers and affinity are ignored.
+    It needs no workers and no shared memory, and works on every system. It ignores groups, workers
+    and affinity. Use it for debugging, and to check that a `ParallelSampler` is right.
 
     Args:
         env: the environment, as in `ParallelSampler`.
         config: the settings; None: the defaults.
-        seed: what all randomness follows from.
-        settings: fields of `SamplerConfig`, in place of those of ``config``.
+        seed: seed of all randomness.
+        settings: fields of `SamplerConfig` that override ``config``.
 
     Raises:
-        ValueError: the environment cannot be made, a setting is unknown or out of range, or the
-            free memory does not suffice.
+        ValueError: the environment cannot be made, a setting is unknown or out of range, or
+            memory does not suffice.
     """
 
     def __init__(
@@ -395,25 +406,25 @@ class ParallelSampler(RolloutSampler):
 
     Args:
         env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
-            function that makes a `gymnasium.Env` or an `Environment`, or a `Batched`.
-            `make_env_factory` gives such a function for other settings of Atari games. A function
-            with a parameter ``env_index`` gets the number of each environment.
+            function that returns a `gymnasium.Env`, an `Environment` or a `Batched`. A function
+            with a parameter ``env_index`` receives the number of each environment. Use
+            `make_env_factory` for other settings of Atari games.
         config: the settings; None: the defaults, with one group if ``num_envs`` is odd.
-        seed: what all randomness follows from.
-        cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
-        drives_gpu: the policy runs on a GPU, so one core is kept for this process. On the CPU the
-            policy floats over the workers' cores.
+        seed: seed of all randomness.
+        cpus: CPUs to which workers may be pinned; None: all that this process may use.
+        drives_gpu: True if the policy runs on a GPU: one core is kept for this process. On the
+            CPU the policy shares the workers' cores.
         seat: which of several learners on this machine this process is; they divide the cores.
-        settings: fields of `SamplerConfig`, in place of those of ``config``.
+        settings: fields of `SamplerConfig` that override ``config``.
 
     Attributes:
-        plan: who runs where.
-        num_possible: workers that the cores are enough for.
+        plan: the cores of each worker and of this process.
+        num_possible: number of workers for which there are cores.
 
     Raises:
         ValueError: the environment cannot be made, a setting is unknown or out of range, or the
-            workers do not fit it or the CPUs.
-        SamplerError: this is not Linux.
+            workers fit neither the environments nor the CPUs.
+        SamplerError: this system is not Linux.
     """
 
     def __init__(
@@ -445,16 +456,21 @@ class ParallelSampler(RolloutSampler):
         # With one group there is nothing to take turns with: all wait while the policy acts.
         self._rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
         places = () if config.affinity == "off" else workers
+        self._is_kept = drives_gpu and config.affinity != "off"
         self._cores = CoreShare(places, config, pool.move)
 
     @contextmanager
     def _placed(self) -> Iterator[MoveOn]:
         with self._cores.collecting():
+            if self._is_kept:
+                with kept_on(self.plan.server_cpus):
+                    yield lambda: None
+                return
             cores = self._cores.worker_cpus if self._rotates else ()
             with rotation(cores) as move_on:
                 yield move_on
 
     def close(self) -> None:
-        """End the workers. Calling it again does nothing, nor does it in a fork."""
+        """Stop the workers. A second call, or a call in a fork, does nothing."""
         super().close()
         self._cores.close()

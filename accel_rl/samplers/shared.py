@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import signal
 import threading
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ WAIT_FOR_RESET = -1
 
 ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """whether this processor lets others see what a thread writes in the order of its writing"""
+
+TELL_PLACE = getattr(signal, "SIGRTMAX", 64) - 1
+"""the signal on which a worker writes into its report where it is; other systems have none"""
 
 GRACE_SECONDS = 0.5
 """for environments to close after a failure, beside the time of a worker's longest order; more may

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment, Resumable, close_all
 from accel_rl.envs.errors import EnvError
-from accel_rl.functions import FAILURES, place_of
+from accel_rl.functions import FAILURES, place_of, place_of_method
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerError
 from accel_rl.states import decode_state, encode_state
@@ -89,7 +89,7 @@ class Each:
                 i = [isfinite(value) for value in values].index(False)
                 raise SamplerError(
                     f"environment {columns[i]} ({envs[i].spec.name}) returned the {name} "
-                    f"{values[i]}; it must be finite"
+                    f"{values[i]}; it must be finite{place_of_method(envs[i], 'step')}"
                 )
         are_over: list[bool] = ended[first:k].tolist()
         return are_over
@@ -167,7 +167,11 @@ class Each:
 def env_failure(env: Environment, index: int, call: str, error: BaseException) -> SamplerError:
     """The error to raise ``from error`` when environment ``index`` raised it in ``call``."""
     name = env.spec.name
-    what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
-    if isinstance(error, EnvError):  # which says the rest
+    if isinstance(error, EnvError):  # which says the rest, and where something was raised
         what = str(error).removeprefix(f"environment {name}").lstrip(": ")
+        was_placed = error.__cause__ is not None and place_of(error.__cause__)
+        what += "" if was_placed else place_of_method(env, call)
+    else:
+        place = place_of(error) or place_of_method(env, call)
+        what = f"failed in {call}: {type(error).__name__}: {error}{place}"
     return SamplerError(f"environment {index} ({name}) {what}")

@@ -8,6 +8,7 @@ also kills a worker that is stuck in C with the interpreter locked, and one that
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import mmap
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.envs.reach import Answer
+from accel_rl.functions import FAILURES, place_of
 from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Block, check_distinct
@@ -32,6 +34,7 @@ from accel_rl.samplers.shared import (
     GET_STATE,
     GRACE_SECONDS,
     STEP,
+    TELL_PLACE,
     WAIT_FOR_RESET,
     Descriptors,
     Setup,
@@ -50,16 +53,22 @@ def main() -> None:
     leave_signals_to_server()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
     die_with_server(descriptors.life, -os.getpgrp())
+    # What crashes leaves where it was, and so does what hangs when the server asks.
+    faulthandler.enable(descriptors.report, all_threads=False)
+    faulthandler.register(TELL_PLACE, descriptors.report, all_threads=False)
     blocks: Blocks = []
     try:
         setup = read_setup(descriptors.setup)
         forget_package_path()
         run(descriptors, setup, blocks)
     except BaseException as error:
-        # 64 KiB are read, and JSON takes up to six bytes for a character.
-        report = {"message": str(error)[:2_000], "kind": type(error).__name__}
+        # 128 KiB are read, and JSON takes up to six bytes for a character.
+        # Whoever raises what is no `FAILURES` has passed all that names environments and places.
+        place = "" if isinstance(error, FAILURES) else place_of(error)
+        report = {"message": f"{str(error)[:2_000]}{place}", "kind": type(error).__name__}
         report["traceback"] = traceback.format_exc()[-8_000:]
-        os.write(descriptors.report, json.dumps(report).encode())
+        with suppress(OSError):  # an environment has closed what is not its own
+            os.write(descriptors.report, json.dumps(report).encode())
         end_after_failure(blocks)
 
 
@@ -71,6 +80,11 @@ def end_after_failure(blocks: Blocks) -> None:
     with suppress(BaseException):
         close_all([block for _, block in blocks])
     flush()
+    with suppress(BaseException):  # also those that have left the process group
+        import psutil  # here, since workers start sooner without
+
+        for program in psutil.Process().children(recursive=True):
+            program.kill()
     os._exit(1)
 
 

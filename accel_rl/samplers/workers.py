@@ -295,7 +295,8 @@ class Workers:
         within = " (a reset within a step included)" if is_step else ""
         error = WorkerError(
             f"{process.describe()} has not answered within {option}="
-            f"{getattr(self._config, option):g}; its simulator hangs, or needs more time{within}: "
+            f"{getattr(self._config, option):g}; its simulator hangs{process.place()}, or needs "
+            f"more time{within}: "
             f"raise {option}"
         )
         process.kill()
@@ -303,8 +304,9 @@ class Workers:
 
     def late_start(self, worker: int) -> WorkerError:
         """What to say of a worker that has not started in time."""
+        process = self.processes[worker]
         return WorkerError(
-            f"{self.processes[worker].describe()} has not started its environments within "
+            f"{process.describe()} has not started its environments{process.place()} within "
             f"reset_timeout_seconds={self._config.reset_timeout_seconds:g}; raise it, or lower "
             f"decorrelation_steps"
         )

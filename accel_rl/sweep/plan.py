@@ -40,27 +40,28 @@ MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """How a sweep is run."""
+    """Options of a sweep."""
 
     slots: int | None = None
-    """runs at a time, each with an equal share of the cores and GPUs; none: as many as the GPUs are
-    enough for, and one where there is none"""
+    """Number of runs at a time, each with an equal share of the cores and GPUs.
+    none: as many as there are GPUs for; without GPUs one."""
     cpus: tuple[int, ...] = ()
-    """CPUs that all runs together may use; empty: all that this process may use"""
+    """CPUs that all runs together may use. []: all CPUs that this process may use."""
     part: str = "1/1"
-    """which of the runs to do here: 1/4, 2/4, 3/4, 4/4 on four machines"""
+    """Part of the runs to do on this machine, such as 1/4, 2/4, 3/4 and 4/4 on four machines."""
     sweep_dir: str | None = None
-    """directory for what the sweep leaves behind; none: sweeps/<time>"""
+    """Directory for the files of the sweep. none: sweeps/<time>."""
     resume: str | None = None
-    """directory of a sweep to go on with: what is finished is not run again, and what is not goes
-    on from its last checkpoint. It grows where longer lists of env, algo or seed are given with
-    it, or a larger total_steps"""
+    """Directory of a sweep to continue.
+    Finished runs are not repeated; other runs continue from their last checkpoints. Longer lists of
+    env, algo or seed, or a larger total_steps, extend the sweep."""
     config: str | None = None
-    """YAML file of options that all runs have but where the lists say otherwise, as in training;
-    the sweep goes by a copy of it, sweep_dir/config.yaml"""
+    """YAML file of options of all runs, which the lists override.
+    The sweep uses a copy of the file, sweep_dir/config.yaml."""
     trust: bool = False
-    """with resume or config: run code that the options there name as module:function, and restore
-    simulators from checkpoints, although they may be somebody else's; your own need no trust"""
+    """Allow code of other people.
+    With resume or config, it imports module:function from their options and restores simulators
+    from their checkpoints. Your own runs need no trust."""
 
     def __post_init__(self) -> None:
         check_settings(self)

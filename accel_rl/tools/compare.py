@@ -70,8 +70,8 @@ class Group:
 
     ``x``: ``[200]``, where all of them have a value. ``y``: ``[runs, 200]``. ``mean`` and
     ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
-    ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``left_out``: older runs of
-    these seeds.
+    ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``runs``: their directories, by
+    seed as in ``seeds``. ``left_out``: older runs of these seeds.
     """
 
     label: str
@@ -81,6 +81,7 @@ class Group:
     y: Values
     mean: Values
     half_width: Values
+    runs: tuple[Path, ...]
     left_out: tuple[Path, ...]
 
 
@@ -228,6 +229,7 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
         y=y,
         mean=y.mean(0),
         half_width=interval_half_width(y),
+        runs=tuple(curve.run_dir for curve in curves),
         left_out=tuple(
             curve.run_dir for curve in members if curve is not newest[curve.config.seed]
         ),

@@ -39,38 +39,38 @@ from accel_rl.training.torch_setup import sampling_threads
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """How a saved run is evaluated.
+    """Options of `evaluate_run` and of ``accel_rl evaluate``.
 
     Raises:
         ValueError: a count is out of range.
     """
 
     checkpoint: int | str | None = None
-    """steps after which the checkpoint to play was written; best: that of the run's best
-    evaluation; none: the last one"""
+    """Number of steps at which the checkpoint was saved.
+    best: the policy of the best evaluation. none: the last checkpoint."""
     num_steps: int = 125_000
-    """steps of all environments together; a game that has begun is played to its end"""
+    """Steps of all environments together. A game that has begun is played to its end."""
     num_envs: int = 16
-    """environments"""
+    """Number of environments."""
     seed: int = 0
-    """of the games and the actions, beside the run's own"""
+    """Seed of games and actions, combined with the run's own seed."""
     greedy: bool = False
-    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
-    training, in Q-learning with epsilon_evaluation, as the papers do"""
+    """Take the most probable action, or in Q-learning the action of the largest value.
+    false: draw actions as in training; in Q-learning with epsilon_evaluation, as in the papers."""
     max_episode_steps: int | None = None
-    """Atari: steps after which a game is cut off and counts as it stands; none: 27,000"""
+    """Atari: steps after which a game is cut off; it counts with its score. none: 27,000."""
     max_noops: int | None = None
-    """Atari: a game starts with 0 to so many no-ops; none: as in training"""
+    """Atari: maximum number of no-ops at the start of a game. none: as in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the network runs; auto: the GPU if there is one"""
+    """Device of the network. auto: the GPU if there is one."""
     serial: bool = False
-    """step all environments in this process, without workers; works on every system"""
+    """Step all environments in this process, without workers. This works on every system."""
     out: str | None = None
-    """JSON file to write; none: evaluation.json in the run directory"""
+    """JSON file to write. none: evaluation.json in the run directory."""
     overwrite: bool = False
-    """replace the file if it exists"""
+    """Replace the file if it exists."""
     trust: bool = False
-    """run code that the run names as module:function although it may be somebody else's"""
+    """Import code that the run names (module:function), even if another person made the run."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -83,14 +83,36 @@ class EvaluateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
-    """What ``evaluation.json`` holds: raw scores of whole games, and how they were played.
+    """The content of ``evaluation.json``. Statistics are None if no game was finished.
 
-    Statistics are None where no game was finished; ``std`` divides by the number of games.
-    ``num_steps``: of the games that count. ``num_unfinished``: games of environments without a
-    limit that did not end; ``num_lost``: games cut off because a worker was lost; they count
-    nowhere. ``seed`` and ``greedy`` are the evaluation's. ``scores`` and ``lengths`` (in steps) are
-    those of each game, in order of their ends. ``info_means``: by info key, the mean over the games
-    whose last step told it; None where none did.
+    Attributes:
+        run: directory of the run.
+        env: name of the environment.
+        algo: name of the preset.
+        training_seed: seed of the run.
+        checkpoint_steps: steps after which the checkpoint was written.
+        num_steps: steps of the games that count.
+        num_envs: number of environments.
+        seed: seed of the evaluation.
+        greedy: whether actions were greedy.
+        max_episode_steps: Atari: steps after which a game was cut off.
+        max_noops: Atari: maximum number of no-ops at the start.
+        num_games: number of games that count.
+        num_unfinished: number of abandoned games, in environments without a limit. They do not
+            count.
+        num_lost: number of games cut off because a worker was lost. They do not count.
+        mean: mean score.
+        median: median score.
+        std: standard deviation; the divisor is the number of games.
+        min: lowest score.
+        max: highest score.
+        human_normalized_mean: mean score relative to random play (0) and a human (1); None for
+            other environments.
+        scores: score of each game, in order of their ends.
+        lengths: length of each game in steps.
+        info_means: mean of each info key over the games whose last step had it; None if none had
+            it.
+        accel_rl_version: version of accel_rl.
     """
 
     run: str
@@ -122,12 +144,20 @@ class EvaluationReport:
 def evaluate_run(
     run_dir: str | Path, options: EvaluateOptions, console: Console | None = None
 ) -> EvaluationReport:
-    """Plays, writes the report to ``out`` and returns it; progress is shown on ``console``.
+    """Play whole games with the policy of a saved run, and write the report to ``out``.
+
+    Args:
+        run_dir: directory of the run.
+        options: the options.
+        console: where to show progress; None: the terminal.
+
+    Returns:
+        The report.
 
     Raises:
         ValueError: the run cannot be read, an option does not fit it or this machine, or ``out``
-            is in the way; nothing has been played.
-        SamplerError: this is not Linux and ``serial`` is false, or a worker failed.
+            exists. Nothing was played.
+        SamplerError: this system is not Linux and ``serial`` is false, or a worker failed.
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)

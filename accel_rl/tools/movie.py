@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -106,3 +106,32 @@ class _Gif:
         first, *others = self._pictures
         first.save(buffer, "gif", save_all=True, append_images=others, duration=self._delay, loop=0)
         return buffer.getvalue()
+
+
+def read_pictures(path: Path) -> tuple[list[Picture], float]:
+    """Return the first `GIF_SECONDS` of a film, at most `GIF_FRAMES_PER_SECOND`, and their rate."""
+    capture = cv2.VideoCapture(str(path))
+    rate = capture.get(cv2.CAP_PROP_FPS)
+    rate = rate if 1 <= rate <= 1000 else GIF_FRAMES_PER_SECOND
+    stride = math.ceil(rate / GIF_FRAMES_PER_SECOND)
+    pictures: list[Picture] = []
+    number = 0
+    while len(pictures) * stride < GIF_SECONDS * rate:
+        is_read, picture = capture.read()
+        if not is_read:
+            break
+        if number % stride == 0:
+            pictures.append(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB).astype(np.uint8))
+        number += 1
+    capture.release()
+    return pictures, rate / stride
+
+
+def to_webp(pictures: list[Picture], frames_per_second: float) -> bytes:
+    """Return an animated picture that browsers show, which they do not do with our mp4 files."""
+    buffer = io.BytesIO()
+    first, *others = map(Image.fromarray, pictures)
+    delay = round(1000 / frames_per_second)
+    more: dict[str, Any] = {"save_all": True, "append_images": others, "duration": delay}
+    first.save(buffer, "webp", loop=0, quality=60, **more)
+    return buffer.getvalue()

@@ -31,6 +31,21 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
         raise ValueError(f"{path} exists; choose another with out=PATH, or add overwrite=true")
 
 
+def check_folder(folder: Path, files: Sequence[Path], *, overwrite: bool) -> None:
+    """Raises a ValueError unless ``files`` can be written to ``folder``, which may be new."""
+    if not folder.is_dir():
+        if os.path.lexists(folder):
+            raise ValueError(f"out={folder} is no directory; name one, which may be new")
+        if not folder.parent.is_dir():
+            raise ValueError(f"out={folder}: there is no directory {folder.parent}; make it first")
+    place = folder if folder.is_dir() else folder.parent
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"out={folder}: {place} may not be written to; choose another")
+    for file in files:
+        if os.path.lexists(file) and not overwrite:
+            raise ValueError(f"{file} exists; choose another out=DIRECTORY, or add overwrite=true")
+
+
 @contextmanager
 def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how many of ``total`` are done, and shows it.

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from accel_rl.console import LastingConsole
+from accel_rl.console import LastingConsole, complain
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_checkpoint, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_settings
@@ -22,6 +23,7 @@ from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
+from accel_rl.trackers.client import Trackers
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import MAX_STEPS
 from accel_rl.training.torch_setup import sampling_threads
@@ -32,30 +34,30 @@ _CAPTION = 28  # rows
 
 @dataclass(frozen=True, kw_only=True)
 class PlayOptions:
-    """How a game of a saved run is played and filmed.
+    """Options of `play` and of ``accel_rl play``.
 
     Raises:
         ValueError: a count is out of range.
     """
 
     checkpoint: int | str | None = None
-    """steps after which the checkpoint to play was written; best: that of the run's best
-    evaluation; none: the last one"""
+    """Number of steps at which the checkpoint was saved.
+    best: the policy of the best evaluation. none: the last checkpoint."""
     max_steps: int = MAX_STEPS
-    """steps after which the film ends, be the game over or not"""
+    """Steps after which the film ends, even if the game is not over."""
     seed: int = 0
-    """of the game and the actions, beside the run's own; another seed is another game"""
+    """Seed of game and actions, combined with the run's seed. Another seed plays another game."""
     greedy: bool = False
-    """take the most probable action, in Q-learning that of the largest value; false: draw it as in
-    training, in Q-learning with epsilon_evaluation"""
+    """Take the most probable action, or in Q-learning the action of the largest value.
+    false: draw actions as in training; in Q-learning with epsilon_evaluation."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the network runs; auto: the GPU if there is one"""
+    """Device of the network. auto: the GPU if there is one."""
     out: str | None = None
-    """file to write, .mp4 or .gif (its first minute); none: game.mp4 in the run directory"""
+    """File to write: .mp4, or .gif of the first minute. none: game.mp4 in the run directory."""
     overwrite: bool = False
-    """replace the file if it exists"""
+    """Replace the file if it exists."""
     trust: bool = False
-    """run code that the run names as module:function although it may be somebody else's"""
+    """Import code that the run names (module:function), even if another person made the run."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -67,9 +69,16 @@ class PlayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """One game: its raw score, its length, how it ended, and the film of it.
+    """One game and its film.
 
-    ``is_truncated``: the environment cut it off. Neither over nor truncated: the film ended before.
+    Attributes:
+        path: file of the film.
+        score: score of the game.
+        num_steps: length in steps.
+        is_over: whether the game ended by itself.
+        is_truncated: whether the environment cut it off. If neither is true, the film ended first.
+        num_frames: frames of the film.
+        frames_per_second: speed of the film.
     """
 
     path: Path
@@ -82,11 +91,18 @@ class Game:
 
 
 def play(run_dir: str | Path, options: PlayOptions, console: Console | None = None) -> Game:
-    """Plays a game, writes the film and tells of it; progress is shown on ``console``.
+    """Play one game with the policy of a saved run, and film it.
+
+    Args:
+        run_dir: directory of the run.
+        options: the options.
+        console: where to show progress; None: the terminal.
+
+    Returns:
+        The game.
 
     Raises:
-        ValueError: the run cannot be read, its environment has nothing to show, or ``out`` is in
-            the way.
+        ValueError: the run cannot be read, its environment shows nothing, or ``out`` exists.
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)
@@ -131,6 +147,8 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
             has_ended = result.episode_ended
             is_truncated = result.truncated and not result.terminated
             show(num_steps)
+    with closing(Trackers(config.tracker, run_dir, plain_options(config), complain)) as trackers:
+        trackers.send_files([out])
     return Game(
         path=out,
         score=score,

@@ -43,22 +43,23 @@ _FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """How saved runs are drawn."""
+    """Options of `plot` and of ``accel_rl plot``."""
 
     what: str = "scores"
-    """scores: learning curves, averaged over seeds; a column of metrics.csv, as entropy or
-    steps_per_second: likewise (`head -1 RUN/metrics.csv` shows all); or of single runs what they
-    measured: norms with learner.log_norms, cosine with learner.gradient_cosine_interval"""
+    """What to draw. scores: learning curves, averaged over seeds.
+    A column of metrics.csv, such as entropy, is averaged as well; `head -1 RUN/metrics.csv` lists
+    the columns. norms and cosine: measurements of single runs that were trained with
+    learner.log_norms or learner.gradient_cosine_interval."""
     x: Literal["steps", "frames", "minutes"] = "steps"
-    """what the curves stand over; minutes are those of training, evaluation left out"""
+    """Unit of the horizontal axis. minutes: time of training, without evaluations."""
     out: str | None = None
-    """PNG file to write; none: learning_curves.png, norms.png, gradient_cosine.png, or the
-    column's name"""
+    """PNG file to write.
+    none: learning_curves.png, norms.png, gradient_cosine.png, or the name of the column."""
     overwrite: bool = False
-    """replace the file if it exists"""
+    """Replace the file if it exists."""
     trust: bool = False
-    """import the presets of the runs that are algo=module:function, although they may be somebody
-    else's; your own need no trust"""
+    """Import presets that the runs name as algo=module:function, even if another person made the
+    runs. Your own runs need no trust."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -75,23 +76,34 @@ class PlotOptions:
 
 
 class Plotted(NamedTuple):
-    """What a picture shows. ``without_value``: runs that have no number yet to draw."""
+    """The content of a figure.
+
+    Attributes:
+        groups: the curves.
+        without_value: runs that have no value to draw yet.
+    """
 
     groups: list[Group]
     without_value: list[Path]
 
 
 def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
-    """Draws the mean curve of each group of runs that differ in the seed alone: of their scores, or
-    of the column that ``options.what`` names.
+    """Draw the mean curve of each group of runs that differ only in the seed.
 
-    Of runs that do not differ in that either, the newest counts; ``left_out`` has the others.
-    Thin lines are single runs, the band the 95 % interval of the mean (Student's t over the runs),
-    drawn from three runs on. Each environment has a panel of its own.
+    Of runs with the same seed the newest counts; ``left_out`` of a group has the others. Thin lines
+    are single runs. From three runs on, a band shows the 95 % interval of the mean (Student's t).
+    Each environment has its own panel.
+
+    Args:
+        run_dirs: directories of the runs.
+        options: the options.
+
+    Returns:
+        The content of the figure.
 
     Raises:
-        ValueError: a run cannot be read or has no such column, none has a value in it yet, a run is
-            named twice, or ``out`` is in the way.
+        ValueError: a run cannot be read or lacks the column, no run has a value yet, a run is named
+            twice, or ``out`` exists.
         OSError: ``out`` could not be written.
     """
     runs = [Path(run_dir) for run_dir in run_dirs]

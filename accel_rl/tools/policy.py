@@ -34,16 +34,18 @@ from accel_rl.training.torch_setup import own_torch_state
 
 
 class SavedPolicy:
-    """What a saved run has learned, as a function; see `load_policy`.
+    """The policy of a saved run, as a function. Use `load_policy` to make it.
 
-    ``env_spec``: of the environment it was trained in.
+    Attributes:
+        env_spec: spec of the environment in which it was trained.
+        agent: the agent; ``agent.model`` is the network.
     """
 
     def __init__(
         self, agent: AnyAgent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
     ) -> None:
         self.env_spec = env_spec
-        self._agent = agent
+        self.agent = agent
         self._states: RecurrentStates | None = None
         self._num_begun = 0  # places at which calls without a sampler have begun an episode
         self._device = device
@@ -55,19 +57,25 @@ class SavedPolicy:
         begins: NDArray[np.bool_] | None = None,
         reward: NDArray[Any] | None = None,
     ) -> Any:
-        """Actions ``[n, ...]`` for observations ``[n, ...]``, or for what a sampler gives a policy.
+        """Choose actions.
 
-        Observations and actions of a mapping are mappings of arrays. One integer counts from 0,
-        also where the environment's action space starts elsewhere; floats are within its bounds.
-        The randomness in them comes from the policy's own generator, or from the sampler's.
-        ``begins``: ``[n]``, True where an observation is the first of its episode. A policy with a
-        memory must be told, unless by a sampler; it remembers by place in the batch. Others need
-        not. ``reward``: ``[n]``, of the step before, for a policy with previous_action_reward=true.
+        Args:
+            step: observations ``[n, ...]``, or a `PolicyInput` from a sampler. Observations of a
+                mapping are a mapping of arrays.
+            begins: ``[n]`` bool, True where an observation is the first of its episode. Only a
+                policy with a memory needs it, and only without a sampler. It keeps a state for each
+                place in the batch.
+            reward: ``[n]``, rewards of the previous step, for a policy with
+                previous_action_reward=true.
+
+        Returns:
+            Actions ``[n, ...]``. Actions of a mapping are a mapping of arrays. A single integer is
+            counted from 0, even if the action space has another start. Floats are within their
+            bounds.
 
         Raises:
-            ValueError: observations of another shape or dtype than the environment's, or a policy
-                with a memory was not told where episodes begin, at some place never that one does,
-                or not the rewards that it needs.
+            ValueError: observations have another shape or dtype than the environment's, or a policy
+                with a memory lacks ``begins`` or ``reward``.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
         observation = self._checked(given)
@@ -84,13 +92,13 @@ class SavedPolicy:
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(uniform).to(self._device)
-        if isinstance(self._agent, AnyRecurrentAgent):
-            states = self._states_of(self._agent, columns.stop)
+        if isinstance(self.agent, AnyRecurrentAgent):
+            states = self._states_of(self.agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             last = torch.from_numpy(reward).to(self._device) if states.needs_reward else None
             action = states.act(observed, drawn, 0, columns, begun, last)
         else:
-            action = self._agent.act(observed, drawn, slice(0, n))
+            action = self.agent.act(observed, drawn, slice(0, n))
         arrays = map_leaves(lambda each: each.cpu().numpy(), action)
         return map_leaves(clip, self.env_spec.action, arrays)
 
@@ -106,7 +114,7 @@ class SavedPolicy:
 
     def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
         """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
-        if not isinstance(self._agent, AnyRecurrentAgent):
+        if not isinstance(self.agent, AnyRecurrentAgent):
             return np.zeros(n, np.bool_)
         if begins is None:
             raise ValueError(
@@ -134,7 +142,7 @@ class SavedPolicy:
     ) -> NDArray[np.float32]:
         """A copy of ``reward``, ``[n]``; zeros where nothing came before, or nobody asks."""
         n = len(begins)
-        agent = self._agent
+        agent = self.agent
         if not isinstance(agent, AnyRecurrentAgent) or agent.model.previous is None:
             return np.zeros(n, np.float32)
         if reward is None and begins.all():
@@ -176,24 +184,23 @@ def load_policy(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     trust: bool = False,
 ) -> SavedPolicy:
-    """Return what the run in ``run_dir`` has learned, for use in your own programs.
+    """Return the policy of a saved run as a function.
 
     Args:
-        run_dir: the run's directory.
-        checkpoint: steps after which it was saved; "best": that of the run's best evaluation; None:
-            the last one.
-        greedy: it takes the most probable action, in Q-learning that of the largest value;
-            otherwise it acts as in evaluations.
-        seed: of the actions for arrays of observations.
-        device: where the network runs.
-        trust: run code that the run's options name (``module:function``) although the run may be
-            somebody else's. Your own runs need no trust.
+        run_dir: directory of the run.
+        checkpoint: number of steps at which a checkpoint was saved; "best" for the policy of the
+            best evaluation; None for the last checkpoint.
+        greedy: True: take the most probable action, or the action of the largest value. False: act
+            as in evaluations.
+        seed: seed of the actions for arrays of observations.
+        device: device of the network.
+        trust: import code that the run's options name (``module:function``) even if another person
+            made the run.
 
     Raises:
-        ValueError: there is no such run or checkpoint, it cannot be read, it names code and is not
-            signed with this user's key, its environment cannot be made here, there is no such
-            device, another argument is of the wrong type, or torch's default dtype or device is
-            not its own.
+        ValueError: the run or checkpoint does not exist or cannot be read; it names code and is not
+            signed with this user's key; its environment cannot be made here; an argument is
+            invalid; or torch's default dtype or device was changed.
     """
     check_kind("int | str | None", checkpoint=checkpoint)
     check_kind("bool", greedy=greedy, trust=trust)

@@ -85,8 +85,9 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         task = Task(spec, share.num_envs, share.horizon, learner_seed, ranks)
         learner = config.learner.make_learner(agent, exchange, task)
         evaluator = None
-        if config.evaluation_interval and ranks.is_first:
-            evaluator = Evaluator(config, agent, device)
+        is_apart = config.parallel.sync == "store"
+        if config.evaluation_interval and (ranks.is_first or not is_apart):
+            evaluator = Evaluator(config, agent, device, ALONE if is_apart else team)
         num_collected = share.num_envs * share.horizon
         is_small = has_small_updates(config, num_collected, exchange)
         experience: Experience
@@ -196,7 +197,8 @@ def make_action_server(
 ) -> ActionServer:
     """What acts for ``sampler`` and gives the learner its rollouts."""
     kept_layers = _kept_layers(config, agent, device)
-    precision = config.learner.precision if kept_layers else "float32"
+    is_short = bool(kept_layers) and config.learner.precision == "bfloat16"
+    precision = "bfloat16" if is_short else "float32"
     return ActionServer(agent, sampler, device, kept_layers=kept_layers, precision=precision)
 
 

@@ -13,6 +13,7 @@ import torch
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.graphs import Graphs
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.topology import gpu_numa_node
@@ -137,10 +138,29 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
     """
     if config.capture == "off" or config.never_captured is not None:
         return EAGER
-    if config.capture == "auto" and device.type == "cpu" and not pays_to_compile(config):
+    if device.type == "cuda":
+        if (option := _not_recorded(config)) and config.capture == "on":
+            raise ValueError(
+                f"capture=on does not work on a GPU with {option}, whose acting is not recorded as "
+                f"a CUDA graph; use capture=auto, which records the rest, or capture=off"
+            )
+        return Graphs(device, is_required=config.capture == "on")
+    if reason := config.never_compiled:
+        if config.capture == "on":
+            raise ValueError(f"capture=on does not work on a CPU with {reason}; use capture=off")
         return EAGER
-    check_compilers(device)
+    if config.capture == "auto" and not pays_to_compile(config):
+        return EAGER
+    check_compilers()
     return Capture(device)
+
+
+def _not_recorded(config: TrainConfig) -> str | None:
+    """Return the option with which acting, or more, runs without graphs; None: there is none."""
+    if config.has_memory:
+        return f"{config.memory}=true"
+    normalizes = getattr(config.learner, "normalize_observation", False)
+    return "normalize_observation=true" if normalizes else None
 
 
 def pays_to_compile(config: TrainConfig) -> bool:
@@ -161,7 +181,7 @@ def pays_to_compile(config: TrainConfig) -> bool:
     if seconds * compiled.share < 2 * compiled.seconds:
         return False
     with contextlib.suppress(ValueError):
-        check_compilers(torch.device("cpu"))
+        check_compilers()
         return True
     return False
 
@@ -213,6 +233,17 @@ def num_gpus(config: TrainConfig) -> int:
     """Of this machine that the learners here share."""
     found = torch.cuda.device_count()
     return min(config.gpus or found, found)
+
+
+def describe_sharing(config: TrainConfig, ranks: Ranks, device: torch.device) -> str:
+    """What people should know where learners of this machine share GPUs; empty if they do not."""
+    if device.type != "cuda" or ranks.local_size <= (num := num_gpus(config)):
+        return ""
+    gpus = "one GPU" if num == 1 else f"{num} GPUs"
+    return (
+        f"{ranks.local_size} learners share {gpus}, where their work is done in turns unless "
+        f"NVIDIA's MPS runs; start nvidia-cuda-mps-control -d before the run (docs/learners.md)"
+    )
 
 
 def gpu_nodes(num_learners: int, num_gpus: int) -> list[int | None]:

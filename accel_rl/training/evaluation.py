@@ -10,8 +10,10 @@ more steps than 125,000, where the paper leaves open what becomes of unfinished 
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,16 @@ import torch
 
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
+from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.runs.tables import read_rows
-from accel_rl.samplers import ActionServer, Evaluation, ParallelSampler, SerialSampler, evaluate
+from accel_rl.samplers import (
+    ActionServer,
+    Episode,
+    Evaluation,
+    ParallelSampler,
+    SerialSampler,
+    evaluate,
+)
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.topology import available_cpus
@@ -37,12 +47,17 @@ class Evaluator:
     """Plays ``evaluation_steps`` steps of games every ``evaluation_interval`` steps of training.
 
     Its environments and random numbers are its own: training goes on as if it had not been.
+    Learners of a ``team`` have one each, and play at the same time: each in its share of the
+    environments, which are as many as one learner alone would have.
     """
 
-    def __init__(self, config: TrainConfig, agent: AnyAgent, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainConfig, agent: AnyAgent, device: torch.device, team: Team
+    ) -> None:
         self._config = config
         self._agent = agent
         self._device = device
+        self._team = team
         self._evaluated_steps = self._num_evaluations = 0
 
     def get_state(self) -> dict[str, int]:
@@ -64,8 +79,11 @@ class Evaluator:
     def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
         """Scores after ``steps`` steps of training, as a row for ``evaluation.csv``.
 
+        Of several learners the first one's row is about the games of all.
+
         Raises:
-            Interrupted: a stop was asked for meanwhile.
+            Interrupted: a stop was asked for meanwhile, of the first learner or of another.
+            TeamError: another learner is gone.
         """
         row = self._play(self._config.learner.evaluating(self._agent), stop)
         self._evaluated_steps = steps
@@ -78,13 +96,18 @@ class Evaluator:
                 assert stop.received is not None
                 raise Interrupted(stop.received)
 
-        seeds = np.random.SeedSequence([self._config.seed, 1], spawn_key=(self._num_evaluations,))
-        config = with_game_limit(self._config)
-        sampler = make_evaluation_sampler(
-            config, config.evaluation_envs, seeds, self._device, serial=config.serial
-        )
-        with closing(sampler):
-            result = play_games(config, sampler, agent, config.evaluation_steps, check)
+        result = Evaluation([], 0, 0)
+        info_keys: tuple[str, ...] = ()
+        try:
+            if num_envs := share_of(self._config.evaluation_envs, self._team.ranks):
+                with closing(self._make_sampler(num_envs)) as sampler:
+                    config, info_keys = with_game_limit(self._config), sampler.env_spec.info_keys
+                    num_steps = -(-config.evaluation_steps // config.evaluation_envs) * num_envs
+                    result = play_games(config, sampler, agent, num_steps, check)
+        except Interrupted:
+            self._gather(None)
+            raise
+        result = self._gather(result)
         raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
@@ -95,8 +118,51 @@ class Evaluator:
             "episode_return_raw_std": float(raw.std()),
             "episode_return_raw_min": float(raw.min()),
             "episode_return_raw_max": float(raw.max()),
-            **info_means(result.episodes, sampler.env_spec.info_keys),
+            **info_means(result.episodes, info_keys),
         }
+
+    def _make_sampler(self, num_envs: int) -> RolloutSampler:
+        config, rank = with_game_limit(self._config), self._team.ranks.rank
+        key = self._num_evaluations, *([rank] if rank else [])  # one learner's, or the first one's
+        seeds = np.random.SeedSequence([config.seed, 1], spawn_key=key)
+        return make_evaluation_sampler(config, num_envs, seeds, self._device, serial=config.serial)
+
+    def _gather(self, own: Evaluation | None) -> Evaluation:
+        """The games of all learners, in the first of them; in another one, its own.
+
+        ``own``: None if it was broken off, which the others are to know all the same.
+        """
+        team, nothing = self._team, Evaluation([], 0, 0)
+        if not team.ranks.is_first:
+            team.post(own)
+            return own or nothing
+        parts = [own, *(_parse(each, rank) for rank, each in team.read(waits=True).items())]
+        if None in parts[1:] and own is not None:
+            raise Interrupted(signal.SIGTERM)
+        episodes, unfinished, lost = zip(*(part or nothing for part in parts), strict=True)
+        return Evaluation(list(chain(*episodes)), sum(unfinished), sum(lost))
+
+
+def share_of(num_envs: int, ranks: Ranks) -> int:
+    """How many of ``num_envs`` environments that learner has, none if it has none left to it."""
+    return num_envs // ranks.size + (ranks.rank < num_envs % ranks.size)
+
+
+def _parse(messages: list[Any], rank: int) -> Evaluation | None:
+    """What learner ``rank`` has played; None if it broke off or is lost.
+
+    Raises:
+        TeamError: it has posted something else.
+    """
+    if messages in ([], [None]):
+        return None
+    try:
+        episodes, num_unfinished, num_lost = messages[0]
+        return Evaluation([Episode(*each) for each in episodes], num_unfinished, num_lost)
+    except (TypeError, ValueError):
+        raise TeamError(
+            f"what learner {rank} has posted is no evaluation: {messages[0]!r:.100}"
+        ) from None
 
 
 def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:

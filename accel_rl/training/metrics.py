@@ -77,22 +77,26 @@ class LearnerMetrics:
         """The means, and starts anew. A synchronisation with the device."""
         totals: dict[str, float] = {}
         counts: dict[str, int] = {}
-        for names, total in self._totals.items():
-            for name, value in zip(names, total.tolist(), strict=True):
-                totals[name] = totals.get(name, 0.0) + value
+        values = iter(self._read())
+        for names in self._totals:
+            for name in names:
+                totals[name] = totals.get(name, 0.0) + next(values)
                 counts[name] = counts.get(name, 0) + self._counts[names]
         self._totals, self._counts = {}, {}
         return {name: total / counts[name] for name, total in totals.items()}
 
     def not_finite(self) -> list[str]:
         """Names of the metrics that are not finite so far. Waits for the device."""
-        names = (
-            name
-            for names, total in self._totals.items()
-            for name, value in zip(names, total.tolist(), strict=True)
-            if not math.isfinite(value)
-        )
-        return list(dict.fromkeys(names))
+        names = (name for names in self._totals for name in names)
+        values = zip(names, self._read(), strict=True)
+        return list(dict.fromkeys(name for name, value in values if not math.isfinite(value)))
+
+    def _read(self) -> list[float]:
+        """All sums, one after another, by one synchronisation with the device."""
+        if not self._totals:
+            return []
+        values: list[float] = torch.cat(tuple(self._totals.values())).tolist()
+        return values
 
     def get_state(self) -> dict[str, Any]:
         totals = {names: total.cpu() for names, total in self._totals.items()}
@@ -177,8 +181,8 @@ class Report(NamedTuple):
     """Of one learner since its last one; ``num_updates`` since the run began.
 
     ``episodes``: the last ones of ``num_episodes``, no more than make a score. ``exchange``: of
-    `Exchange.take_metrics`. ``fingerprint``: of its parameters, where all learners must have the
-    same; else None.
+    `Exchange.take_metrics`. ``fingerprint``: of its parameters, in rows that compare them where all
+    learners must have the same; else None.
     """
 
     episodes: list[Episode]
@@ -205,11 +209,14 @@ class Report(NamedTuple):
 
 
 def make_report(
-    team: Team, exchange: Exchange, scores: Scores, metrics: dict[str, float]
+    team: Team, exchange: Exchange, scores: Scores, metrics: dict[str, float], *, compares: bool
 ) -> Report:
-    """This learner's, now. ``scores``: what it has not yet reported; nothing is left there."""
-    is_same = exchange.num_sharing == team.ranks.size
-    mark = fingerprint(exchange.parameters) if is_same and team.ranks.size > 1 else None
+    """This learner's, now. ``scores``: what it has not yet reported; nothing is left there.
+
+    ``compares``: it has a fingerprint if learners must have the same parameters.
+    """
+    is_same = exchange.num_sharing == team.ranks.size > 1
+    mark = fingerprint(exchange.parameters) if is_same and compares else None
     return Report(*scores.take(), metrics, exchange.take_metrics(), exchange.num_updates, mark)
 
 

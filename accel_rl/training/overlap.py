@@ -9,8 +9,9 @@ the CPU to the bit. Only the first rollout, and each that comes after a checkpoi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -25,15 +26,22 @@ from accel_rl.training.torch_setup import num_learning_threads
 LAG = "policy_lag"
 """metric: updates between the parameters that acted and those that learning begins with"""
 
+_ACTING_PRIORITY = -5
+"""of CUDA's streams, from 0; lower is earlier, and torch takes the lowest that the GPU has"""
+
 Metrics = Mapping[str, Tensor]
 
 
 class Overlapped:
     """An `Experience` whose learner works in a thread, while the next rollout is collected.
 
-    A copy of ``agent`` acts, with the parameters of the last `take_over`. On a GPU the thread has a
-    stream of its own, which waits for what was enqueued on the current one before an update; and
-    the current one waits for it when the update is done. ``is_small``: of `has_small_updates`.
+    A copy of ``agent`` acts, with the parameters of the last `take_over`. ``is_small``: of
+    `has_small_updates`.
+
+    On a GPU the thread has a stream of its own, and so has acting, of a higher priority: its few
+    small kernels go before those of the update that wait, since simulators wait for their actions.
+    Before an update the learner's stream waits for what was enqueued on the other two; the current
+    one waits for it when the update is done; and acting goes on after the current one.
 
     Attributes:
         server: acts, and keeps its rollout until it is learned from.
@@ -57,14 +65,19 @@ class Overlapped:
         self._sampler = sampler
         self._agent = copy.deepcopy(agent)
         self.server = ActionServer(self._agent, sampler, device, keeps_rollout=True)
-        self.finish = self.server.finish
+        self.finish = self._finish if device.type == "cuda" else self.server.finish
         self._acting = FlatParameters(self._agent.model)
         self._learning_agent, self._learner = agent, learner
         if self._behaviour is not None:
             # Kept, since on a GPU the learner's stream may read it after its last use here.
             self._acted = torch.empty_like(self._acting.parameter)
         self._exchange = exchange
-        self._stream = _make_stream(device)
+        self._stream = self._acting_stream = None
+        if device.type == "cuda":
+            self._stream, self._acting_stream = (
+                torch.cuda.Stream(device, priority)  # type: ignore[no-untyped-call]
+                for priority in (0, _ACTING_PRIORITY)
+            )
         self._version = self._lag = 0
         self._failure: Exception | None = None
         self._thread = ThreadPoolExecutor(1, "learner", _prepare_thread, (device, is_small))
@@ -79,10 +92,12 @@ class Overlapped:
             raise self._failure
         if self.is_ahead:
             self.is_ahead = False
-            self.take_over(self._sampler.config.horizon)
+            with self._is_acting():
+                self.take_over(self._sampler.config.horizon)
         else:
-            self.take_over()
-            self._sampler.collect(self.server)
+            with self._is_acting():
+                self.take_over()
+                self._sampler.collect(self.server)
 
     def take_over(self, num_rows: int = 0) -> None:
         """Act with the learner's parameters from now on, while it makes no update.
@@ -103,13 +118,15 @@ class Overlapped:
 
         The update counts also where the sampler fails, which `collect` then raises.
         """
-        if self._stream is not None:
+        if self._stream is not None and self._acting_stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._stream.wait_stream(self._acting_stream)
         future = self._thread.submit(self._learn, batch, progress, steps)
         try:
             if self._goes_on(steps):
                 self.is_ahead = True
-                self._sampler.collect(self.server)
+                with self._is_acting():
+                    self._sampler.collect(self.server)
         except Exception as error:
             self._failure = error
         finally:
@@ -126,8 +143,24 @@ class Overlapped:
         They are not to be saved like that. Calling it again does nothing.
         """
         self._thread.shutdown()
+        if self._acting_stream is not None:  # the server waits for the current one
+            with suppress(RuntimeError):  # the device has failed, which has been told
+                torch.cuda.current_stream(self._device).wait_stream(self._acting_stream)
         if self.is_ahead:
             self._sampler.close()
+
+    def _finish(self) -> RolloutTensors:
+        with self._is_acting():
+            return self.server.finish()
+
+    @contextmanager
+    def _is_acting(self) -> Iterator[None]:
+        if self._acting_stream is None:
+            yield
+            return
+        self._acting_stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._acting_stream):
+            yield
 
     def _learn(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
         if self._stream is None:  # torch.cuda.stream(None) would wake a GPU that is not used
@@ -142,9 +175,3 @@ def _prepare_thread(device: torch.device, is_small: bool) -> None:
         # Each thread has a current device of its own; on leaving a stream torch makes the first GPU
         # current again, and so a context on it, unless it is told.
         torch.cuda.set_device(device)
-
-
-def _make_stream(device: torch.device) -> torch.cuda.Stream | None:
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

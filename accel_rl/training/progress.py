@@ -1,4 +1,4 @@
-"""Where a run stands and its time goes, shown as a live panel in a terminal, else as lines."""
+"""Where a run stands and its time goes, as a panel, as plain lines, and as a table in the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -24,7 +23,7 @@ PANEL_SECONDS = 1.0
 LINE_SECONDS = 10.0
 """between two plain lines, at least"""
 
-_COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
+COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
 _NO_EPISODE = (
     "no episode has finished: too few steps, or does the environment never return terminated or "
     "truncated?"
@@ -57,8 +56,8 @@ class TimeSplit(NamedTuple):
     and add up to 1. ``simulating`` is how much of the time the simulators worked, on average, in
     their own processes meanwhile; a serial sampler's work in this one, where it is ``waiting``.
 
-    On a GPU ``inference`` includes what the device still has to do for the update before it: the
-    read of the first actions of a rollout is where this process waits for it.
+    On a GPU ``learning`` includes the wait for the device to finish the update, which comes where
+    this process reads the first actions of the next rollout (`accel_rl.training.device_clock`).
 
     ``logging`` and ``saving`` are the parts of ``other`` that ``log_interval`` and
     ``checkpoint_interval`` make longer or shorter.
@@ -150,7 +149,10 @@ class Status:
 
 
 class Progress(Protocol):
-    """Shows a `Status`; ``interval_seconds`` is how often it wants one."""
+    """Shows a `Status`; ``interval_seconds`` is how often it wants one.
+
+    ``is_stop_asked`` tells whether somebody has typed so.
+    """
 
     interval_seconds: float
 
@@ -158,29 +160,9 @@ class Progress(Protocol):
 
     def say(self, message: str) -> None: ...
 
+    def is_stop_asked(self) -> bool: ...
+
     def close(self) -> None: ...
-
-
-class LivePanel:
-    """A panel that is drawn over itself. No thread: it is drawn when `show` is called."""
-
-    interval_seconds = PANEL_SECONDS
-
-    def __init__(self, console: Console, title: str) -> None:
-        self._console = console
-        self._title = title
-        self._live = Live(console=console, auto_refresh=False)
-        self._live.start()
-
-    def show(self, status: Status) -> None:
-        self._live.update(panel(status, self._title), refresh=True)
-
-    def say(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False)
-
-    def close(self) -> None:
-        """Leaves the last panel standing."""
-        self._live.stop()
 
 
 class PlainLines:
@@ -197,6 +179,9 @@ class PlainLines:
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
+    def is_stop_asked(self) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing is left open."""
 
@@ -212,13 +197,6 @@ class ProgressHandler(logging.Handler):
         self._progress.say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
-def make_progress(console: Console, title: str) -> Progress:
-    """The panel where the console is a terminal that can draw over itself, else lines."""
-    if console.is_terminal and not console.is_dumb_terminal:
-        return LivePanel(console, title)
-    return PlainLines(console)
-
-
 def line(status: Status) -> str:
     """The status as one line of text."""
     mean = status.scores["episode_return_raw_mean"]
@@ -231,8 +209,11 @@ def line(status: Status) -> str:
     )
 
 
-def panel(status: Status, title: str) -> RenderableType:
-    """The status as a panel as wide as the console; no line needs more than 80 columns."""
+def panel(status: Status, title: str, *parts: RenderableType, hint: str = "") -> RenderableType:
+    """The status as a panel as wide as the console; no line needs more than 80 columns.
+
+    ``parts`` are below it, and ``hint`` is in its lower edge.
+    """
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -250,7 +231,14 @@ def panel(status: Status, title: str) -> RenderableType:
     rows.add_row("spent", _split(status.split))
     worst = status.bottleneck
     rows.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
-    return Panel(Group(bar, rows), title=Text(title, "bold"), title_align="left", padding=(0, 1))
+    return Panel(
+        Group(bar, rows, *parts),
+        title=Text(title, "bold"),
+        title_align="left",
+        subtitle=Text(hint, "dim") if hint else None,
+        subtitle_align="right",
+        padding=(0, 1),
+    )
 
 
 def summary(
@@ -332,6 +320,6 @@ def _split(split: TimeSplit) -> Text:
     }
     text = Text()
     for name, share in shares.items():
-        text.append("■ ", _COLOURS[name])
+        text.append("■ ", COLOURS[name])
         text.append(f"{name} {share:.0%}  ")
     return text

@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
+from accel_rl.runs.directory import plain_options
 from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import EPISODE_WINDOW, CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.stopping import Interrupted, StopRequest
+from accel_rl.trackers.client import TENSORBOARD, Trackers
+from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (
     SAVED,
@@ -39,6 +42,8 @@ from accel_rl.training.progress import (
 
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""
+_COMPARED_ROWS = 10
+"""rows, in one of which learners in step compare their parameters, which waits for the device"""
 _END = 2**62
 """more steps than any run has"""
 
@@ -52,8 +57,8 @@ class Records:
     others report, who save only their parts of checkpoints.
 
     ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
-    all. ``learning_seconds`` is the loop's to add to. ``saved``: the checkpoint from which the run
-    goes on.
+    all. ``learning_seconds`` is the loop's to add to, and ``device_clock`` is told of its updates.
+    ``saved``: the checkpoint from which the run goes on.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Records:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
+        self.device_clock = make_device_clock(exchange.parameters.parameter.device)
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self._rows = rows
         info_keys = rows.info_keys if rows is not None else ()
@@ -77,14 +83,22 @@ class Records:
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
         self._learner_metrics = LearnerMetrics()
-        self._log = Interval(config.log_interval, self.steps)
-        self._checkpoint = Interval(config.checkpoint_interval, self.steps)
+        self._log = Interval(config.row_steps, self.steps)
+        self._num_rows = 0  # since this process began
+        self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
         if rows is not None:
             evaluated = saved["evaluator"] if saved is not None else None
             evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
-            self._writer = MetricsWriter(run_dir, self.steps, evaluated_steps)
+            self._trackers = Trackers(config.tracker, run_dir, plain_options(config), self._say)
+            self._writer = MetricsWriter(
+                run_dir,
+                self.steps,
+                evaluated_steps,
+                tensorboard=TENSORBOARD in config.tracker,
+                send=self._trackers.log,
+            )
             self._curve = CurveRows(self._writer.earlier_rows())
             if saved is not None:
                 self.scores.set_state(saved["recorder"]["scores"])
@@ -169,7 +183,7 @@ class Records:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(steps):
-            interval, began = self._config.checkpoint_interval, perf_counter()
+            interval, began = self._config.checkpoint_steps, perf_counter()
             self.save(steps // interval * interval)
             self._saving_seconds += perf_counter() - began
 
@@ -183,7 +197,9 @@ class Records:
             TeamError: another learner is gone, or has other parameters.
         """
         metrics = self._learner_metrics.take()
-        own = make_report(self._team, self._exchange, self._unreported, metrics)
+        own = make_report(
+            self._team, self._exchange, self._unreported, metrics, compares=self._compares()
+        )
         if self._rows is None:
             self._team.post(own)
             self._last_row = self._read()
@@ -217,6 +233,15 @@ class Records:
         self._tell_of_unseen_keys(row)
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
 
+    def _compares(self) -> bool:
+        """Whether this row compares learners' parameters: the first does, the last, and each tenth.
+
+        Learners in step have their rows in common.
+        """
+        number = self._num_rows
+        self._num_rows += 1
+        return number % _COMPARED_ROWS == 0 or self.steps >= self._config.planned_steps
+
     def _tell_of_unseen_keys(self, row: Mapping[str, float]) -> None:
         """Once, when so many episodes have ended that a key which none told may be mistyped."""
         num_episodes = self.scores.num_episodes - self._earlier_episodes
@@ -245,6 +270,8 @@ class Records:
         began = perf_counter()
         with suppress(Interrupted):  # the loop ends, and saves
             row = evaluator.evaluate(self.steps, stop)
+            if self._rows is None:  # the first learner has the games of all
+                return
             score = row["episode_return_raw_mean"]
             parameters = self._exchange.parameters
             save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
@@ -342,7 +369,7 @@ class Records:
 
     def _count_late_reports(self) -> None:
         """What others have reported since the last row, behind which no steps were taken."""
-        own = make_report(self._team, self._exchange, self._unreported, {})
+        own = make_report(self._team, self._exchange, self._unreported, {}, compares=False)
         late = self._others.merge(own, self.steps)
         updates = self._own_updates + self._others.num_updates
         if late.episodes or updates != self.updates:
@@ -354,6 +381,8 @@ class Records:
         """Closes files; calling it again does nothing."""
         if self._rows is not None:
             self._writer.close()
+            self._trackers.send_files([self._run_dir / "learning_curve.png"])
+            self._trackers.close()
 
     def status(self) -> Status:
         """Where the run stands; speeds and shares since the last row but one.
@@ -387,10 +416,13 @@ class Records:
         }
 
     def _read(self) -> Reading:
+        times, late = self._times, self.device_clock.late_seconds
         return Reading(
             self.seconds,
-            *self._times,
-            self.learning_seconds,
+            times.waiting,
+            times.policy - late,
+            times.simulating,
+            self.learning_seconds + late,
             self._evaluating_seconds,
             self._logging_seconds,
             self._saving_seconds,

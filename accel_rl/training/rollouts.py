@@ -155,10 +155,11 @@ class RolloutRun(Run[RolloutSampler, Learner]):
 
     def iterate(self) -> None:
         """Collect, update, record, until `planned_steps` are taken or a stop is asked for."""
-        records, experience = self.records, self.experience
+        records, experience, clock = self.records, self.experience, self.records.device_clock
         experience.begin(self.goes_on)
         self.evaluate_if_due()  # a stop may have cut off the last one
         while not self.is_over() or experience.is_ahead:
+            clock.act()
             experience.collect()
             steps, episodes = self.count_steps(), self.sampler.take_episodes()
             with self.learning():
@@ -184,8 +185,10 @@ class RolloutRun(Run[RolloutSampler, Learner]):
         """Within, threads are the learner's; what is not spent on sampling counts as learning."""
         records, before, began = self.records, self.sampler.times, perf_counter()
         records.is_learning = True
+        records.device_clock.begin()
         with learning_threads(self.experience.num_threads):
             yield
+        records.device_clock.end()
         now = self.sampler.times
         sampling = now.waiting - before.waiting + now.policy - before.policy
         records.learning_seconds += perf_counter() - began - sampling

@@ -20,6 +20,7 @@ from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.stopping import StopRequest
+from accel_rl.topology import CorePlan
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress
@@ -70,7 +71,7 @@ class Run(ABC, Generic[S, L]):
 
     Attributes:
         team: this learner and the others.
-        evaluator: plays games now and then; None: it is off, or another learner does.
+        evaluator: plays games now and then; None: it is off, or the first learner does.
         records: what is counted and written; there from `open` on.
         stop: whether somebody has asked the run to end; likewise.
     """
@@ -99,9 +100,20 @@ class Run(ABC, Generic[S, L]):
         """
 
     @property
+    def has_threads(self) -> bool:
+        """Whether several threads of this process compute with the network."""
+        return self.config.overlap
+
+    @property
     def extra_metrics(self) -> tuple[str, ...]:
         """Metrics beside those of the learner."""
         return ()
+
+    @property
+    def core_plan(self) -> CorePlan | None:
+        """Where this learner and its workers run; None without workers."""
+        plan = getattr(self.sampler, "plan", None)
+        return plan if isinstance(plan, CorePlan) else None
 
     @property
     def place(self) -> str:
@@ -215,16 +227,17 @@ class Run(ABC, Generic[S, L]):
         return team.is_stop_asked
 
     def is_evaluation_due(self) -> bool:
-        """Whether to evaluate now."""
-        evaluator = self.evaluator
-        is_stopped = self.stop.is_asked()
-        return evaluator is not None and not is_stopped and evaluator.is_due(self.records.steps)
+        """Whether to evaluate now. Learners that go in step all answer alike."""
+        if self.evaluator is None or not self.evaluator.is_due(self.records.steps):
+            return False
+        return not (self.stop.is_asked() if self.is_apart else self.is_stopped())
 
     def evaluate_if_due(self) -> None:
         """An evaluation where one is due, of the parameters as they are then.
 
-        Others go on meanwhile: no step waits for its end to go into a store, and the next gradient
-        is of the parameters that are there then.
+        Learners that go in step share its games. With a store the others go on meanwhile: no step
+        waits for its end to go into a store, and the next gradient is of the parameters that are
+        there then.
         """
         if not self.is_evaluation_due():
             return

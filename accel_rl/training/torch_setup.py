@@ -7,6 +7,7 @@ import math
 import multiprocessing.context
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -89,6 +90,43 @@ def learning_threads(num_threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(1)
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Let threads of this process wait for the interpreter for at most 0.1 ms within.
+
+    Python's own limit is 5 ms, which a thread that drives a GPU would lose again and again to
+    another one, since it gives the interpreter away in every operation.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
+def gpu_arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
+    """Let a GPU compute as ``precision`` says, and cuDNN choose the fastest convolutions, within.
+
+    cuDNN times its algorithms when a shape comes for the first time. So it is to choose by itself
+    where shapes vary, as batches of GA3C's queues do, and where torch is to be deterministic.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.fp32_precision == "tf32", cudnn.benchmark
+    matmul.allow_tf32 = before[0] or config.learner.precision == "tf32"
+    cudnn.benchmark = (
+        config.learner.in_rollouts and not torch.are_deterministic_algorithms_enabled()
+    )
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.benchmark = before
 
 
 @contextmanager

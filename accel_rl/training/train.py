@@ -30,10 +30,12 @@ from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
 from accel_rl.signing import user_key
 from accel_rl.spaces import Leaf
 from accel_rl.stopping import StopRequest
+from accel_rl.trackers.client import check_installed
 from accel_rl.training.build import AnyRun, build
-from accel_rl.training.devices import computes_bfloat16_slowly
+from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
+from accel_rl.training.live import make_progress
 from accel_rl.training.metrics import OnRow
-from accel_rl.training.progress import Progress, ProgressHandler, Status, make_progress
+from accel_rl.training.progress import Progress, ProgressHandler, Status
 from accel_rl.training.records import Records
 from accel_rl.training.resume import (
     begin,
@@ -43,21 +45,32 @@ from accel_rl.training.resume import (
     without_loaded,
 )
 from accel_rl.training.run import ALONE
-from accel_rl.training.torch_setup import is_forked, own_torch_state, sampling_threads
+from accel_rl.training.torch_setup import (
+    gpu_arithmetic,
+    is_forked,
+    own_torch_state,
+    quick_switches,
+    sampling_threads,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class RunError(RuntimeError):
-    """A run ended early. The message says why; the traceback is in the run's ``train.log``."""
+    """A run failed. The message says why; ``train.log`` of the run has the traceback."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended. ``status`` has its counts, its scores, and its speeds and shares over all.
+    """The result of a run.
 
-    Only the first of several learners knows that; the others' ``status`` is None. ``is_cut``:
-    ``on_row`` or ``max_minutes`` has ended it.
+    Attributes:
+        run_dir: directory of the run.
+        status: counts, scores, speeds and shares of the time of the whole run. None for all
+            learners but the first.
+        updates: number of updates.
+        stopped_by: signal that stopped the run, if any.
+        is_cut: whether ``on_row`` or ``max_minutes`` ended the run.
     """
 
     run_dir: Path
@@ -75,50 +88,61 @@ def train(
     on_row: OnRow | None = None,
     note: str = "",
 ) -> TrainResult:
-    """Trains as ``config`` says, showing progress on ``console``.
+    """Train as a configuration says.
 
-    Ctrl-C, SIGTERM and SIGHUP end it within seconds with everything saved, as ``stopped_by`` tells.
-    With a ``team`` this is one of its learners; only the first shows progress. Torch's generator on
-    the CPU is afterwards what it was; those on GPUs are seeded anew.
+    Ctrl-C, SIGTERM and SIGHUP end the run within seconds and save everything. Torch's random
+    generator on the CPU is restored afterwards; generators on GPUs are seeded again.
 
-    ``learners=auto`` is here as many as ``gpus``, or 1; only the command line starts others.
+    Args:
+        config: the configuration. ``learners=auto`` means one learner, or one for each of ``gpus``;
+            only the command line starts more.
+        console: where to show progress; None: the terminal.
+        team: the learners of which this process is one; only the first shows progress.
+        on_row: called in this thread with each row of ``metrics.csv``. If it returns True, the run
+            ends and saves. An exception fails the run.
+        note: text for the first lines of the output.
 
-    ``on_row`` is called with each row of ``metrics.csv`` as it is written, in this thread. If it
-    returns True the run ends like that, too, as ``is_cut`` tells; what it raises fails the run.
-
-    ``note`` is among the first lines that people read.
+    Returns:
+        The result of the run.
 
     Raises:
-        ValueError: the config cannot be had here, before any process or file is made.
-        SamplerError: this is not Linux, and ``serial`` is false.
-        RunError: it failed later; what was learned until then is saved if that is possible.
-        Interrupted: stopped before the first iteration; nothing was learned.
-        TeamError: another learner is gone.
+        ValueError: the configuration is not possible here. No process or file was made.
+        SamplerError: this system is not Linux, and ``serial`` is false.
+        RunError: the run failed later. Everything learned until then is saved if possible.
+        Interrupted: the run was stopped before its first iteration.
+        TeamError: another learner has ended.
     """
     if config.learners == "auto":
         config = dataclasses.replace(config, learners=config.num_learners)
+    check_installed(config.tracker)
     with contextlib.ExitStack() as stack:
         stack.enter_context(sampling_threads())
         stack.enter_context(own_torch_state())
         saved = load_saved(config, team, stack)
         run = _build(config, saved, team)
         stack.push(partial(_close, run))
+        stack.enter_context(gpu_arithmetic(config, run.device))
+        if run.device.type == "cuda" and run.has_threads:
+            stack.enter_context(quick_switches())
         run_dir = begin(run, saved, stack)
         if saved is not None:
             saved = without_loaded(saved)
             gc.collect()  # torch's reader is a cycle, which keeps all that it has read
-        progress = stack.enter_context(
-            contextlib.closing(make_progress(console or LastingConsole(), config.title))
+        progress = make_progress(
+            console or LastingConsole(), config.title, run.core_plan, team.ranks.size
         )
-        stop = stack.enter_context(StopRequest(progress.close, config.max_minutes))
-        with _explaining(run, run_dir, ProgressHandler(progress)), refusing_exit():
+        stack.enter_context(contextlib.closing(progress))
+        stop = stack.enter_context(
+            StopRequest(progress.close, config.max_minutes, progress.is_stop_asked)
+        )
+        with _explaining(run, run_dir, ProgressHandler(progress)) as failure, refusing_exit():
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
                 _begin_records(run, progress, saved, note)
                 run.start(saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
-                with _saving(run):
+                with _saving(run, failure):
                     run.iterate()
                     run.finish()
             return _result(run, progress)
@@ -131,35 +155,50 @@ def _close(
     run.close(waits=not _is_stuck(error, run.team))
 
 
+class _Failure:
+    """Tells of the error that ends a run in its log, once. ``who``: which learners have failed."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._error: Exception | None = None
+        self.who = ""
+
+    def tell(self, error: Exception) -> None:
+        if error is self._error:
+            return
+        self._error = error
+        # At a level that goes to the file alone: people get the message from the caller.
+        _LOGGER.info("the run failed\n%s", "".join(traceback.format_exception(error)))
+        if isinstance(error, TeamError):
+            self.who = _blame(self._team)
+            _LOGGER.info("%s%s", error, self.who)
+
+
 @contextlib.contextmanager
-def _explaining(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[None]:
+def _explaining(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[_Failure]:
     """Within there is a log; errors are one message each, with their details in it.
 
     Raises:
         RunError: in place of the error.
     """
-    ranks, who = run.team.ranks, ""
+    ranks, failure = run.team.ranks, _Failure(run.team)
     log = run_dir / ("train.log" if ranks.is_first else f"train_learner_{ranks.rank}.log")
     try:
         with log_to(log, handler):
             try:
-                yield
+                yield failure
             except Exception as error:
-                # At a level that goes to the file alone: people get the message from the caller.
-                _LOGGER.info("the run failed\n%s", traceback.format_exc())
-                if isinstance(error, TeamError):
-                    who = _blame(run.team)
-                    _LOGGER.info("%s%s", error, who)
+                failure.tell(error)
                 raise
     except Exception as error:
         # Of a log that cannot be written there are no details.
         is_log = isinstance(error, WriteError) and error.filename == str(log)
         details = "" if is_log else f"\n(details: {log})"
-        raise RunError(f"{_explain(error, run.config)}{who}{details}") from error
+        raise RunError(f"{_explain(error, run.config)}{failure.who}{details}") from error
 
 
 @contextlib.contextmanager
-def _saving(run: AnyRun) -> Iterator[None]:
+def _saving(run: AnyRun, failure: _Failure) -> Iterator[None]:
     """Within, a failure leaves behind what was learned.
 
     Whoever stops a whole group of processes at once has stopped the workers too: then the run ends
@@ -174,7 +213,7 @@ def _saving(run: AnyRun) -> Iterator[None]:
             run.records.save(alone=True)
             return
         if run.team.ranks.is_first and not _is_stuck(error, run.team):
-            _save_what_can_be(run.records, error)
+            _save_what_can_be(run.records, error, partial(failure.tell, error))
         raise
 
 
@@ -224,6 +263,8 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
             f"rollouts of {config.sampler.num_envs} environments x {config.sampler.horizon} steps"
             f"{advice}"
         )
+    if sharing := describe_sharing(config, ranks, run.device):
+        yield sharing
     yield from _uneven(run)
     if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
         yield (
@@ -313,14 +354,15 @@ def _is_stuck(error: BaseException | None, team: Team) -> bool:
     return is_stuck
 
 
-def _save_what_can_be(records: Records, error: Exception) -> None:
+def _save_what_can_be(records: Records, error: Exception, tell: Callable[[], None]) -> None:
     """After a failure: what was learned is worth keeping, and the first error worth telling."""
     errors = [error, _attempt(partial(records.write_last_row, alone=True))]
-    _attempt(records.draw_curve)
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
     has_diverged = any(isinstance(each, FloatingPointError) for each in errors)
     if not has_diverged and not records.is_learning:
         _attempt(partial(records.save, alone=True))
+    tell()
+    _attempt(records.draw_curve)  # last, because it may load Matplotlib, for seconds
 
 
 def _attempt(write: Callable[[], object]) -> Exception | None:

@@ -34,12 +34,12 @@ _CLOSE_SECONDS = 10.0
 
 
 class Finding(NamedTuple):
-    """What was found of one rule.
+    """The result of checking one rule.
 
     Attributes:
         rule: the rule, in a few words.
         verdict: ``holds``, ``broken`` or ``not tested``.
-        detail: how it is broken, or why it was not tested; else empty.
+        detail: how the rule is broken, or why it was not tested; otherwise empty.
     """
 
     rule: str
@@ -48,7 +48,11 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The findings on one vector environment, rule by rule; ``str`` of it is a table."""
+    """The findings on one vector environment. ``str(report)`` is a table.
+
+    Attributes:
+        findings: one for each rule.
+    """
 
     findings: tuple[Finding, ...]
 

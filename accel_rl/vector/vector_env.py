@@ -47,33 +47,33 @@ class VectorState(NamedTuple):
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     """Environments in worker processes, stepped as one `gymnasium.vector.VectorEnv`.
 
-    ``step`` returns observations ``[num_envs, ...]``, rewards ``[num_envs]`` float64 (of float32
-    precision, as the learner sees them: clipped where the environment clips), ``terminated`` and
-    ``truncated`` ``[num_envs]`` bool, and infos. Infos hold ``raw_reward`` (float64, the task's
-    own) and ``episode_ended`` (bool: game over or truncated, not just a lost life), with the masks
-    ``_raw_reward`` and ``_episode_ended``; of those of the environments themselves the numbers that
-    ``info_keys`` names, float64 of float32 precision, each where its mask is True (``is_success``
-    where ``_is_success``), where there is any. What a reset tells stays in the workers. Actions are
-    those of ``single_action_space``, ``[num_envs, ...]``. Observations and actions of a ``Dict``
-    are dicts of arrays, of a ``Tuple`` tuples of arrays. An action outside its bounds is an error.
+    ``step`` returns observations ``[num_envs, ...]``, rewards ``[num_envs]`` float64 with the
+    precision of float32, ``terminated`` and ``truncated`` ``[num_envs]`` bool, and infos. Rewards
+    are clipped if the environment clips them. Actions are those of ``single_action_space``,
+    ``[num_envs, ...]``; an action outside its bounds is an error. Values of a ``Dict`` are dicts of
+    arrays, values of a ``Tuple`` tuples of arrays.
 
-    A step that is terminated or truncated ends an episode. The next one begins, by autoreset mode:
+    Infos hold ``raw_reward`` (float64, reward of the task) and ``episode_ended`` (bool, game over
+    or truncated, and not just a lost life), with the masks ``_raw_reward`` and ``_episode_ended``.
+    They also hold the numbers that ``info_keys`` names, each where its mask is True. Infos of
+    resets stay in the workers.
 
-    - NEXT_STEP: in the next step, which ignores the action and returns the first observation,
-      reward 0, no flag, and False in the masks of ``raw_reward`` and ``episode_ended``.
-    - SAME_STEP: at once. The observation is the next episode's first; ``infos["final_obs"]`` has
+    A step that is terminated or truncated ends an episode. The autoreset mode says when the next
+    one begins:
+
+    - NEXT_STEP: in the next step, which ignores the action and returns the first observation with
+      reward 0 and no flag. The masks of ``raw_reward`` and ``episode_ended`` are False.
+    - SAME_STEP: in the same step, which returns the first observation. ``infos["final_obs"]`` has
       the last one and ``infos["final_info"]`` its infos, where ``_final_obs`` and ``_final_info``
-      are True; what ``info_keys`` names is only there then.
-    - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. To step without that
-      is an error.
+      are True.
+    - DISABLED: when `reset` is called with ``options={"reset_mask": mask}``. A step before that is
+      an error.
 
-    A lost life, where lives count as episodes, is terminated while the game goes on by itself, and
-    the observation of that step is the first of the next life. It is treated like any other end, so
-    that a learner needs to know nothing of it, only there is no reset: in NEXT_STEP the next step
-    takes no action and shows that observation again; in SAME_STEP ``final_obs`` is that observation
-    (nothing may be bootstrapped from it, since the step is terminated); in DISABLED a reset with a
-    mask goes on with the game and returns it again. A reset without a mask, or with a seed, always
-    starts a new game.
+    A lost life, if lives count as episodes, is terminated while the game continues. The observation
+    of that step is the first of the next life. The step is treated like any other end, without a
+    reset: in NEXT_STEP the next step takes no action and returns that observation again; in
+    SAME_STEP ``final_obs`` is that observation; in DISABLED a reset with a mask continues the game
+    and returns it again. A reset without a mask, or with a seed, always starts a new game.
 
     With several groups, `send` and `recv` let one group simulate while you choose the actions of
     another::
@@ -85,46 +85,49 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             observation, reward, terminated, truncated, infos = env.recv()  # of infos["env_id"]
             env.send(policy(observation))
 
-    Workers start with the first `reset`. If one dies or hangs, or its environment raises, the
+    Workers start with the first `reset`. If a worker dies or hangs, or its environment raises, a
     `WorkerError` names it, and the vector environment is closed.
 
     Args:
         env: an Atari game (``breakout``), ``catch``, a Gymnasium id, ``module:function``, or a
-            function that makes a `gymnasium.Env` or an `Environment`, or a `Batched`, whose
-            environments must be able to reset as ``autoreset_mode`` says.
-        num_envs: how many of it.
-        num_workers: processes; None: one for each core; 0: environments are in this process, on any
-            system, and options that place workers and limit their time have no effect.
-        num_groups: equal groups that `send` and `recv` take in turn; `step` takes all.
+            function that returns a `gymnasium.Env`, an `Environment` or a `Batched`. The
+            environments of a `Batched` must be able to reset as ``autoreset_mode`` says.
+        num_envs: number of environments.
+        num_workers: number of worker processes. None: one for each core. 0: environments are in
+            this process, on any system; options that place workers or limit their time have no
+            effect.
+        num_groups: number of equal groups that `send` and `recv` take by turns; `step` takes all.
         one_group_per_worker: False: each worker steps a part of every group, so that all cores work
-            for the group that is next. True: each worker steps a part of one group, so that no
-            group waits for another, for ``recv(first_ready=True)``.
+            for the next group. True: each worker steps a part of one group, so that no group waits
+            for another; use it with ``recv(first_ready=True)``.
         cores_per_worker: neighbouring cores of each worker, for simulators with threads of their
             own, such as EnvPool's.
         autoreset_mode: an `AutoresetMode` or its value.
         atari: how Atari games are played.
-        info_keys: numbers in the ``info`` of a Gymnasium environment that go into infos. An
+        info_keys: numbers in the ``info`` of a Gymnasium environment to put into infos. An
             `Environment` names its own in its spec.
-        seed: what unseeded resets follow from; None: differs from run to run. ``reset(seed=...)``
-            gives a Gymnasium environment the seed that Gymnasium's vector environments would.
-        cpus: the only CPUs that workers may be pinned to; None: all that this process may use.
-        affinity: ``auto``: workers are pinned to cores; ``off``: the kernel places them, as for
-            several programs at once that are given no ``cpus`` of their own.
-        step_timeout_seconds: a group that has not stepped after so long has hung; resets within the
-            step are part of it.
-        reset_timeout_seconds: likewise for starting and `reset`.
-        copy: False: observations are read-only views of shared memory that stay as they are until
-            the group's next `send`, `step` or `reset`; True: arrays of your own.
+        seed: seed of resets without a seed; None: a different seed in each program run.
+            ``reset(seed=...)`` seeds a Gymnasium environment as Gymnasium's vector environments do.
+        cpus: CPUs to which workers may be pinned; None: all that this process may use.
+        affinity: ``auto``: workers are pinned to cores. ``off``: they are not pinned, for several
+            programs at once without ``cpus`` of their own.
+        step_timeout_seconds: seconds after which a group that has not finished its step counts as
+            hung. Resets within the step count towards it.
+        reset_timeout_seconds: seconds after which a start or a `reset` counts as hung.
+        copy: True: observations are arrays of your own. False: they are read-only views of shared
+            memory, valid until the group's next `send`, `step` or `reset`.
 
-    ``groups``: the environments of each group. ``env_spec``: what one environment is like.
-    ``first_action``: the first action of a ``Discrete`` space. ``plan``: who runs where; None: all
-    is in this process.
-    ``info_keys``: those that there are.
+    Attributes:
+        groups: slice of the environments of each group.
+        env_spec: spaces of one environment.
+        first_action: the first action of a ``Discrete`` space.
+        plan: cores of each worker; None if all environments are in this process.
+        info_keys: names of the numbers in infos.
 
     Raises:
-        ValueError: an argument is out of range, does not fit the others, or the environment cannot
-            be made.
-        SamplerError: this is not Linux.
+        ValueError: an argument is out of range or does not fit the others, or the environment
+            cannot be made.
+        SamplerError: this system is not Linux.
     """
 
     closed = True  # until there is something to close
@@ -208,21 +211,22 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes; results that `recv` has not returned are dropped.
+        """Start new episodes. Results that `recv` has not returned are dropped.
 
         Args:
-            seed: environment ``i`` gets ``seed + i``, or ``seed[i]``; None: it goes on with the
-                randomness it has.
-            options: ``{"reset_mask": mask}``, a ``[num_envs]`` bool array, resets only where it is
-                True; elsewhere the observation is the one that was returned last. All other
-                options go to the resets of Gymnasium environments.
+            seed: environment ``i`` gets ``seed + i``, or ``seed[i]``. None: its randomness
+                continues.
+            options: ``{"reset_mask": mask}``, a ``[num_envs]`` bool array, resets only the
+                environments where it is True; the others return their last observation again. All
+                other options are passed to the resets of Gymnasium environments.
 
         Returns:
-            Observations ``[num_envs, ...]``, and no infos.
+            Observations ``[num_envs, ...]``, and empty infos.
 
         Raises:
-            ValueError: the seed or options are not like that.
-            SamplerError: closed; or a mask is given and not all that was sent has been received.
+            ValueError: the seed or the options are invalid.
+            SamplerError: the vector environment is closed, or a mask is given before all results
+                were received.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
         self._check_open()
@@ -253,12 +257,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         return self._observation(self._all), {}
 
     def step(self, actions: Any) -> Results:
-        """Take one step of every environment; ``actions``: ``[num_envs, ...]``.
+        """Take one step of every environment.
+
+        Args:
+            actions: ``[num_envs, ...]``.
+
+        Returns:
+            Observations, rewards, ``terminated``, ``truncated`` and infos.
 
         Raises:
-            ValueError: the actions are not like that.
-            SamplerError: closed, not reset, or between `send` and `recv`.
-            WorkerError: a worker failed; this is closed then.
+            ValueError: the actions are invalid.
+            SamplerError: the vector environment is closed, not reset, or between `send` and `recv`.
+            WorkerError: a worker failed, and the vector environment was closed.
         """
         self._check_open()
         self._check_received("step()")
@@ -272,14 +282,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             raise
 
     def send(self, actions: Any) -> None:
-        """Release a group: the first one after a reset, later the one received longest ago.
+        """Send actions to a group: after a reset the first one, later the one received longest ago.
 
         Args:
-            actions: ``[n, ...]`` for its environments.
+            actions: ``[n, ...]`` for the environments of the group.
 
         Raises:
-            ValueError: the actions are not like that.
-            SamplerError: closed, not reset, or all groups have been sent.
+            ValueError: the actions are invalid.
+            SamplerError: the vector environment is closed or not reset, or all groups have been
+                sent.
         """
         self._check_open()
         if not self._to_send and self._to_recv:
@@ -296,18 +307,19 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             raise
 
     def recv(self, *, first_ready: bool = False) -> Results:
-        """Wait for a group that was sent; return what `step` returns, for this group alone.
+        """Wait for a group that was sent, and return its results.
 
         Args:
-            first_ready: False: wait for the group that was sent first, so that runs repeat exactly.
-                True: take the first group that is ready, so that none waits for a slower one.
+            first_ready: False: wait for the group that was sent first, so that runs are repeatable.
+                True: take the first group that is ready, so that no group waits for a slower one.
 
-        ``infos["env_id"]`` tells its environments, ``[n]`` int64. Masks and objects in infos are
-        ``[n]`` too.
+        Returns:
+            The results of `step` for this group. ``infos["env_id"]``, ``[n]`` int64, has the
+            numbers of its environments.
 
         Raises:
-            SamplerError: closed, or nothing has been sent.
-            WorkerError: a worker failed; this is closed then.
+            SamplerError: the vector environment is closed, or nothing has been sent.
+            WorkerError: a worker failed, and the vector environment was closed.
         """
         self._check_open()
         if not self._to_recv:
@@ -367,17 +379,24 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of each environment or its wrappers, ``[num_envs]``.
 
+        Args:
+            name: name of the attribute.
+
         Raises:
-            AttributeError: there is none.
+            AttributeError: there is no such attribute.
             TypeError: its value cannot be sent to this process.
         """
         return tuple(self.reach(get_attr, dict.fromkeys(range(self.num_envs), (name,))))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each environment; ``values``: a list of ``num_envs``, or one value.
+        """Set an attribute of each environment.
+
+        Args:
+            name: name of the attribute.
+            values: a list of ``num_envs`` values, or one value for all.
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: the list has another length.
         """
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
@@ -389,11 +408,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.reach(set_attr, {i: (name, value) for i, value in enumerate(values)})
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each environment; return the results, ``[num_envs]``.
+        """Call a method of each environment and return the results, ``[num_envs]``.
+
+        Args:
+            name: name of the method.
+            args: positional arguments.
+            kwargs: keyword arguments.
 
         Raises:
-            AttributeError: there is none.
-            RuntimeError: it raised in an environment.
+            AttributeError: there is no such method.
+            RuntimeError: the method raised in an environment.
         """
         arguments = dict.fromkeys(range(self.num_envs), (name, args, kwargs))
         return tuple(self.reach(call, arguments))

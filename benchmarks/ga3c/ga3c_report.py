@@ -9,9 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from accel_rl.runs.figures import COLOURS, Axes, EngFormatter, new_figure, style_axes
 from benchmarks.ga3c.ga3c_speeds import PAPER_FACTORS
+from benchmarks.harness.figures import (
+    Bar,
+    Curve,
+    Panel,
+    by_size,
+    draw_bars,
+    draw_curves,
+    save,
+    where,
+)
 from benchmarks.harness.report import Row, find, ratio_cell
-from benchmarks.training.learning_speed import SHARES
+from benchmarks.training.learning_speed import SHARE_COLOURS, SHARES
 
 Report = dict[str, Any]
 PAPER_SPLIT = "the paper, 32 environments on a GPU: half in the simulators, 37 % in the network"
@@ -118,89 +129,107 @@ def tabulate_batches(report: Report, console: Console) -> None:
     console.print(table)
 
 
+ENGINES = {"a3c": "CPU A3C", "ga3c": "GA3C", "paac": "PAAC", "a2c": "A2C, two groups"}
+UNIT = "predictions a second; mark: what the parts allow"
+
+
 def draw_speeds(report: Report, path: Path) -> None:
-    """Predictions a second by network, one line for each engine; dashed: what the parts allow."""
-    figure, axes = _axes(report)
+    """Predictions a second of each engine, a panel for each network."""
     rows = [row for row in report["rows"] if "steps_per_second" in row]
-    for number, engine in enumerate(dict.fromkeys(row["engine"] for row in rows)):
-        own = find(rows, engine=engine)
-        names = [_short(row["network"]) for row in own]
-        color = f"C{number}"
-        _errorbar(axes, names, [row["steps_per_second"] for row in own], engine, color)
-        allowed = [row for row in own if "allowed" in row]
-        names = [_short(row["network"]) for row in allowed]
-        medians = [row["allowed"]["median"] for row in allowed]
-        axes.plot(names, medians, linestyle="--", color=color)
-    axes.set_yscale("log")
-    axes.set_ylabel("predictions a second; dashed: what the parts allow")
-    _save(figure, axes, path)
+    panels = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        bars = [
+            Bar(
+                ENGINES.get(row["engine"], row["engine"]),
+                row["steps_per_second"],
+                "ours" if row["engine"] == "ga3c" else "python",
+                mark=row["allowed"]["median"] if "allowed" in row else None,
+            )
+            for row in find(rows, network=network)
+        ]
+        panels.append(Panel(network.replace("_", " "), by_size(bars)))
+    title = "GA3C beside the other engines of accel_rl"
+    draw_bars(path, panels, title, UNIT, where(report), legend=False)
 
 
 def draw_grid(report: Report, path: Path) -> None:
     """Trainings a second against agents, a line for each number of predictors and trainers."""
-    figure, axes = _axes(report)
     lines: dict[str, list[Row]] = {}
     for row in report["rows"]:
         name = f"{row['predictors']} predictors, {row['trainers']} trainers"
         lines.setdefault(name, []).append(row)
-    for number, (name, own) in enumerate(lines.items()):
-        agents = [row["agents"] for row in own]
+    curves = []
+    for (name, own), colour in zip(lines.items(), COLOURS * 9, strict=False):
         speeds = [row["trainings_per_second"] for row in own]
-        _errorbar(axes, agents, speeds, name, f"C{number % 10}")
+        medians, low, high = ([each[key] for each in speeds] for key in ("median", "low", "high"))
+        agents = [row["agents"] for row in own]
+        curves.append(Curve(name, agents, medians, colour, low=low, high=high))
+    axes = _axes()
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(bottom=0)
     axes.set_xlabel("agents")
     axes.set_ylabel("trainings a second")
-    _save(figure, axes, path)
+    draw_curves(axes, curves)
+    save(axes.figure, path, "GA3C: numbers of agents, predictors and trainers", where(report))
 
 
 def draw_tuner(report: Report, path: Path) -> None:
-    """Trainings a second of its windows; dashed: the best of the grid."""
-    figure, axes = _axes(report)
+    """Trainings a second of its windows; dashed: what it found and the best of the grid."""
+    axes, curves = _axes(), []
     for row in report["rows"]:
         if "error" in row:
             continue
         minutes = [window["seconds"] / 60 for window in row["windows"]]
         speeds = [window["trainings_per_second"] for window in row["windows"]]
-        axes.plot(minutes, speeds, marker=".", label="the tuner, each window")
-        for style, name, each in zip(
-            (":", "--"), ("what it found", "the best of the grid"), row["compared"], strict=True
-        ):
+        curves.append(Curve("each window", minutes, speeds, COLOURS[0]))
+        names = ("what it found", "best of the grid")
+        for name, each, colour in zip(names, row["compared"], COLOURS[1:3], strict=True):
             speed = each["trainings_per_second"]["median"]
-            axes.axhline(speed, linestyle=style, color="black", label=f"{name}, afterwards")
-    axes.set_ylim(bottom=0)
+            curves.append(Curve(name, [0, minutes[-1]], [speed] * 2, colour, "--"))
     axes.set_xlabel("minutes")
     axes.set_ylabel("trainings a second")
-    _save(figure, axes, path)
+    draw_curves(axes, curves)
+    save(axes.figure, path, "GA3C's tuner", where(report))
 
 
 def draw_split(report: Report, path: Path) -> None:
     """Shares of time as bars."""
-    figure, axes = _axes(report)
     rows = [row for row in report["rows"] if "error" not in row]
-    names = [f"{row['network']}\n{row['num_envs']}" for row in rows]
+    axes = _axes()
+    names = [f"{row['num_envs']}\n{row['network'].replace('ga3c_', '')}" for row in rows]
     bottom = [0.0] * len(rows)
-    for share in SHARES:
+    for share, colour in zip(SHARES, SHARE_COLOURS, strict=True):
         heights = [row["shares"][share] for row in rows]
-        axes.bar(names, heights, bottom=bottom, label=share)
+        axes.bar(names, heights, bottom=bottom, color=colour)
+        middle = bottom[-1] + heights[-1] / 2
+        axes.annotate(share, (1.01, middle), xycoords=("axes fraction", "data"), va="center")
         bottom = [before + height for before, height in zip(bottom, heights, strict=True)]
-    axes.set_xlabel("network, environments")
+    axes.tick_params(axis="x", labelsize="x-small", length=0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("environments, network")
     axes.set_ylabel("share of time")
-    _save(figure, axes, path)
+    style_axes(axes, grid="y")
+    save(axes.figure, path, "PAAC: where the time goes", where(report))
 
 
 def draw_batches(report: Report, path: Path) -> None:
-    """Scores over steps, a colour for each least batch and a line for each seed."""
-    figure, axes = _axes(report)
-    for number, row in enumerate(report["rows"]):
-        for k, curve in enumerate(row["curves"]):
-            label = f"at least {row['min_training_batch']} samples" if k == 0 else None
-            color = f"C{number % 10}"
-            axes.plot(curve["steps"], curve["score"], color=color, label=label, linewidth=1)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("score on Catch, mean of the last 100 episodes")
-    _save(figure, axes, path)
+    """Scores over steps, a panel for each least batch and a line for each seed."""
+    rows = report["rows"]
+    figure = new_figure(9.0, 2.0 + 1.5 * (len(rows) > 3))
+    panels = figure.subplots(-(-len(rows) // 3), 3, sharex=True, sharey=True, squeeze=False)
+    for axes, row in zip(panels.flat, rows, strict=False):
+        for curve in row["curves"]:
+            axes.plot(curve["steps"], curve["score"], color=COLOURS[0], linewidth=1)
+        axes.set_title(f"at least {row['min_training_batch']} samples", fontsize="small")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        style_axes(axes)
+    figure.supxlabel("steps", fontsize="medium")
+    figure.supylabel("score on Catch", fontsize="medium")
+    save(figure, path, "GA3C: the least size of a training batch, three seeds", where(report))
+
+
+def _axes() -> Axes:
+    return new_figure(8.0, 4.5).add_subplot()
 
 
 TABULATE: dict[str, Callable[[Report, Console], None]] = {
@@ -233,38 +262,3 @@ def _spread_cells(value: dict[str, float]) -> tuple[str, str]:
     digits = 0 if value["median"] >= 1000 else 1
     median, low, high = (f"{value[key]:,.{digits}f}" for key in ("median", "low", "high"))
     return median, f"{low}-{high}"
-
-
-def _short(network: str) -> str:
-    """Its name below an axis."""
-    return network.replace("ga3c_large_", "large\n")
-
-
-def _errorbar(axes: Any, x: list[Any], speeds: list[Any], name: str, color: str) -> None:
-    middle = [each["median"] for each in speeds]
-    errors = [
-        [each["median"] - each["low"] for each in speeds],
-        [each["high"] - each["median"] for each in speeds],
-    ]
-    axes.errorbar(x, middle, yerr=errors, marker="o", capsize=2, color=color, label=name)
-
-
-def _axes(report: Report) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    machine = report["machine"]
-    axes.set_title(f"{len(machine['cores_used'])} cores of {machine['cpu']}")
-    return figure, axes
-
-
-def _save(figure: Any, axes: Any, path: Path) -> None:
-    from matplotlib import pyplot
-
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)

@@ -19,11 +19,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.figures import NAMES, Bar, Panel, by_size, draw_bars, kind_of, plural, where
 from benchmarks.harness.interleave import Result
 
 Row = dict[str, Any]
 CPP_PEERS = ("envpool", "ale")
-HEADINGS = ("envs", "groups", "workers", "steps/s", "range", "of (a)", "of (b)", "of parts")
+HEADINGS = (
+    *("envs", "groups", "workers", "steps/s", "range"),
+    *("of (a)", "of (b)", "of parts", "worker cores", "of (a), a worker core"),
+)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -93,6 +97,13 @@ def summarise(
         if row["part"] != "inference" and emulator and environment:
             row["of_emulator"] = ratio(row["rates"], emulator[0]["rates"])
             row["of_environment"] = ratio(row["rates"], environment[0]["rates"])
+            worker_cores = (row["settings"] or {}).get("worker_cores")
+            if worker_cores:  # a core that serves a GPU simulates nothing
+                row["worker_cores"] = worker_cores
+                row["of_emulator_a_worker_core"] = {
+                    key: value * num_cores / worker_cores
+                    for key, value in row["of_emulator"].items()
+                }
         if row["part"] == "sampler" and row["network"]:
             threads = row["torch_threads"]
             alone = find(
@@ -191,6 +202,9 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
             continue
         shown += [f"{steps['median']:,.0f}", f"{steps['low']:,.0f}-{steps['high']:,.0f}"]
         shown += [ratio_cell(row.get(key)) for key in ("of_emulator", "of_environment", "of_parts")]
+        if "worker_cores" in row:
+            per_core = ratio_cell(row["of_emulator_a_worker_core"])
+            shown += [str(row["worker_cores"]), per_core]
         table.add_row(*shown)
     console.print(table)
     console.print(
@@ -263,59 +277,36 @@ def write_json(report: dict[str, Any], path: Path) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Steps a second against environments a core; dashed: without inference."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Bars without and with a network: ours for each number of environments, each peer's best."""
     rows = [row for row in report["rows"] if "steps_per_second" in row]
-    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    lines: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["part"] == "sampler":
-            lines.setdefault(layout(row), []).append(row)
-        elif row["part"] == "environment" and row["envs_per_core"] == row["hyperthreads"]:
-            name = f"{label(row)}: no inference (b)"
-            axes.axhline(
-                row["steps_per_second"]["median"], linestyle="--", color="black", label=name
-            )
-        elif row["part"] == "emulator":
-            axes.axhline(
-                row["steps_per_second"]["median"],
-                linestyle=":",
-                color="grey",
-                label=f"{label(row)} (a)",
-            )
-        elif row["part"] != "inference" and "envs_per_core" in row:
-            lines.setdefault(label(row), []).append(row)
-    for number, (name, points) in enumerate(lines.items()):
-        steps = [row["steps_per_second"] for row in points]
-        middle = [each["median"] for each in steps]
-        errors = [
-            [each["median"] - each["low"] for each in steps],
-            [each["high"] - each["median"] for each in steps],
-        ]
-        is_ours = points[0]["part"] == "sampler"
-        axes.errorbar(
-            [row["envs_per_core"] for row in points],
-            middle,
-            yerr=errors,
-            marker="o" if is_ours else "x",
-            linestyle="-" if is_ours and points[0]["network"] else "-." if is_ours else "none",
-            color=f"C{number % 10}",
-            capsize=2,
-            label=name,
-        )
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("environments a core")
-    axes.set_ylabel("steps a second, all cores")
-    machine = report["machine"]
-    axes.set_title(
-        f"{report['options']['game']}, {len(machine['cores_used'])} cores of {machine['cpu']}"
-    )
-    figure.legend(loc="outside right upper", fontsize="x-small")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    panels = []
+    for network in (False, True):
+        own = [row for row in find(rows, network=network) if "envs_per_core" in row]
+        keys = ("part", "asynchronous") if len({row["part"] for row in own}) > 1 else ("groups",)
+        choices: dict[tuple[Any, ...], list[Row]] = {}
+        for row in own:
+            if row["part"] != "inference":
+                key = (*(row.get(name) for name in keys), row["envs_per_core"], row["hyperthreads"])
+                choices.setdefault(key, []).append(row)
+        best = [row for row in map(fastest, choices.values()) if row]
+        bars = [Bar(_bar_name(row), row["steps_per_second"], kind_of(row["part"])) for row in best]
+        bare = fastest(find(rows, part="emulator", cached_starts=True))
+        lines = {"bare emulator": bare["steps_per_second"]["median"]} if bare else {}
+        if bars:
+            heading = "with A3C-Net" if network else "random actions, no network"
+            panels.append(Panel(heading, by_size(bars), lines))
+    options = report["options"]
+    busy = ", another process busy half of the time" if options.get("busy") else ""
+    title = f"Sampling {options['game'].capitalize()} at {options['observation_size']}{busy}"
+    draw_bars(path, panels, title, "steps a second, all cores", where(report))
+
+
+def _bar_name(row: Row) -> str:
+    """The name of a sampler's or a peer's bar."""
+    words = [NAMES.get(row["part"], row["part"])]
+    if row["part"] == "sampler":
+        words.append(f"{plural(row['envs_per_core'], 'environment')} a core")
+        words.append(plural(row["groups"], "group"))
+    elif row.get("asynchronous") is not None:
+        words.append("asynchronous" if row["asynchronous"] else "synchronous")
+    return ", ".join(words)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 SAMPLE_SECONDS = 0.25  # between two looks at the GPU, which tells of about as long
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -29,6 +33,14 @@ def _children(task: Path) -> list[int]:
         return [int(child) for child in (task / "children").read_text().split()]
     except OSError:
         return []
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done everything; a CPU has."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
 
 
 class GpuUse:

@@ -39,6 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.harness.children import FOLDER
+from benchmarks.harness.figures import NAMES, Bar, Panel, by_size, draw_bars, kind_of, where
 from benchmarks.harness.interleave import Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
@@ -187,39 +188,27 @@ def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Steps a second as bars with their ranges: our variants, and each peer at its fastest."""
-    import matplotlib
+    options = report["options"]
+    sizes = {"preset": "the preset's network", "nature": "Nature's network"}
+    panels = []
+    for algo in options["algos"]:
+        rows = _shown(find(report["rows"], algo=algo))
+        task = options["task" if algo in CONTROL else "game"]
+        name = f"{algo.removesuffix('_mujoco').upper()} on {task[:1].upper() + task[1:]}"
+        for network in dict.fromkeys(row["network"] for row in rows):
+            bars = [
+                Bar(_bar_name(row), row["steps_per_second"], kind_of(row["part"]))
+                for row in find(rows, network=network)
+            ]
+            panels.append(Panel(f"{name}, {sizes.get(network, network)}", by_size(bars)))
+    load = f"load average {report['machine']['load_average'][0]:.1f}"
+    title, foot = "Training beside other libraries", f"{where(report)}, {load}, {options['device']}"
+    draw_bars(path, panels, title, "steps a second, learning included", foot)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    options, machine = report["options"], report["machine"]
-    algos = options["algos"]
-    groups = [_shown(find(report["rows"], algo=algo)) for algo in algos]
-    figure, panels = pyplot.subplots(
-        len(algos),
-        figsize=(9, 1 + sum(0.5 + 0.3 * len(rows) for rows in groups)),
-        height_ratios=[2 + len(rows) for rows in groups],
-        layout="constrained",
-        squeeze=False,
-    )
-    for axes, algo, rows in zip(panels[:, 0], algos, groups, strict=True):
-        steps = [row["steps_per_second"] for row in rows]
-        middle = [each["median"] for each in steps]
-        errors = [
-            [each["median"] - each["low"] for each in steps],
-            [each["high"] - each["median"] for each in steps],
-        ]
-        names = [f"{row['part']} {row['variant']}".strip() + f" ({row['network']})" for row in rows]
-        colors = ["C0" if row["part"] == "accel_rl" else "C7" for row in rows]
-        axes.barh(names, middle, xerr=errors, color=colors, capsize=2)
-        axes.invert_yaxis()
-        axes.set_title(f"{algo.upper()}, {options['task' if algo in CONTROL else 'game']}")
-    panels[-1, 0].set_xlabel("steps a second")
-    cores = f"{len(machine['cores_used'])} cores of {machine['cpu']}"
-    load = f"load average {machine['load_average'][0]:.1f}"
-    figure.suptitle(f"{options['device']}, {cores}, {load}", fontsize="medium")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+def _bar_name(row: Row) -> str:
+    variant = row["variant"].partition(", malloc")[0]
+    return f"{NAMES.get(row['part'], row['part'])} {variant}".strip()
 
 
 def _shown(rows: list[Row]) -> list[Row]:

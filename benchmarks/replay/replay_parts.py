@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.harness.children import Advance, read_spec, serve
+from benchmarks.harness.usage import wait_for
 
 MODULES = {
     "accel_rl": "accel_rl.algos.replay",
@@ -51,13 +52,13 @@ def main() -> None:
     spec = read_spec()
     make = {"accel_rl": make_ours, "sb3": make_sb3, "torchrl": make_torchrl, "cpprb": make_cpprb}
     importlib.import_module(MODULES[spec["part"]])  # not to be counted
-    before = _resident_bytes()
+    before = _used_bytes(spec)
     memory = make[spec["part"]](spec)
     stored = 0
     while stored < spec["size"] + 8 * spec["num_envs"]:  # over the end, so that all are in use
         stored += memory.add()
-    used = (_resident_bytes() - before) / spec["size"]
-    keys = ("size", "num_envs", "batch_size", "n_step", "malloc")
+    used = (_used_bytes(spec) - before) / spec["size"]
+    keys = ("size", "num_envs", "batch_size", "n_step", "malloc", "device")
     said = {key: spec[key] for key in keys} | {"bytes_a_transition": round(used)}
     serve(memory.add if spec["operation"] == "add" else _sampling(memory, spec), said)
 
@@ -70,7 +71,12 @@ def _sampling(memory: Memory, spec: dict[str, Any]) -> Advance:
     return advance
 
 
-def _resident_bytes() -> int:
+def _used_bytes(spec: dict[str, Any]) -> int:
+    """Bytes of memory that this process uses on the device of ``spec``."""
+    if spec["device"] == "cuda":
+        import torch
+
+        return torch.cuda.memory_allocated()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
@@ -85,6 +91,7 @@ def make_ours(spec: dict[str, Any]) -> Memory:
     from accel_rl.spaces import Leaf, discrete
 
     torch.set_num_threads(spec["torch_threads"])
+    device = torch.device(spec["device"])
     T, B, batch = spec["horizon"], spec["num_envs"], spec["batch_size"]
     shape = (STACK, *spec["image"])
     described = ReplaySpec(
@@ -97,17 +104,18 @@ def make_ours(spec: dict[str, Any]) -> Memory:
         n_step=spec["n_step"],
         gamma=GAMMA,
     )
-    replay = Replay(described, torch.device("cpu"))
+    replay = Replay(described, device)
     priorities = Priorities(replay, ALPHA, 1.0)
-    generator = torch.Generator().manual_seed(spec["seed"])
-    observation = torch.randint(256, (T + 1, B, *shape), dtype=torch.uint8, generator=generator)
+    generator = torch.Generator(device).manual_seed(spec["seed"])
+    observation = torch.empty(T + 1, B, *shape, dtype=torch.uint8, device=device)
+    observation.random_(256, generator=generator)
     observation[0] = observation[T]  # every rollout begins where the one before ended
-    none = torch.zeros(T, B, dtype=torch.bool)
-    nothing = torch.zeros(0, dtype=torch.int64)
+    none = torch.zeros(T, B, dtype=torch.bool, device=device)
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
     rollout = RolloutTensors(
         observation=observation,
-        action=torch.zeros(T, B, dtype=torch.int64),
-        reward=torch.zeros(T, B),
+        action=torch.zeros(T, B, dtype=torch.int64, device=device),
+        reward=torch.zeros(T, B, device=device),
         terminated=none,
         truncated=none,
         valid=~none,
@@ -115,18 +123,22 @@ def make_ours(spec: dict[str, Any]) -> Memory:
         final_step=nothing,
         final_env=nothing,
     )
-    errors = torch.rand(batch, generator=generator)
+    if device.type == "cuda":  # as the action server tells it, so that nobody waits
+        rollout = rollout._replace(host=rollout.flags._replace(follows=True))
+    errors = torch.rand(batch, generator=generator, device=device)
 
     def sample() -> object:
         step, env, probability = priorities.draw(batch, generator)
         weight = importance_weights(probability, probability.min(), BETA)
         transitions = replay.gather(step, env)
         priorities.update(step, env, errors)
+        wait_for(device)
         return weight, transitions
 
     def add() -> int:
         replay.append(rollout)
         priorities.follow()
+        wait_for(device)
         return T * B
 
     return Memory(sample, add)

@@ -21,6 +21,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.harness.figures import Bar, Panel, by_size, draw_bars, kind_of, where
 from benchmarks.harness.interleave import Case, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
@@ -58,6 +59,8 @@ class Options:
     """environments that steps come from; cpprb: one"""
     horizon: int = 4
     """steps of each environment that are added to ours at a time"""
+    device: str = "cpu"
+    """where our memory is: cpu or cuda; the peers' are on the CPU"""
     peers: tuple[str, ...] = ("sb3", "torchrl", "cpprb")
     """whom to measure beside it, where installed"""
     peer_python: str | None = None
@@ -110,7 +113,8 @@ def make_cases(
             is_large = part == "accel_rl" and operation == "sample"
             row = {"part": part, "operation": operation, "image": image, "n_step": n_step}
             size = options.size if is_large else options.peer_size
-            spec = common | {"part": part, "operation": operation, "size": size}
+            device = options.device if part == "accel_rl" else "cpu"
+            spec = common | {"part": part, "operation": operation, "size": size, "device": device}
             name = f"{operation} {part} {image} {n_step}-step"
             cases.append(Case(name, "replay/replay_parts.py", (spec,), row, python))
     return cases
@@ -158,30 +162,19 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Milliseconds of a minibatch as bars, each memory beside the others."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    batch_size, machine = report["options"]["batch_size"], report["machine"]
-    rows = [row for row in find(report["rows"], operation="sample") if "steps_per_second" in row]
-    runs = list(dict.fromkeys((row["image"], row["n_step"]) for row in rows))
-    parts = list(dict.fromkeys(row["part"] for row in rows))
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    for number, part in enumerate(parts):
-        for row in find(rows, part=part):
+    """Milliseconds of a minibatch, and steps added a second."""
+    batch_size = report["options"]["batch_size"]
+    rows = [row for row in report["rows"] if "steps_per_second" in row]
+    panels = []
+    for image, n_step in dict.fromkeys((row["image"], row["n_step"]) for row in rows):
+        bars = []
+        for row in find(rows, operation="sample", image=image, n_step=n_step):
             taken = milliseconds(row, batch_size)
-            place = runs.index((row["image"], row["n_step"])) + (number + 0.5) / len(parts) * 0.8
-            error = [[taken["median"] - taken["high"]], [taken["low"] - taken["median"]]]
-            axes.bar(place, taken["median"], 0.8 / len(parts), yerr=error, color=f"C{number}")
-        axes.bar(0, 0, color=f"C{number}", label=NAMES[part])
-    axes.set_xticks([n + 0.4 for n in range(len(runs))], [f"{i}, {n}-step" for i, n in runs])
-    axes.set_ylabel(f"milliseconds for {batch_size} transitions")
-    axes.set_title(f"{len(machine['cores_used'])} cores of {machine['cpu']}")
-    axes.legend()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+            spread = {"median": taken["median"], "low": taken["high"], "high": taken["low"]}
+            bars.append(Bar(NAMES[row["part"]], spread, kind_of(row["part"])))
+        panels.append(Panel(f"images of {image}, {n_step}-step returns", by_size(bars)[::-1]))
+    title = f"Replay: a minibatch of {batch_size} transitions, short is fast"
+    draw_bars(path, panels, title, "milliseconds", where(report))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from accel_rl.envs import AtariConfig, make_env_factory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 from accel_rl.samplers.base import PolicyInput
+from accel_rl.topology import available_cpus, physical_cores
 from benchmarks.harness.children import read_spec, serve
 
 
@@ -27,6 +30,7 @@ def main() -> None:
         settings = {
             "sampler": spec["sampler"] | {"affinity": affinity},
             "plan": sampler.plan.describe(),
+            "worker_cores": worker_cores(sampler.plan.worker_cpus),
         }
         if not spec["network"]:
             policy = RandomPolicy(sampler.env_spec.num_actions, spec["seed"])
@@ -47,6 +51,12 @@ def main() -> None:
                 return count(rollout)
 
             serve(advance, settings | more)
+
+
+def worker_cores(worker_cpus: Sequence[Sequence[int]]) -> int:
+    """Number of physical cores on which workers are; ``worker_cpus[i]``: the CPUs of worker i."""
+    used = {cpu for cpus in worker_cpus for cpu in cpus}
+    return sum(not used.isdisjoint(core.cpus) for core in physical_cores(available_cpus()))
 
 
 def count(rollout: Rollout) -> int:

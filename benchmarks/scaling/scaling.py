@@ -2,8 +2,8 @@
 
     python benchmarks/scaling/scaling.py [key=value ...]
 
-All in one interleaved run, on CPU ranks of this machine, in agent steps a second of all learners
-together; the environments are as many whatever the number of learners:
+All in one interleaved run, in agent steps a second of all learners together, on the CPU or on GPUs
+of this machine; the environments are as many whatever the number of learners:
 
     train, all_reduce   learners that make one update together
     train, store        learners that each push into the parameter store
@@ -58,6 +58,8 @@ class Options:
     """train, sample"""
     extra: str = "decorrelation_steps=0"
     """more options of every run, as on its command line"""
+    device: str = "cpu"
+    """where networks are: cpu or cuda, a GPU for each learner where there are enough"""
     rounds: int = 5
     """times that everything is measured"""
     seconds: float = 2.0
@@ -97,7 +99,7 @@ def make_cases(options: Options, cpus: list[int]) -> Iterator[Case]:
         given = [
             *f"algo={algo}".split(),
             f"env={options.game}",
-            "device=cpu",
+            f"device={options.device}",
             f"learners={learners}",
         ]
         given += [f"sync={sync}", f"num_envs={num_envs}", *options.extra.split()]

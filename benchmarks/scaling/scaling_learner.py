@@ -57,12 +57,13 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     from accel_rl.parallel import Ranks, meet_by_store
     from accel_rl.parallel.meeting import STORE_VARIABLE
     from accel_rl.training.build import build
+    from accel_rl.training.devices import all_have_own_gpus
     from accel_rl.training.torch_setup import learning_threads
 
     os.environ |= {STORE_VARIABLE: spec["store"], "GLOO_SOCKET_IFNAME": "lo"}
     rank, size = spec["rank"], config.num_learners
     team = meet_by_store(Ranks(rank, size, rank, size), spec["timeout"])
-    team.open_group()
+    team.open_group(nccl=all_have_own_gpus(config, team))
     parts = build(config, None, team)
     parts.sampler.start()
     is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.figures import Bar, Panel, draw_bars, plural, where
 from benchmarks.harness.interleave import Result
 from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, spread
 from benchmarks.scaling.speed_model import Costs, Shape, predict
@@ -35,6 +36,7 @@ def summarise(
     rows, measured = make_rows(results)
     numbers = {result.case.name: result.numbers for result in results}
     cores = len(machine["cores_used"])
+    has_device = options.get("device", "cpu") == "cuda"
     for row in measured:
         row["numbers"] = numbers[row["name"]]
         if row["part"] == "parts":
@@ -46,7 +48,7 @@ def summarise(
         same = {key: row[key] for key in ("algo", "sync")}
         for parts in find(measured, part="parts", learners=row["learners"], **same):
             speeds = [
-                predict_row(each[0], row, parts["settings"]["shape"], cores)
+                predict_row(each[0], row, parts["settings"]["shape"], cores, has_device=has_device)
                 for each in numbers[parts["name"]]
             ]
             row["predicted"] = spread(speeds)
@@ -154,37 +156,20 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Steps a second against learners; dashed: the model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    lines: dict[str, list[Row]] = {}
-    for row in report["rows"]:
-        if row["part"] != "parts" and "steps_per_second" in row:
-            sync = f", {row['sync']}" if row["part"] == "train" else ""
-            lines.setdefault(f"{row['part']}, {row['algo']}{sync}", []).append(row)
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for number, (name, points) in enumerate(lines.items()):
-        learners = [row["learners"] for row in points]
-        steps = [row["steps_per_second"] for row in points]
-        middle = [each["median"] for each in steps]
-        errors = [
-            [each["median"] - each["low"] for each in steps],
-            [each["high"] - each["median"] for each in steps],
-        ]
-        color = f"C{number % 10}"
-        axes.errorbar(learners, middle, yerr=errors, marker="o", capsize=2, color=color, label=name)
-        if all("predicted" in row for row in points):
-            model = [row["predicted"]["median"] for row in points]
-            axes.plot(learners, model, linestyle="--", color=color)
-    axes.set_xticks(report["options"]["learners"])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("learners; dashed: predicted by the model from parts measured alone")
-    axes.set_ylabel("steps a second, all learners")
-    machine = report["machine"]
-    axes.set_title(f"{len(machine['cores_used'])} cores of {machine['cpu']}")
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    """Steps a second for each number of learners; a mark where the model predicts them."""
+    names = {"sample": "sampling, independent", "sample_in_step": "sampling, in step"}
+    rows = [row for row in report["rows"] if row["part"] != "parts" and "steps_per_second" in row]
+    panels: dict[str, list[Bar]] = {}
+    for row in rows:
+        sync = "with the store" if row["sync"] == "store" else "in step"
+        heading = names.get(row["part"], f"training {row['algo']}, {sync}")
+        name = plural(row["learners"], "learner")
+        mark = row["predicted"]["median"] if "predicted" in row else None
+        panels.setdefault(heading, []).append(Bar(name, row["steps_per_second"], mark=mark))
+    draw_bars(
+        path,
+        [Panel(heading, bars) for heading, bars in panels.items()],
+        "Several learners",
+        "steps a second of all learners; mark: the model's prediction",
+        where(report),
+    )

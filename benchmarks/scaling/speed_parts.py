@@ -35,8 +35,8 @@ _MOST_REPLAY_STEPS = 50_000  # enough to be no part of any cache
 class Measured(NamedTuple):
     """Seconds of one step of one environment (on one core), of the actions of one group, of one
     iteration's update and of the pushes in it, which ``update`` does not count; the optimizer steps
-    of an iteration, bytes of one gradient, and seconds of its all-reduce between two threads, NaN
-    where none was measured.
+    of an iteration, bytes of one gradient, and seconds of its all-reduce between two learners, as
+    two threads here or by the link between two GPUs; NaN where none was measured.
     """
 
     simulator: float
@@ -169,11 +169,12 @@ class PartsOfOne:
             torch.cuda.synchronize(self._run.device)
 
     def _measure_pair(self, gradient: torch.Tensor, seconds: float) -> float:
-        """NaN where there is no all-reduce, or on a GPU."""
-        is_alone = self._num_learners == 1 or self._config.parallel.sync == "store"
-        if is_alone or gradient.is_cuda:
+        """NaN where there is no all-reduce."""
+        if self._num_learners == 1 or self._config.parallel.sync == "store":
             return float("nan")
-        return _all_reduce_pair(gradient.numel(), seconds)
+        if gradient.is_cuda and torch.cuda.device_count() >= self._num_learners:
+            return link_seconds(gradient, seconds)
+        return _all_reduce_pair(gradient, seconds)
 
 
 def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConfig:
@@ -212,7 +213,23 @@ def median_seconds(act: Callable[[], None], seconds: float) -> float:
     return statistics.median(times)
 
 
-def _all_reduce_pair(numel: int, seconds: float) -> float:
+def link_seconds(gradient: torch.Tensor, seconds: float) -> float:
+    """Seconds in which ``gradient`` crosses the link from the first GPU to the second.
+
+    An all-reduce between two sends half of it each way, twice: that takes as long, by whatever link
+    there is, NVLink or PCIe.
+    """
+    here, there = (gradient.to(torch.device("cuda", index)) for index in range(2))
+
+    def send() -> None:
+        there.copy_(here)
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+
+    return median_seconds(send, seconds)
+
+
+def _all_reduce_pair(gradient: torch.Tensor, seconds: float) -> float:
     """Seconds of one all-reduce through shared memory, between two threads of this process."""
     groups = [SharedGroup(rank, 2, timeout_seconds=30.0) for rank in range(2)]
     for group in groups:
@@ -223,7 +240,7 @@ def _all_reduce_pair(numel: int, seconds: float) -> float:
         for _ in range(few):
             group.sum_(x)
 
-    first, second = torch.ones(numel), torch.ones(numel)
+    first, second = torch.ones_like(gradient), torch.ones_like(gradient)
 
     def both() -> None:
         other = threading.Thread(target=reduce, args=(groups[1], second))

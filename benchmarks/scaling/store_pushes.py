@@ -24,6 +24,7 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.rules import Rule
 from benchmarks.harness.children import read_spec, serve
+from benchmarks.harness.usage import wait_for
 
 LR = 1e-4
 RULES: dict[str, Rule] = {
@@ -32,10 +33,11 @@ RULES: dict[str, Rule] = {
 }
 
 
-def make_parameters() -> FlatParameters:
+def make_parameters(device: str = "cpu") -> FlatParameters:
     """Those of A3C-Net for 104 x 80 images and 4 actions, and a gradient."""
     torch.manual_seed(0)
-    parameters = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
+    model = make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4).to(device)
+    parameters = FlatParameters(model)
     parameters.gradient.normal_()
     return parameters
 
@@ -43,8 +45,9 @@ def make_parameters() -> FlatParameters:
 def main() -> None:
     """Prepares, and serves."""
     spec = read_spec()
-    parameters, rule = make_parameters(), RULES[spec["rule"]]
+    parameters, rule = make_parameters(spec["device"]), RULES[spec["rule"]]
     settings = {"parameters": len(parameters.parameter), "torch_threads": torch.get_num_threads()}
+    settings["device"] = spec["device"]
     if spec["part"] != "push":
         serve(bare(parameters, rule, copies=spec["part"] == "parts"), settings)
         return
@@ -57,6 +60,7 @@ def main() -> None:
     def advance() -> int:
         work(spec["work_ms"] / 1000)
         exchange.step(LR)
+        wait_for(parameters.parameter.device)
         return 1
 
     def take_numbers() -> dict[str, float]:  # there is no lag where there was no push
@@ -70,8 +74,8 @@ def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], i
     as much as a push has to."""
     flat, gradient = parameters.parameter, parameters.gradient
     state = rule.make_state(flat)
-    elsewhere: dict[str, Any] = {name: each.clone() for name, each in state.items()}
-    central = flat.clone()
+    elsewhere: dict[str, Any] = {name: each.cpu().clone() for name, each in state.items()}
+    central = flat.cpu().clone()
     count = 0
 
     def advance() -> int:
@@ -85,6 +89,7 @@ def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], i
         rule.step_(flat, gradient, state, rule.rate(LR, count))
         if copies:
             central.copy_(flat)
+        wait_for(flat.device)
         return 1
 
     return advance

@@ -29,6 +29,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.parallel import ParameterStore
+from benchmarks.harness.figures import Bar, Panel, draw_bars, plural, where
 from benchmarks.harness.interleave import Case, Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
@@ -52,6 +53,8 @@ class Options:
     """processor time that each of these spends between two pushes"""
     sync_period: int = 3
     """local steps of multi-step Adam"""
+    device: str = "cpu"
+    """where learners have their parameters: cpu or cuda, the same GPU for all"""
     rounds: int = 5
     """times that everything is measured"""
     seconds: float = 0.5
@@ -81,6 +84,7 @@ def make_cases(options: Options, cpus: list[int], stores: contextlib.ExitStack) 
     def case(name: str, learners: int = 1, **row: Any) -> Case:
         row = {"num_chunks": 3, "work_ms": 0.0, "sync_period": 0, "learners": learners} | row
         spec = row | {"cpus": cpus, "torch_threads": 1, "malloc": "tuned"}
+        spec["device"] = options.device
         if row["part"] == "push":
             store = ParameterStore.create(make_parameters(), RULES[row["rule"]], row["num_chunks"])
             spec["address"] = stores.enter_context(contextlib.closing(store)).address
@@ -161,38 +165,34 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Left: a step by one learner. Right: waiting for locks against the number of learners."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """A step by one learner with each rule, and by several learners that only push."""
     rows = [row for row in report["rows"] if "step_ms" in row]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained")
-    single = find(rows, among_learners=None)[::-1]
-    steps = [row["step_ms"] for row in single]
-    middle = [step["median"] for step in steps]
-    errors = [
-        [step["median"] - step["low"] for step in steps],
-        [step["high"] - step["median"] for step in steps],
+    panels = []
+    parts = {"local": "the rule alone", "parts": "rule and copies"}
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        bars = [
+            Bar(
+                parts.get(row["part"], f"a push, {plural(row['num_chunks'], 'chunk')}"),
+                row["step_ms"],
+            )
+            for row in find(rows, among_learners=None, rule=rule)
+        ]
+        panels.append(Panel(f"{rule}, one learner", bars))
+    several = [row for row in find(rows, among_learners=True) if row["work_ms"] == 0]
+    bars = [
+        Bar(
+            f"{row['learners']} x {row['rule']}"
+            + f", every {row['sync_period']} steps" * bool(row["sync_period"]),
+            row["step_ms"],
+            mark=row["wait_ms"]["median"],
+        )
+        for row in several
     ]
-    left.barh([row["name"] for row in single], middle, xerr=errors, capsize=2)
-    left.set_xlabel("milliseconds a step")
-    lines: dict[str, list[Row]] = {}
-    for row in find(rows, among_learners=True):
-        way = f", every {row['sync_period']} steps" if row["sync_period"] else ""
-        lines.setdefault(f"{row['rule']}, {row['work_ms']:g} ms of work{way}", []).append(row)
-    for name, points in lines.items():
-        waits = [row["wait_ms"]["median"] for row in points]
-        right.plot([row["learners"] for row in points], waits, marker="o", label=name)
-    right.set_xticks(report["options"]["learners"])
-    right.set_xlabel("learners")
-    right.set_ylabel("milliseconds a step waiting for locks")
-    right.legend(fontsize="small")
-    machine = report["machine"]
-    figure.suptitle(f"Parameter store, {len(machine['cores_used'])} cores of {machine['cpu']}")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    if bars:
+        panels.append(Panel("learners that only push; the mark is their wait for locks", bars))
+    draw_bars(
+        path, panels, "Parameter store: milliseconds of a step", "milliseconds", where(report)
+    )
 
 
 if __name__ == "__main__":

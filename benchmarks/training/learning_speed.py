@@ -29,6 +29,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from accel_rl.runs.figures import COLOURS, new_figure, style_axes
+from benchmarks.harness.figures import save, where
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.report import Row, write
@@ -47,6 +49,7 @@ SHARES = {  # of this process, which add up to 1; simulators work beside it
     "learning": "learning_share",
     "other": "other_share",
 }
+SHARE_COLOURS = ("#bbbbbb", COLOURS[4], COLOURS[0], "#777777")
 BESIDE = {"simulating": "simulators_busy_share"}
 Q_LEARNERS = ("dqn", "double_dqn", "cat_dqn", "rainbow")
 START_TIMEOUT_SECONDS = 300.0
@@ -105,7 +108,8 @@ def main() -> None:
             rows[-1]["error"] = str(error)
             progress.print(f"[red]{preset} failed[/red]: {error}", highlight=False)
     report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
-    write(report, options.out, tabulate, draw)
+    is_drawn = any("error" not in row for row in rows)
+    write(report, options.out, tabulate, draw if is_drawn else None)
     if any("error" in row for row in rows):
         raise SystemExit(1)
 
@@ -227,23 +231,24 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Milliseconds of a step as bars, and where they go."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = [row for row in reversed(report["rows"]) if "error" not in row]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.4 * len(rows)), layout="constrained")
+    figure = new_figure(8.0, 1.3 + 0.34 * len(rows))
+    axes = figure.add_subplot()
     left = [0.0] * len(rows)
-    for name in SHARES:
+    for name, colour in zip(SHARES, SHARE_COLOURS, strict=True):
         widths = [row["shares"][name] * 1e3 / row["steps_per_second"]["mean"] for row in rows]
-        axes.barh([row["preset"] for row in rows], widths, left=left, label=name)
+        axes.barh([row["preset"] for row in rows], widths, 0.72, left, label=name, color=colour)
         left = [before + width for before, width in zip(left, widths, strict=True)]
+    for place, (row, end) in enumerate(zip(rows, left, strict=True)):
+        text = f" {row['steps_per_second']['mean']:,.0f} steps/s"
+        axes.text(end, place, text, va="center", fontsize="small")
+    axes.set_xlim(0, 1.15 * max(left))
     axes.set_xlabel("milliseconds a step")
-    axes.set_title(f"{report['options']['game']}, {report['machine']['cpu']}")
-    axes.legend()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    axes.tick_params(axis="y", length=0)
+    style_axes(axes, grid="x")
+    figure.legend(loc="outside lower center", ncols=len(SHARES), fontsize="small", frameon=False)
+    title = f"Where the time of a step goes, {report['options']['game'].capitalize()}"
+    save(figure, path, title, where(report))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,28 @@
 What reads one back (``item``, ``cpu``, a mask as index, a branch on a tensor) raises there.
 """
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from captured_learners import CONFIGS, IMAGES, B, Run, T, rollouts
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from accel_rl import presets
+from accel_rl.agents import HostFlags, RolloutTensors
+from accel_rl.algos import Network, Task
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.capture import EAGER
+from accel_rl.envs import EnvSpec
+from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf, discrete
 
 META = torch.device("meta")
+CAT_DQN = {"batch_size": 2048, "min_steps": 1024, "replay_size": 100_000}
+IMAGE = Leaf((4, 104, 80), np.dtype(np.uint8))
 
 
 def assert_shape(x: Tensor, *shape: int, dtype: torch.dtype) -> None:
@@ -51,15 +64,20 @@ def test_replay_on_meta_draws_and_gathers_what_shapes_say() -> None:
         priorities.update(step, env, probability.float())
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if "bfloat16" not in name])
-def test_update_on_meta_gives_metrics_without_reading_a_value(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generators of the CPU for meta, which has none."""
+
     class Generator(torch.Generator):
-        def __new__(cls, *device: torch.device) -> torch.Generator:  # meta has none
+        def __new__(cls, *device: torch.device) -> torch.Generator:
             return super().__new__(cls)
 
     monkeypatch.setattr(torch, "Generator", Generator)
+
+
+@pytest.mark.usefixtures("generators")
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "bfloat16" not in name])
+def test_update_on_meta_gives_metrics_without_reading_a_value(name: str) -> None:
     run = Run(name, EAGER, META, model="mlp")
     for i, batch in enumerate(rollouts(META, 3)):
         metrics = run.update(batch, progress=i / 3)
@@ -67,3 +85,65 @@ def test_update_on_meta_gives_metrics_without_reading_a_value(
     assert metrics.keys() == set(run.learner.metric_names)
     assert {tuple(each.shape) for each in metrics.values()} == {()}
     assert {each.device.type for each in metrics.values()} == {"meta"}
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that a device is given: all that are not views."""
+
+    num = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None):
+        results = [each.alias_info for each in operation._schema.returns]
+        self.num += not any(alias is not None and not alias.is_write for alias in results)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("generators")
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "most"),
+    [("a2c", {}, (5, 128), 150), ("cat_dqn", CAT_DQN, (4, 64), 189)],
+    ids=["a2c", "cat_dqn"],
+)
+def test_iteration_gives_the_device_no_more_operations_than_before(
+    name: str,
+    options: dict[str, int],
+    shape: tuple[int, int],
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eager, on Atari's images; a small batch is bound by the number of its operations on a GPU.
+
+    Lower ``most`` when there are fewer. An iteration of cat_dqn is an append and one update.
+    """
+    is_autocast = torch.is_autocast_enabled  # knows no meta
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda on: on != "meta" and is_autocast(on))
+    env = EnvSpec(name="atari", observation=IMAGE, action=discrete(4), frame_stack=4)
+    config = replace(getattr(presets, name)().learner, **options)
+    agent = config.make_agent(Network("auto", env, META))
+    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, exchange, Task(env, shape[1], shape[0], seed=0))
+    for i in range(8):
+        with Counting() as counting:
+            metrics = learner.update(_blank_rollout(*shape), i / 1000)
+    assert metrics and counting.num <= most
+
+
+def _blank_rollout(T: int, B: int) -> RolloutTensors:
+    def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=META)
+
+    image = IMAGE.shape
+    flags = (np.zeros((T, B), np.bool_) for _ in range(3))
+    none = np.zeros(0, np.int64)
+    return RolloutTensors(
+        observation=zeros(T + 1, B, *image, dtype=torch.uint8),
+        action=zeros(T, B, dtype=torch.int64),
+        reward=zeros(T, B, dtype=torch.float32),
+        terminated=zeros(T, B),
+        truncated=zeros(T, B),
+        valid=zeros(T, B),
+        final_observation=zeros(0, *image, dtype=torch.uint8),
+        final_step=zeros(0, dtype=torch.int64),
+        final_env=zeros(0, dtype=torch.int64),
+        host=HostFlags(*flags, final_step=none, final_env=none, follows=True),
+    )

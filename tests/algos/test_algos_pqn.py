@@ -287,7 +287,7 @@ def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -
             ["lstm=true", "minibatch_size=16"],
             "is not a multiple of horizon=32.* use minibatch_size=32",
         ),
-        (["lstm=true", "capture=on", "horizon=64", "num_envs=64"], "capture=on cannot be had with"),
+        (["lstm=true", "capture=on", "horizon=64", "num_envs=64"], "capture=on does not support"),
         (["parallel.sync=store", "sync_period=2"], "needs Adam .* algo=pqn has RAdam; use sync_"),
         (["return_lambda=2"], "return_lambda is 2.0; it must be from 0 to 1"),
     ],

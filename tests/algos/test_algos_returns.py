@@ -7,8 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from accel_rl.agents import RolloutTensors
 from accel_rl.algos import discounted_returns, fold_truncation, generalized_advantages
-from accel_rl.algos.returns import importance_ratio, lambda_returns, vtrace
+from accel_rl.algos.returns import importance_ratio, lambda_returns, values_beyond, vtrace
 
 pytestmark = pytest.mark.numeric
 
@@ -345,3 +346,31 @@ def test_vtrace_carries_no_gradient() -> None:
     assert not ratio.requires_grad
     found = vtrace(ones, ones, values[:-1], values[-1], values[1:].exp(), 1.0, 1.0)
     assert not any(each.requires_grad for each in found)
+
+
+@pytest.mark.parametrize("num_final", [0, 1])
+def test_cudnn_times_no_algorithms_for_a_number_of_observations_that_hardly_comes_again(
+    num_final: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = []
+
+    def value_of(observation: torch.Tensor, _: object) -> torch.Tensor:
+        seen.append((len(observation), torch.backends.cudnn.benchmark))
+        return observation[:, 0]
+
+    flags, first = torch.zeros(3, 2, dtype=torch.bool), torch.zeros(num_final, dtype=torch.long)
+    batch = RolloutTensors(
+        observation=torch.zeros(4, 2, 1),
+        action=torch.zeros(3, 2),
+        reward=torch.zeros(3, 2),
+        terminated=flags,
+        truncated=flags,
+        valid=~flags,
+        final_observation=torch.zeros(num_final, 1),
+        final_step=first,
+        final_env=first,
+    )
+    values_beyond(value_of, batch, time_limit_terminal=False)
+    assert seen == [(2 + num_final, num_final == 0)]
+    assert torch.backends.cudnn.benchmark

@@ -1,6 +1,7 @@
 """Soft actor-critic: its losses against loops over samples, its updates against plain torch."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from accel_rl.algos.sac import SAC, critic_loss, soft_target
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models.soft import SoftModel, TwinCritics, flat
 from accel_rl.parallel import FlatParameters, Local
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.spaces import Leaf, discrete, map_leaves
 
 CPU = torch.device("cpu")
 ACTION = Leaf((2,), np.dtype(np.float32), (-1, -3), (2, 5))
@@ -195,6 +196,7 @@ def test_learner_goes_on_from_a_state_to_the_bit() -> None:
     ("changes", "message"),
     [
         ({"action": discrete(3)}, "actions of made up are integers 0 .. 2; they must be floats"),
+        ({"action": {"a": ACTION, "b": discrete(2)}}, "must be floats between finite bounds"),
         ({"action": Leaf((2,), np.dtype(np.float32))}, "must be floats between finite bounds"),
         ({"observation": Leaf((3, 84, 84), np.dtype(np.uint8))}, "with images, for which it has"),
     ],
@@ -207,6 +209,33 @@ def test_spaces_that_it_cannot_learn_are_refused(changes: dict[str, Any], messag
         SACConfig().make_agent(Network("auto", spec, CPU))
 
 
+def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None:
+    f32, f64 = np.dtype(np.float32), np.dtype(np.float64)
+    parts = {"push": Leaf((1,), f32, -1, 2), "turn": {"x": Leaf((), f64, -3, 5)}}
+    spec = replace(SPEC, action=parts)
+    whole, agent = make()
+    torch.manual_seed(0)
+    other = whole.config.make_agent(Network("auto", spec, CPU))
+    exchange = Local(FlatParameters(other.model), whole.config.rule, None)
+    parted = whole.config.make_learner(other, exchange, Task(spec, 2, 4, 1))
+    for number in range(4):
+        one = rollout(number)
+        apart = {"push": one.action[..., :1], "turn": {"x": one.action[..., 1].double()}}
+        assert torch.allclose(
+            other.unit(map_leaves(lambda x: x[0], apart)), agent.unit(one.action[0])
+        )
+        whole.update(one, 0.0)
+        parted.update(one._replace(action=apart), 0.0)
+    assert not other.is_random  # it has learned
+    for a, b in zip(agent.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    given = torch.randn(50, 3), torch.rand(50).double(), slice(0, 50)
+    expected, found = agent.act(*given), other.act(*given)
+    assert found["push"].dtype == torch.float32 and found["turn"]["x"].dtype == torch.float64
+    assert torch.allclose(found["push"], expected[:, :1], atol=1e-4)
+    assert torch.allclose(found["turn"]["x"].float(), expected[:, 1], atol=1e-4)
+
+
 def test_flat_observations_hold_every_leaf() -> None:
     mapping = {"a": torch.ones(2, 2, 2, dtype=torch.int64), "b": {"c": torch.zeros(2)}}
     assert flat(mapping).tolist() == [[1, 1, 1, 1, 0]] * 2
@@ -215,14 +244,17 @@ def test_flat_observations_hold_every_leaf() -> None:
 
 
 @pytest.mark.learning
-def test_sac_learns_pendulum(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("env", "num_steps"), [("gymnasium:Pendulum-v1", 4000), ("control_envs:SwingInParts", 6000)]
+)
+def test_sac_learns_pendulum(env: str, num_steps: int, tmp_path: Any) -> None:
     """A policy that does nothing has about -1,200; one that swings it up about -200."""
     from accel_rl.cli.parse import parse_arguments
     from accel_rl.training.train import train
 
     options = (
-        "algo=sac env=gymnasium:Pendulum-v1 total_steps=4000 min_steps=500 batch_size=64 lr=1e-3 "
-        "training_intensity=64 num_envs=2 num_groups=1 serial=true evaluation_interval=4000 "
+        f"algo=sac env={env} total_steps={num_steps} min_steps=500 batch_size=64 lr=1e-3 "
+        "training_intensity=64 num_envs=2 num_groups=1 serial=true evaluation_interval=2000 "
         f"evaluation_steps=2000 run_dir={tmp_path / 'run'}"
     )
     train(parse_arguments(options.split()))

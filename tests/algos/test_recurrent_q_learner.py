@@ -432,7 +432,7 @@ def test_options_of_the_command_line_make_sequences() -> None:
         ("burn_in=8", "burn_in=8 has no effect, because lstm and gru are false"),
         ("lstm=true sequence_length=0", "sequence_length is 0; it must be at least"),
         ("lstm=true burn_in=-1", "burn_in is -1; it must be at least 0"),
-        ("lstm=true capture=on", "capture=on cannot be had with lstm=true, whose"),
+        ("lstm=true capture=on", "capture=on does not support lstm=true, whose"),
         (
             "prioritized=true priority_of_largest=0.5",
             "priority_of_largest=0.5 has no effect, because lstm and gru are false",

@@ -50,6 +50,38 @@ def test_every_transition_at_every_cursor_equals_what_was_seen(
     assert num_valid > 200 and num_finals > 10
 
 
+@pytest.mark.parametrize("stack", [1, 3])
+def test_what_the_host_knows_of_rollouts_is_taken_instead_of_tensors(stack: int) -> None:
+    """With flags that are wrong the tensors would be: so nobody asks a device for them."""
+    world, replay, other = World(stack, waits=False), make(stack), make(stack)
+    for i in range(12):
+        batch = world.rollout()
+        replay.append(batch)
+        wrong = {name: ~getattr(batch, name) for name in ("terminated", "truncated", "valid")}
+        host = batch.flags._replace(follows=i > 0)
+        at = {name: getattr(batch, name) + 1 for name in ("final_step", "final_env")}
+        other.append(batch._replace(host=host, **wrong, **at))
+    assert replay.has_finals
+    state, found = replay.get_state(), other.get_state()
+    assert state.keys() == found.keys()
+    torch.testing.assert_close(found, state, rtol=0, atol=0)
+
+
+def test_rollouts_that_follow_are_not_compared_and_others_are() -> None:
+    world, replay = World(stack=1, waits=False), make(stack=1)
+    first, second = world.rollout(), world.rollout()
+    changed = second.observation.clone()
+    changed[0, 1] += 1
+    lost = []
+    for follows in (True, False):
+        replay = make(stack=1)
+        replay.append(first._replace(truncated=torch.zeros(T, B, dtype=torch.bool)))
+        host = second.flags._replace(follows=follows)
+        replay.append(second._replace(observation=changed, host=host))
+        lost.append(replay.get_state()["fields"]["truncated"][T - 1].tolist())
+    assert lost == [[False] * B, [False, True, False, False]]
+
+
 def test_final_observation_that_was_overwritten_leaves_its_steps_out(monkeypatch) -> None:
     monkeypatch.setattr(ReplaySpec, "num_finals", 3)
     world, replay = World(stack=3, waits=False), make(stack=3, n=2, slots=40)

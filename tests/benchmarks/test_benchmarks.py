@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from rich.console import Console
 from benchmarks.harness import interleave, report
 from benchmarks.replay import replay_speed
 from benchmarks.sampling import sampling_cases
-from benchmarks.scaling import scaling, scaling_report
+from benchmarks.scaling import scaling, scaling_report, store_speed
 from benchmarks.training import learning_speed
 
 TINY = ("rounds=2", "seconds=0.05", "envs_per_core=[2]", "bar_envs_per_core=2", "num_cores=1")
@@ -73,6 +74,26 @@ def test_summarise_known_rates_gives_ratios_and_bars() -> None:
     assert summary["rows"][2]["of_environment"]["median"] == pytest.approx((0.9 + 0.6) / 2)
     medians = [bar["median"] for bar in summary["bars"]]
     assert medians == pytest.approx([0.75, (0.81 + 0.54) / 2, (1.35 + 0.9) / 2])
+
+
+def test_summarise_sampler_beside_a_gpu_compares_worker_cores() -> None:
+    def result(rate: float, settings: dict[str, Any], **row: Any) -> Any:
+        case = interleave.Case(row["part"], "", (), {"hyperthreads": 1, **row})
+        return interleave.Result(case, rates=[rate], settings=settings)
+
+    sampler = {"part": "sampler", "envs_per_core": 8, "groups": 2, "workers_per_core": 1}
+    results = [
+        result(160.0, {}, part="emulator", envs_per_core=1, cached_starts=True),
+        result(150.0, {}, part="environment", envs_per_core=1),
+        result(135.0, {"worker_cores": 3}, **sampler, batch=16, network=False),
+    ]
+    options = {"observation_size": "104x80", "bar_envs_per_core": 8, "device": "cuda", "busy": 0.0}
+    summary = report.summarise(results, {"cores_used": [[0], [1], [2], [3]]}, options)
+    row = summary["rows"][2]
+    # The emulator made 40 a core of four; the sampler 45 on each of the three with workers.
+    assert row["worker_cores"] == 3
+    assert row["of_emulator_a_worker_core"]["median"] == pytest.approx(45 / 40)
+    assert "of_emulator_a_worker_core" not in summary["rows"][1]
 
 
 def test_make_cases_of_a_sweep_fit_and_are_distinct() -> None:
@@ -195,6 +216,20 @@ def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise() -> None:
     given = [" ".join(case.specs[0]["options"]) for case in cases]
     assert all(each.endswith(" replay_size=50000") for each in given[:4])
     assert [each.count("min_steps=") for each in given] == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_benchmarks_on_a_gpu_ask_for_it_where_it_is_ours() -> None:
+    cores = [[0], [1]]
+    replay = replay_speed.Options(device="cuda")
+    cases = replay_speed.make_cases(replay, cores, {"cpprb": "python"}, "84x84", 1)
+    assert [case.specs[0]["device"] for case in cases] == ["cuda", "cuda", "cpu", "cpu"]
+    learning = scaling.Options(device="cuda", learners=(1,), what=("train",))
+    given = [case.specs[0]["options"] for case in scaling.make_cases(learning, [0])]
+    assert all("device=cuda" in each for each in given)
+    with contextlib.ExitStack() as stores:
+        options = store_speed.Options(device="cuda", rules=("adam",))
+        pushes = [*store_speed.make_cases(options, [0], stores)]
+    assert {case.specs[0]["device"] for case in pushes} == {"cuda"}
 
 
 def test_scaling_model_of_the_papers_machine() -> None:

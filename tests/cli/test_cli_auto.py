@@ -61,7 +61,7 @@ def test_long_run_on_two_cores_has_two_learners_that_simulate_themselves(
         (["algo=ga3c"], "algo=ga3c does not say how learners divide it"),
         ([f"total_steps={LEAST_STEPS - 1}"], "total_steps=99,999 is below 100,000"),
         (["max_minutes=0.5"], "max_minutes=0.5 is below 1"),
-        (["evaluation_interval=4e5"], "the others would wait for long evaluations"),
+        (["evaluation_interval=4e5"], "evaluations take more than a fourth of the steps"),
         (["serial=true"], "serial is given"),
         (["serial=false"], "serial is given"),
         (["cpus=0,1"], "cpus is given"),

@@ -134,9 +134,9 @@ def test_what_cannot_be_had_is_left_out(shop: Workshop, error: Exception) -> Non
     shop.failing = lambda layout: layout.num_groups == 4
     assert shop.choose(Layout(2, 1, 8)) == Layout(2, 1, 8)
     layout = "num_groups=2 workers_per_core=1 num_workers=16"
-    assert f"{layout} cannot be had: too many files" in shop.lines
+    assert f"{layout} is not possible: too many files" in shop.lines
     layout = "num_groups=4 workers_per_core=1 num_workers=8"
-    assert f"{layout} cannot be had: {error}" in shop.lines
+    assert f"{layout} is not possible: {error}" in shop.lines
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 6, 7, 16, 96])

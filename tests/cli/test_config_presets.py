@@ -13,6 +13,7 @@ from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.presets import IMAGE_MODELS, PRESETS
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.saved import read_config
+from accel_rl.samplers import SamplerConfig
 
 # Stooke and Abbeel 2018 (arXiv:1803.02811), section 4 and appendix, and the code published with it.
 STOOKE = {
@@ -365,6 +366,33 @@ def test_progress_follows_schedule_steps_and_never_exceeds_one() -> None:
     config = TrainConfig(total_steps=1_000, schedule_steps=4_000)
     assert [config.progress(steps) for steps in (0, 1_000, 4_000)] == [0.0, 0.25, 1.0]
     assert TrainConfig(total_steps=1_000).progress(1_040) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "checkpoints"),
+    [
+        ({}, 10_000, 500_000),
+        ({"num_envs": 132}, 10_000, 500_000),
+        ({"num_envs": 960}, 72_000, 3_600_000),
+        ({"num_envs": 960, "log_interval": 500, "checkpoint_interval": 700}, 500, 700),
+    ],
+)
+def test_intervals_grow_with_the_environments_unless_they_are_given(
+    options: dict[str, int], rows: int, checkpoints: int
+) -> None:
+    """75 * 960 and 3,750 * 960."""
+    num_envs = options.pop("num_envs", 16)
+    config = TrainConfig(sampler=SamplerConfig(num_envs=num_envs), **options)
+    assert (config.row_steps, config.checkpoint_steps) == (rows, checkpoints)
+
+
+def test_intervals_of_presets_are_as_ever_but_for_256_environments() -> None:
+    found = {
+        name: (preset.row_steps, preset.checkpoint_steps)
+        for name, preset in ((name, make()) for name, make in PRESETS.items())
+        if (preset.row_steps, preset.checkpoint_steps) != (10_000, 500_000)
+    }
+    assert found == {"r2d2": (19_200, 960_000)}
 
 
 @pytest.mark.parametrize(

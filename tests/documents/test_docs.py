@@ -73,6 +73,16 @@ def test_links_of_a_page_resolve(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_reference_shows_every_exported_name(tmp_path: Path) -> None:
+    missing_names = runpy.run_path(str(ROOT / "docs/check_reference.py"))["missing_names"]
+    assert missing_names(ROOT / "docs") == []
+    pages = (ROOT / "docs/reference").glob("*.md")
+    text = "".join(page.read_text() for page in pages)
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference/all.md").write_text(text.replace("::: accel_rl.envs.Results\n", ""))
+    assert missing_names(tmp_path) == ["accel_rl.envs.Results"]
+
+
 def test_picture_is_what_its_script_draws() -> None:
     draw = runpy.run_path(str(ROOT / "docs/pictures/sampling.py"))["draw"]
     assert draw() == (ROOT / "docs/pictures/sampling.svg").read_text()

@@ -3,13 +3,16 @@
 import csv
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.extras import how_to_install
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -37,7 +40,8 @@ def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")
 
 
 def test_each_example_is_run() -> None:
-    others = {"own_algorithm.py", "minigrid_masked.py"}  # below
+    others = {"own_algorithm.py", "minigrid_masked.py", "optuna_search.py"}  # below
+    others.add("hidden_velocity.py")  # by tests/whole_runs/test_recurrent_runs.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
 
 
@@ -97,6 +101,36 @@ def test_minigrid_is_learned(tmp_path: Path) -> None:
     with (tmp_path / "run" / "metrics.csv").open() as file:
         *_, last = csv.DictReader(file)
     assert float(last["episode_return_raw_mean"]) > 0.5  # 0.1 by chance
+
+
+def optuna() -> Any:
+    return pytest.importorskip("optuna", reason=f"needs {how_to_install('optuna')}")
+
+
+@pytest.mark.parametrize(("lower", "state"), [(-2.0, "COMPLETE"), (2.0, "PRUNED")])
+def test_trial_of_the_search_ends_when_optuna_prunes_it(
+    lower: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruner = optuna().pruners.ThresholdPruner(lower=lower)  # returns are between -1 and 1
+    monkeypatch.chdir(tmp_path)
+    search = runpy.run_path(str(EXAMPLES / "optuna_search.py"))
+    study = optuna().create_study(study_name="x", direction="maximize", pruner=pruner)
+    study.optimize(search["objective"], n_trials=1)
+    (trial,) = study.trials
+    steps = list(trial.intermediate_values)
+    assert (trial.state.name, len(steps)) == (state, 1 if state == "PRUNED" else 6)
+    assert list((tmp_path / "runs" / "optuna" / "x" / "0" / "checkpoints").iterdir())
+
+
+@pytest.mark.learning
+def test_search_by_optuna_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna()
+    monkeypatch.chdir(tmp_path)
+    found = re.search(
+        r"(\d) trials were finished, (\d) pruned\nmean return (-?\d\.\d\d) with {'lr'",
+        run(EXAMPLES / "optuna_search.py", "5"),
+    )
+    assert found and int(found[1]) + int(found[2]) == 5
 
 
 def test_every_config_of_the_examples_is_read() -> None:

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from accel_rl import __version__
 from accel_rl.__main__ import main
 from accel_rl.extras import TRAINING_PACKAGES
 
@@ -24,7 +25,23 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ("cloudpickle", "gymnasium", "numpy", "psutil")
 NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
 OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
-EXTRAS = ("all", "atari", "envpool", "mujoco", "sb3", "torchrl", "train")
+EXTRAS = (
+    "all",
+    "atari",
+    "envpool",
+    "export",
+    "minatar",
+    "mlflow",
+    "mujoco",
+    "optuna",
+    "report",
+    "sb3",
+    "slurm",
+    "torchrl",
+    "train",
+    "wandb",
+)
+APART = ("all", "envpool", "export", "minatar", "mlflow", "optuna", "report", "slurm", "wandb")
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +214,10 @@ def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
     [
         ("atari", {"ale-py", "opencv-python-headless"}),
         ("envpool", {"envpool"}),
+        ("export", {"onnx", "onnxruntime", "onnxscript", "safetensors"}),
+        ("minatar", {"minatar"}),
         ("mujoco", set()),  # gymnasium, with its own extra
+        ("report", {"bokeh"}),
         ("sb3", {"stable-baselines3"}),
         ("torchrl", {"torchrl"}),
     ],
@@ -217,17 +237,23 @@ def test_extra_for_training_requires_each_package_that_its_commands_import(
 
 
 def test_extra_for_all_requires_what_the_others_do(wheel: zipfile.ZipFile) -> None:
-    # EnvPool has no packages for some of our versions of Python.
-    others = (requirements(wheel, extra) for extra in EXTRAS if extra not in ("all", "envpool"))
+    # EnvPool has no packages for some of our versions of Python; the others have many dependencies.
+    others = (requirements(wheel, extra) for extra in EXTRAS if extra not in APART)
     assert requirements(wheel, "all") == set().union(*others)
 
 
 def test_wheel_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert {name.partition("/")[0] for name in wheel.namelist()} == {
         "accel_rl",
-        "accel_rl-0.1.0.dist-info",
+        f"accel_rl-{__version__}.dist-info",
     }
     assert "accel_rl/py.typed" in wheel.namelist()
+
+
+def test_citation_and_changelog_begin_with_this_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    released = re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == __version__
 
 
 def test_make_installs_the_packages_of_atari_and_training(wheel: zipfile.ZipFile) -> None:

@@ -28,9 +28,11 @@ LAYERS = (
     ("agents", "envs", "models"),
     (
         "capture",
+        "graphs",
         "console",
         "extras",
         "functions",
+        "keys",
         "processes",
         "registration",
         "rollout",
@@ -40,6 +42,7 @@ LAYERS = (
         "states",
         "stopping",
         "topology",
+        "trackers",
     ),
 )
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
@@ -47,12 +50,14 @@ WITHOUT_TORCH = (
     "envs",
     "extras",
     "functions",
+    "keys",
     "processes",
     "rollout",
     "settings",
     "signing",
     "stopping",
     "topology",
+    "trackers",
 )
 
 MAX_FUNCTION_LINES = 60  # docstring not counted

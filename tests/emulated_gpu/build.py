@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def main(target: Path) -> None:
-    sources = [HERE / "device.cpp", HERE / "order.h", Path(torch.__file__)]
+    sources = [HERE / "device.cpp", HERE / "order.h", HERE / "graph.h", Path(torch.__file__)]
     if target.exists() and target.stat().st_mtime > max(each.stat().st_mtime for each in sources):
         return
     if shutil.which("g++") is None:

@@ -1,6 +1,7 @@
 // An emulated GPU for a torch that was built without CUDA: device type cuda, memory and streams of its own, kernels of
 // the CPU. The interpreter must load it before it uses a GPU; `torch_cuda.py` does.
 #include "order.h"
+#include "graph.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -11,6 +12,7 @@
 #include <torch/extension.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 
@@ -27,6 +29,7 @@ thread_local DeviceIndex current_device = 0;
 thread_local std::map<int, int64_t> current_streams;  // by device
 thread_local bool is_in_kernel = false;               // its copies to the CPU and back are none of the program's
 bool forbids_waits = false;
+std::atomic<int64_t> num_launches = 0;                // operations, copies and replays of graphs that the program started
 auto& pinned = *new std::map<size_t, size_t>;         // bytes, by the first one
 auto& kernel_mutex = *new std::recursive_mutex;       // one operation at a time; never taken while one has `order::mutex`
 
@@ -37,13 +40,29 @@ int count_devices() {
 
 order::StreamKey stream_on(int device) { return order::stream_key(device, current_streams[device]); }
 
+// What the current stream of ``device`` records; else null.
+graph::Graph* recording_on(int device) {
+  Lock lock(order::mutex);
+  const auto found = graph::recording.find(stream_on(device));
+  return found == graph::recording.end() ? nullptr : found->second;
+}
+
+void refuse_while_recording(bool is_refused, const std::string& operation) {
+  TORCH_CHECK(!is_refused, "CUDA error: operation not permitted when stream is capturing, but ", operation);
+}
+
 void count_use(const Tensor& tensor, bool writes, const std::string& operation) {
   if (is_in_kernel || !tensor.defined() || !tensor.is_cuda()) return;
+  if (auto* recording = recording_on(tensor.device().index())) {
+    if (writes) recording->keep_content(tensor);
+    return;
+  }
   Lock lock(order::mutex);
   order::count_use(tensor, stream_on(tensor.device().index()), writes, operation);
 }
 
 void host_waits(order::StreamKey stream) {
+  refuse_while_recording(graph::is_recording_thread, "the host waits for a stream");
   std::vector<order::Copy> ended;
   Lock lock(order::mutex);
   order::host_waits(stream, ended);
@@ -53,6 +72,7 @@ void host_waits(order::StreamKey stream) {
 void wait_for(const Tensor& tensor, const std::string& operation) {
   if (is_in_kernel) return;
   TORCH_CHECK(!forbids_waits, operation, " waits for the device");
+  refuse_while_recording(recording_on(tensor.device().index()), operation + " waits for the device");
   host_waits(stream_on(tensor.device().index()));
 }
 
@@ -73,14 +93,17 @@ void* allocate_bytes(size_t size) {
 struct DeviceAllocator final : c10::Allocator {
   static void release(void* memory) {
     Lock lock(order::mutex);
+    if (graph::keeps(memory)) return;
     order::release(memory);
     std::free(memory);
   }
   c10::DataPtr allocate(size_t size) override {
     void* memory = size ? allocate_bytes(size) : nullptr;
     if (memory) {
+      auto* recording = recording_on(current_device);
       Lock lock(order::mutex);
-      order::allocate(memory, size, stream_on(current_device));
+      if (recording) recording->own(memory, size, stream_on(current_device));
+      else order::allocate(memory, size, stream_on(current_device));
     }
     return {memory, memory, &release, Device(DeviceType::CUDA, current_device)};
   }
@@ -189,6 +212,9 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
       for (const auto& tensor : value.toOptionalTensorVector()) if (tensor) handle(*tensor);
   };
   if (reads_sizes.count(name)) wait_for((*stack)[first].toTensor(), name);
+  auto* recording = is_in_kernel ? nullptr : recording_on(current_device);
+  num_launches += !is_in_kernel && !recording;
+  std::vector<c10::IValue> recorded, written(num_arguments);
   Lock lock(kernel_mutex);
   for (size_t i = 0; i < num_arguments; ++i) {
     auto& value = (*stack)[first + i];
@@ -197,12 +223,20 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
     each_tensor(value, [&](const Tensor& tensor) {
       TORCH_CHECK(!tensor.defined() || tensor.is_cuda() || tensor.dim() == 0 || is_index,
                   "Expected all tensors to be on the same device, but found cuda and cpu in ", name);
+      refuse_while_recording(recording && is_index && tensor.defined() && !tensor.is_cuda(), name + " copies an index");
       count_use(tensor, alias && alias->isWrite(), name);
     });
+    if (recording) recorded.push_back(graph::argument(value));
+    if (recording && alias && alias->isWrite()) written[i] = value;
     if (value.isGenerator()) {
       const auto generator = value.toGenerator();
       TORCH_CHECK(generator.device().is_cuda(), "Expected a 'cuda' device type for generator but found 'cpu' in ", name);
       value = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->on_cpu;
+      if (recording) {
+        TORCH_CHECK(recording->has(value.toGenerator()),
+                    "Attempt to increase offset for a CUDA generator not in capture mode, in ", name);
+        recorded.back() = value;
+      }
     }
   }
   const bool was_in_kernel = std::exchange(is_in_kernel, true);
@@ -219,6 +253,10 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
     if (alias && alias->isWrite()) continue;
     each_tensor((*stack)[stack->size() - num_results + i], [&](const Tensor& made) { count_use(made, true, name); });
   }
+  if (!recording) return;
+  for (size_t i = 0; i < num_arguments; ++i)  // which may have got their sizes now
+    if (!written[i].isNone()) recorded[i] = graph::argument(written[i]);
+  recording->add(operation, recorded, torch::jit::last(*stack, num_results));
 }
 
 // The same memory as a tensor of the CPU.
@@ -230,13 +268,20 @@ Tensor on_cpu(const Tensor& tensor) {
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   c10::impl::ExcludeDispatchKeyGuard without_gradient(c10::autograd_dispatch_keyset);
   if (self.numel() == 0) return self;
+  const bool to_host = self.is_cpu(), is_transfer = to_host || source.is_cpu();
+  const Tensor &host = to_host ? self : source, &there = to_host ? source : self;
+  auto* recording = is_in_kernel ? nullptr : recording_on(there.device().index());
+  num_launches += !is_in_kernel && !recording;
   Lock lock(kernel_mutex);
   auto from = on_cpu(source).expand(self.sizes()), to = on_cpu(self);
   count_use(source, false, "copy_");
   count_use(self, true, "copy_");
-  const bool to_host = self.is_cpu(), is_transfer = to_host || source.is_cpu();
-  const Tensor &host = to_host ? self : source, &there = to_host ? source : self;
-  if (is_in_kernel || !is_transfer) {
+  if (recording) {
+    const bool waits = is_transfer && (!non_blocking || !is_pinned(host.data_ptr()));
+    refuse_while_recording(waits, "a copy of memory that is not pinned");
+    recording->add_copy(self, source);
+    if (!to_host) to.copy_(from);
+  } else if (is_in_kernel || !is_transfer) {
     to.copy_(from);
   } else if (!non_blocking || !is_pinned(host.data_ptr())) {
     if (non_blocking) TORCH_CHECK(!to_host, "a copy to the host that it does not wait for needs pinned memory");
@@ -375,11 +420,35 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("set_stream", [](int device, int64_t stream) { current_streams[device] = stream; });
   module.def("stream_waits", [](int device, int64_t waiting, int other_device, int64_t stream) {
     Lock lock(order::mutex);
+    refuse_while_recording(graph::recording.count(order::stream_key(device, waiting)) ||
+                               graph::recording.count(order::stream_key(other_device, stream)),
+                           "one stream waits for another, of which one records");
     order::stream_waits(order::stream_key(device, waiting), order::stream_key(other_device, stream));
   }, without_gil);
   module.def("host_waits", [](int device, int64_t stream) { host_waits(order::stream_key(device, stream)); }, without_gil);
   module.def("forbid_waits", [](bool forbids) { forbids_waits = forbids; });
   module.def("forbids_waits", [] { return forbids_waits; });
+  module.def("num_launches", [] { return num_launches.load(); });
+  pybind11::class_<graph::Graph>(module, "Graph")
+      .def(pybind11::init())
+      .def("begin", [](graph::Graph& self) { self.begin(stream_on(current_device)); }, without_gil)
+      .def("end", &graph::Graph::end, without_gil)
+      .def("register_generator", [](graph::Graph& self, at::Generator generator) {
+        self.generators.push_back(static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->on_cpu);
+      })
+      .def("replay", [](graph::Graph& self) {
+        Lock lock(kernel_mutex);
+        ++num_launches;
+        const bool was_in_kernel = std::exchange(is_in_kernel, true);
+        try {
+          self.replay(stream_on(current_device), [](const void* memory) { return is_pinned(memory); });
+        } catch (...) {
+          is_in_kernel = was_in_kernel;
+          throw;
+        }
+        is_in_kernel = was_in_kernel;
+      }, without_gil);
+  module.def("is_recording", [] { return recording_on(current_device) != nullptr; });
   module.def("register_memory", [](size_t memory, size_t size) {
     Lock lock(order::mutex);
     return pinned.emplace(memory, size).second ? 0 : 712;  // cudaErrorHostMemoryAlreadyRegistered

@@ -36,6 +36,7 @@ struct Use {
 struct Block {
   StreamKey stream;  // current when it was allocated: one that is freed goes to a later allocation there
   std::vector<Use> uses;
+  size_t size;
 };
 
 struct Copy {
@@ -99,7 +100,7 @@ inline void allocate(void* memory, size_t size, StreamKey stream) {
                 use.stream, " may still use it in ", use.operation, "; keep the tensor until one has waited for the other");
   freed[stream].clear();
   const size_t begin = reinterpret_cast<size_t>(memory);
-  blocks[begin] = {stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}};
+  blocks[begin] = {stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}, size};
 }
 
 inline void release(void* memory) {

@@ -9,6 +9,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ def _load(path: str) -> Any:
 
 _device = _load(os.environ["EMULATED_GPU"])
 _num_streams = 1
+_priorities: dict[int, int] = {}
 _is_initialized = False
 
 
@@ -40,13 +42,22 @@ def _index(device: Any = None) -> int:
 
 
 class Stream:
-    """``number``: of a stream that there is already; 0 is each device's default stream."""
+    """``number``: of a stream that there is already; 0 is each device's default stream.
 
-    def __init__(self, device: Any = None, *, number: int | None = None) -> None:
+    Priorities are kept, and change nothing.
+    """
+
+    def __init__(self, device: Any = None, priority: int = 0, *, number: int | None = None) -> None:
         self.device = torch.device("cuda", _index(device))
         global _num_streams
         self._number = _num_streams if number is None else number
         _num_streams += number is None
+        if number is None:
+            _priorities[self._number] = priority
+
+    @property
+    def priority(self) -> int:
+        return _priorities.get(self._number, 0)
 
     def synchronize(self) -> None:
         _device.host_waits(self.device.index, self._number)
@@ -73,6 +84,46 @@ def stream(stream: Stream) -> Iterator[None]:
     finally:
         before.make_current()
         _device.exchange_device(device)
+
+
+class Event:
+    """Its time is the host's: a stream has done what it is to do as soon as it is told."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._seconds = 0.0 if enable_timing else None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._seconds = perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000 * (end._seconds - self._seconds)
+
+
+class CUDAGraph:
+    """Begins and ends to record in the current stream, and replays there."""
+
+    def __init__(self) -> None:
+        self._graph: Any = _device.Graph()
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        self._graph.register_generator(generator)
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if _device.current_stream(_index()) == 0:
+            raise RuntimeError("CUDA graphs must be captured on a non-default stream")
+        self._graph.begin()
+
+    def capture_end(self) -> None:
+        self._graph.end()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def reset(self) -> None:
+        self._graph = _device.Graph()
 
 
 def _initialize() -> None:
@@ -126,6 +177,11 @@ vars(torch.cuda).update(
     Stream=Stream,
     stream=stream,
     current_stream=current_stream,
+    Event=Event,
+    CUDAGraph=CUDAGraph,
+    graph_pool_handle=lambda: (0, 1),
+    is_current_stream_capturing=_device.is_recording,
+    num_launches=_device.num_launches,
     cudart=lambda: SimpleNamespace(
         cudaHostRegister=lambda memory, size, flags: _device.register_memory(memory, size),
         cudaHostUnregister=_device.unregister_memory,

@@ -101,7 +101,7 @@ def test_is_atari_game_knows_the_games(env: str, expected: bool) -> None:
         ("cartpole-v1", r"did you mean CartPole-v1"),
         ("CartPole-v7", r"did you mean CartPole-v1"),
         ("ALE/Pnog-v5", r"did you mean ALE/Pong-v5"),
-        ("qqqqqq", r"env=qqqqqq is neither an Atari game nor catch, counting, a Gymnasium id or"),
+        ("qqqqqq", r"env=qqqqqq is neither an Atari game nor minatar/GAME, catch, counting, a"),
         ("no_such_module:make", r"env=no_such_module:make: the module no_such_module cannot be im"),
         ("no_such:Mine-v0", r"env=no_such:Mine-v0: the module no_such cannot be imported"),
         ("accel_rl:CartPole-v7", r"did you mean CartPole-v1"),

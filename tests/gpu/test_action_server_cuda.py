@@ -11,6 +11,7 @@ from space_envs import PAIRS, SpaceEnv
 
 from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
+from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import make_model, make_recurrent_model
 from accel_rl.parallel import FlatParameters, Local
@@ -44,6 +45,46 @@ def rollouts_on(
             sampler.collect(server)
             rollouts.append(server.finish().map(lambda x: x.cpu().clone()))
     return rollouts
+
+
+@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+def test_replay_on_the_device_equals_that_on_the_cpu_and_waits_for_nothing(
+    reset_policy: Any, forbidding_waits: Any
+) -> None:
+    """With reset_policy=wait rollouts do not follow on each other, so that they are compared."""
+    config = SamplerConfig(num_envs=8, horizon=7, num_groups=2, reset_policy=reset_policy)
+    states = []
+    for device in map(torch.device, ("cpu", "cuda")):
+        with (
+            SerialSampler(make_env_factory("catch"), config=config, seed=1) as sampler,
+            ActionServer(make_agent(device, lstm=False), sampler, device) as server,
+        ):
+            env = sampler.env_spec
+            replay = Replay(
+                ReplaySpec(
+                    size=240,
+                    num_envs=8,
+                    horizon=7,
+                    observation=env.observation,
+                    action=env.action,
+                    frame_stack=env.frame_stack,
+                    n_step=2,
+                ),
+                device,
+            )
+            for i in range(6):
+                sampler.collect(server)
+                batch = server.finish()
+                follows = i > 0 and reset_policy == "immediate"
+                if device.type == "cuda":
+                    assert batch.host is not None and batch.host.follows == follows
+                with forbidding_waits() if follows else nullcontext():
+                    replay.append(batch)
+            states.append(replay.get_state())
+            drawn = replay.gather(*(torch.arange(2, 8, device=device) for _ in range(2)))
+            assert drawn.reward.device.type == device.type
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
+    assert states[0]["fields"]["terminated"].any()
 
 
 @pytest.mark.parametrize("horizon", [1, 7])

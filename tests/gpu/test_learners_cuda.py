@@ -1,8 +1,10 @@
 """Several learners on one GPU, and all-reduce through NCCL."""
 
 import csv
+import mmap
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from accel_rl.parallel import Adam, AllReduce, FlatParameters, Local, TorchGroup
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.parallel import (
+    Adam,
+    AllReduce,
+    FlatParameters,
+    Local,
+    SharedGroup,
+    TorchGroup,
+    shared_group,
+)
+from accel_rl.parallel.meeting import open_loopback_store
+from accel_rl.registration import register, unregister
+from benchmarks.scaling import speed_parts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,8 +32,13 @@ pytestmark = [
 ]
 
 
-def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+@pytest.mark.parametrize("is_as_in_runs", [False, True])
+def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule(is_as_in_runs: bool) -> None:
+    store: dist.Store = dist.HashStore()
+    if is_as_in_runs:  # with gloo for the CPU, over a store as the launcher's
+        store = dist.PrefixStore("group", open_loopback_store())
+    backend = "cpu:gloo,cuda:nccl" if is_as_in_runs else "nccl"
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         found = []
         for group in (None, TorchGroup()):
@@ -36,6 +55,58 @@ def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule() -> None:
         dist.destroy_process_group()
 
 
+def reduced(device: str) -> list[torch.Tensor]:
+    """What two learners, threads here, have after sums of a short and a long tensor."""
+    groups = [SharedGroup(rank, 2, timeout_seconds=30.0) for rank in range(2)]
+    for group in groups:
+        group.connect([each.address for each in groups])
+
+    def reduce(group: SharedGroup, rank: int) -> list[torch.Tensor]:
+        found = []
+        for size in (100, 5_000, 300):
+            x = torch.arange(size, device=device, dtype=torch.float32) * (rank + 1)
+            for _ in range(3):
+                group.sum_(x)
+            group.broadcast_(x)
+            found.append(x.cpu())
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(reduce, groups, range(2)))
+    for group in groups:
+        group.close()
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    return found[0]
+
+
+@pytest.mark.parametrize("can_register", [True, False])
+def test_memory_of_learners_that_share_a_gpu_is_registered_where_that_can_be(
+    can_register: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anew for the larger tensor; and without it copies give the same."""
+    sizes: list[int] = []
+
+    def note(memory: torch.Tensor, device: torch.device) -> bool:
+        assert memory.data_ptr() % mmap.PAGESIZE == memory.nbytes % mmap.PAGESIZE == 0
+        is_registered = can_register and register(memory, device)
+        assert memory.is_pinned() == is_registered
+        sizes.append(memory.nbytes if is_registered else 0)
+        return is_registered
+
+    def note_end(memory: torch.Tensor) -> None:
+        sizes.append(-memory.nbytes)
+        unregister(memory)
+
+    monkeypatch.setattr(shared_group, "register", note)
+    monkeypatch.setattr(shared_group, "unregister", note_end)
+    torch.empty(1, pin_memory=True)  # from here on an emulated GPU tells what is pinned
+    expected = reduced("cpu")
+    assert not sizes
+    torch.testing.assert_close(reduced("cuda"), expected, rtol=0, atol=0)
+    assert len(sizes) == (8 if can_register else 4) and sum(sizes) == 0
+
+
 @pytest.mark.parametrize("options", [["algo=a2c"], ["algo=a3c"], ["algo=appo", "horizon=128"]])
 def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -49,3 +120,26 @@ def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     with (run / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert int(rows[-1]["steps"]) >= 4000 and float(rows[0]["gradient_norm"]) > 0
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_speed_model_measures_the_way_that_gradients_take(
+    num_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From GPU to GPU where each learner has one, and else through memory that they share."""
+    if torch.cuda.device_count() < num_gpus:
+        pytest.skip("needs two GPUs")
+    ways = []
+    link, sum_ = speed_parts.link_seconds, SharedGroup.sum_
+    monkeypatch.setattr(
+        speed_parts, "link_seconds", lambda *given: (ways.append("link"), link(*given))[1]
+    )
+    monkeypatch.setattr(
+        SharedGroup, "sum_", lambda self, x: (ways.append(x.device.type), sum_(self, x))[1]
+    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    config = parse_arguments(["env=catch", "learners=2", "gpus=1", "num_envs=8"])
+    with speed_parts.PartsOfOne(config, 2) as parts:
+        costs = parts.measure(0.04).costs(2, 2)
+    assert 0 < costs.exchange < 10
+    assert set(ways) == ({"cuda"} if num_gpus == 1 else {"link"})

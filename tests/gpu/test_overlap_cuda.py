@@ -1,14 +1,19 @@
 """Sampling while the learner works, each on a stream of its own."""
 
 import io
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
+from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.samplers import ActionServer
 from accel_rl.training.train import train
 
 pytestmark = [
@@ -42,6 +47,17 @@ def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_p
         torch.testing.assert_close(on_gpu[name], expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "dqn"])
+def test_captured_overlapped_run_learns_what_it_does_without_graphs(algo: str, tmp_path) -> None:
+    """Graphs are recorded in one thread while the other acts."""
+    arguments = [*ALGORITHMS[algo], "total_steps=2400", "device=cuda"]
+    arguments += ["minibatch_size=80"] * (algo == "ppo")
+    captured = parameters(tmp_path / "on", *arguments, "capture=on")
+    eager = parameters(tmp_path / "off", *arguments)
+    for name, expected in eager.items():
+        torch.testing.assert_close(captured[name], expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_overlapped_runs_of_one_seed_are_alike(algo: str, tmp_path) -> None:
     """A race between the streams would show as other parameters."""
@@ -51,3 +67,28 @@ def test_overlapped_runs_of_one_seed_are_alike(algo: str, tmp_path) -> None:
     two = parameters(tmp_path / "two", *arguments)
     for name, expected in one.items():
         torch.testing.assert_close(two[name], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_acting_goes_before_learning_in_a_stream_of_higher_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And threads switch quickly, since both have much to enqueue."""
+    seen: dict[str, set[tuple[int, float]]] = {}
+
+    def note(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            priority = torch.cuda.current_stream().priority
+            seen.setdefault(name, set()).add((priority, sys.getswitchinterval()))
+            return call(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(ActionServer, "__call__", note("act", ActionServer.__call__))
+    monkeypatch.setattr(ActionServer, "finish", note("finish", ActionServer.finish))
+    monkeypatch.setattr(A2C, "update", note("update", A2C.update))
+    before = sys.getswitchinterval()
+    parameters(tmp_path / "run", "algo=a2c", "device=cuda", "total_steps=400")
+    assert sys.getswitchinterval() == before
+    ((acting, quick),) = seen["act"]
+    assert acting < 0 and seen["finish"] == {(acting, quick)}
+    assert seen["update"] == {(0, quick)} and quick == pytest.approx(1e-4)

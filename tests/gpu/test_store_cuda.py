@@ -16,7 +16,9 @@ from accel_rl.parallel import (
     RMSProp,
     StoreExchange,
 )
+from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.store import Chunk
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,9 +86,31 @@ def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
     with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
         exchange = StoreExchange(parameters, store, ADAM, 0.5)
         push_alike(exchange)
-        waits = []
-        wait = exchange._wait_for_device
-        monkeypatch.setattr(exchange, "_wait_for_device", lambda: (waits.append(1), wait()))
+        waits, wait = [], torch.cuda.Stream.synchronize
+        monkeypatch.setattr(
+            torch.cuda.Stream, "synchronize", lambda self: (waits.append(1), wait(self))
+        )
         with forbidding_waits():
             exchange.step(lr=0.01)
         assert len(waits) == 1 + 3
+
+
+def test_chunk_comes_from_the_store_while_the_last_one_goes_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters, tape = model(), []
+    with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
+        exchange = StoreExchange(parameters, store, ADAM, 0.5)
+        take, let_go, flip = ChunkLocks._take, ChunkLocks._release, Chunk.flip
+        monkeypatch.setattr(
+            ChunkLocks, "_take", lambda self, i: (tape.append(f"take {i}"), take(self, i))[1]
+        )
+        monkeypatch.setattr(
+            ChunkLocks, "_release", lambda self, i: (tape.append(f"let go {i}"), let_go(self, i))
+        )
+        monkeypatch.setattr(
+            Chunk, "flip", lambda self, n: (tape.append(f"flip {self.index}"), flip(self, n))
+        )
+        push_alike(exchange)
+    once = ["take 0", "take 1", "flip 0", "let go 0", "take 2", "flip 1", "let go 1"]
+    assert tape == [*once, "flip 2", "let go 2"] * 5

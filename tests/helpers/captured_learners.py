@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from accel_rl.agents import AnyRecurrentAgent, EpsilonGreedyAgent, RolloutTensor
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import AllReduce, FlatParameters, Group, Local
 from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS = 4, 6, 4
+SEEDING = Lock()  # learners in step are made in several threads
 IMAGES = EnvSpec(
     name="images",
     observation=Leaf((2, 44, 44), np.dtype(np.uint8)),
@@ -42,7 +44,10 @@ CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
 
 
 def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
-    """Random ones. Some steps are terminal; in every other rollout one is truncated."""
+    """Random ones. Some steps are terminal; in every other rollout one is truncated.
+
+    Of a device, the host is told that they follow on each other, so that nobody compares them.
+    """
     g = torch.Generator().manual_seed(0)
     shape = IMAGES.observation_shape
     for i in range(num):
@@ -61,11 +66,15 @@ def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
             final_env=torch.zeros(M, dtype=torch.int64),
             log_prob=torch.rand(T, B, generator=g).log(),
         )
-        yield batch.map(lambda field: field.to(device))
+        host = batch.flags._replace(follows=True) if device.type != "cpu" else None
+        yield batch.map(lambda field: field.to(device))._replace(host=host)
 
 
 class Run:
-    """A learner with its agent, on ``device``; ``model``: the network's name, in ``dtype``."""
+    """A learner with its agent, on ``device``; ``model``: the network's name, in ``dtype``.
+
+    ``group``: of learners in step, of which this is one.
+    """
 
     def __init__(
         self,
@@ -74,13 +83,17 @@ class Run:
         device: torch.device,
         model: str = "a3c",
         dtype: torch.dtype = torch.float32,
+        group: Group | None = None,
     ) -> None:
         config = CONFIGS[name]()
-        torch.manual_seed(0)
         lstm = name.endswith("lstm")
-        self.agent = config.make_agent(Network(model, IMAGES, device, lstm=lstm, capture=capture))
+        with SEEDING:
+            torch.manual_seed(0)
+            network = Network(model, IMAGES, device, lstm=lstm, capture=capture)
+            self.agent = config.make_agent(network)
         flat = FlatParameters(self.agent.model.to(dtype))
-        self.exchange = Local(flat, config.rule, config.max_gradient_norm, capture)
+        given = flat, config.rule, config.max_gradient_norm
+        self.exchange = Local(*given, capture) if group is None else AllReduce(*given, group)
         self.learner = config.make_learner(self.agent, self.exchange, Task(IMAGES, B, T, seed=0))
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, EpsilonGreedyAgent) and self.agent.support is not None:

@@ -47,6 +47,21 @@ class Swing(PendulumEnv):
         self.np_random.bit_generator.state = state["rng"]
 
 
+class SwingInParts(Swing):
+    """The same, but the torque is the sum of two parts of a mapping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = spaces.Dict({"c": spaces.Box(-1, 1, (), np.float64)})
+        self.action_space = spaces.Dict({"a": spaces.Box(-1, 1, (1,), np.float32), "b": inner})
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Told]:
+        assert self.action_space.contains(action)
+        self.t += 1
+        observation, reward, *_ = PendulumEnv.step(self, action["a"] + action["b"]["c"])
+        return observation, reward, False, self.t == 200, {}
+
+
 class MaskedGrid(gymnasium.Env[Any, Any]):
     """A room of 5 x 5 cells, as MiniGrid has them: turn left or right, or go forward.
 

@@ -101,3 +101,6 @@ def goes_on_to_the_bit(folder: Path, *options: str) -> None:
     assert saved["parts"] == {1: 1200}
     assert same_tensors(saved["learner"]["parameters"], expected["learner"]["parameters"])
     assert table(resumed / "metrics.csv") == table(whole / "metrics.csv")
+    evaluations = [folder / "evaluation.csv" for folder in (resumed, whole)]
+    if evaluations[1].exists():
+        assert evaluations[0].read_text() == evaluations[1].read_text()

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec, StepResult
-from accel_rl.runs.archive import write_archive
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.train import train
@@ -45,13 +44,6 @@ def prefer_action(run_dir: Path, action: int, logit: float = 1000.0) -> None:
     bias[action] = logit
     del state["format"]
     save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
-
-
-def rewrite(path: Path, state: object) -> None:
-    """Writes a checkpoint that holds ``state``, right or wrong, and is not damaged."""
-    with path.with_suffix(".new").open("wb") as file:  # the state may be the file, mapped
-        write_archive(file, state)
-    path.with_suffix(".new").replace(path)
 
 
 class Pay:

@@ -343,11 +343,12 @@ def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype:
     ("shape", "dtype", "expected"),
     [
         ((4, 84, 84), "uint8", "NormalizedImageTrunk"),
-        ((1, 10, 5), "uint8", "NormalizedMLPTrunk"),
+        ((1, 10, 5), "uint8", "NormalizedImageTrunk"),
+        ((1, 2, 5), "uint8", "NormalizedMLPTrunk"),
         ((4, 84, 84), "float32", "NormalizedMLPTrunk"),
         ((), "int64", "NormalizedMLPTrunk"),
     ],
-    ids=["image", "tiny_image", "floats", "scalar"],
+    ids=["image", "small_image", "tiny_image", "floats", "scalar"],
 )
 def test_pqn_chooses_layers_by_observation(
     shape: tuple[int, ...], dtype: str, expected: str
@@ -366,3 +367,18 @@ def test_pqn_is_refused_where_it_does_not_fit() -> None:
         ValueError, match=r"\[84, 84, 3\] look like images with their channels last"
     ):
         make_q_model("pqn", (84, 84, 3), UINT8, 2)
+
+
+def test_minatar_network_fits_images_of_ten_by_ten() -> None:
+    model = make_model("minatar", (4, 10, 10), np.dtype(np.uint8), num_actions=6)
+    # 16 filters of 3 x 3 leave 8 x 8, then 128 units.
+    convolution, hidden = 4 * 9 * 16 + 16, 16 * 64 * 128 + 128
+    heads = 128 * 6 + 6 + 128 + 1
+    assert sum(each.numel() for each in model.parameters()) == convolution + hidden + heads
+
+
+def test_pqn_network_of_small_images_has_one_convolution() -> None:
+    model = make_q_model("pqn", (4, 10, 10), np.dtype(np.uint8), num_actions=6)
+    convolution, hidden = 4 * 9 * 16 + 16, 16 * 64 * 128 + 128
+    norms, output = 2 * 16 * 64 + 2 * 128, 128 * 6 + 6
+    assert sum(each.numel() for each in model.parameters()) == convolution + hidden + norms + output

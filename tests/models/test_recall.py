@@ -191,6 +191,16 @@ def test_activations_of_another_precision_are_no_ground_to_learn_on(algo: list[s
         learner.update(batch._replace(activations=short), 0.0)
 
 
+@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
+def test_precision_tf32_learns_from_acting_in_float32(algo: list[str]) -> None:
+    built = build_run(["serial=true", "precision=tf32", *algo])
+    with built.sampler as sampler:
+        sampler.collect(built.server)
+        batch = built.server.finish()
+    assert batch.activations and batch.activations[-1].dtype == torch.float32
+    built.learner.update(batch, 0.0)
+
+
 @pytest.mark.parametrize(
     ("options", "num_layers"),
     [

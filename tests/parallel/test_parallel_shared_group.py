@@ -111,6 +111,7 @@ OTHER = """
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: bool) -> None:
+    gc.collect()  # of other tests
     before = set(os.listdir("/proc/self/fd"))
     pipe = subprocess.PIPE
     group = SharedGroup(0, 2, 20.0)

@@ -176,6 +176,39 @@ def test_two_opens_in_one_process_exclude_each_other() -> None:
     assert end.value.value == 0
 
 
+def test_next_chunk_may_be_taken_before_the_last_one_is_let_go_but_nobody_waits_with_a_lock() -> (
+    None
+):
+    with (
+        contextlib.closing(ParameterStore.create(zeros(48), Sum(), timeout_seconds=0.05)) as store,
+        contextlib.closing(ParameterStore.open(store.address, zeros(48), Sum())) as other,
+    ):
+        holding = other.visit()
+        assert [next(holding).index, next(holding).index] == [0, 1]
+        with pytest.raises(TimeoutError, match="chunk 1 of the"):
+            for each in store.visit_ahead():
+                if each is not None:
+                    each[1]()
+        ahead = store.visit_ahead()
+        taken = [each for each in (next(ahead), next(ahead)) if each is not None]
+        assert [chunk.index for chunk, _ in taken] == [0, 2]
+        assert next(ahead) is None
+        for _, let_go in taken:
+            let_go()
+        assert [each.index for each in holding] == [2]
+        last = next(ahead)
+        assert last is not None and last[0].index == 1
+        last[1]()
+        assert next(ahead) is None
+        with pytest.raises(StopIteration) as end:
+            next(ahead)
+        assert end.value.value > 0
+        left = store.visit_ahead()
+        assert next(left) and next(left)
+        left.close()
+        assert [each.index for each in other.visit()] == [0, 1, 2]
+
+
 def test_push_that_fails_lets_go_of_its_lock_and_changes_nothing() -> None:
     class Failing(Sum):
         def step_(self, *_: Any) -> None:

@@ -174,6 +174,23 @@ def test_waiting_for_messages_takes_one_of_each_and_names_who_is_missing() -> No
     assert first.read(waits=True) == {1: ["d"], 2: []}
 
 
+def test_messages_that_are_all_there_are_read_at_once() -> None:
+    (first, *others), store = make_teams(4)
+    looks: list[str] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            looks.append(name)
+            return getattr(store, name)
+
+    first._records = Records(Counting(), KEY)  # type: ignore[arg-type]
+    for row in range(2):
+        for rank, team in enumerate(others, 1):
+            team.post([row, rank])
+        assert first.read(waits=True) == {rank: [[row, rank]] for rank in (1, 2, 3)}
+    assert looks == ["check", "multi_get", *["delete_key"] * 3] * 2
+
+
 def test_learners_meet_but_for_those_that_are_lost() -> None:
     (first, second, third), store = make_teams(3)
     second.reach("end", 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from accel_rl.signing import is_signed, key_path, sign, user_key
+from benchmarks.attacks.by_others import SPOILED_KEYS
 
 
 @pytest.fixture(autouse=True)
@@ -38,21 +39,10 @@ def test_user_key_of_programs_that_start_together_is_the_same() -> None:
     assert len(keys) == 1 and len(keys.pop().strip()) == 64
 
 
-@pytest.mark.parametrize("kind", ["readable by others", "short", "a link", "a pipe"])
-def test_user_key_that_others_may_know_is_not_used(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", SPOILED_KEYS)
+def test_user_key_that_others_may_know_is_not_used(kind: str) -> None:
     user_key()
-    path = key_path()
-    if kind == "readable by others":
-        path.chmod(0o644)
-    elif kind == "short":
-        path.write_bytes(b"short")
-    else:
-        path.unlink()
-        if kind == "a link":
-            (tmp_path / "elsewhere").write_bytes(bytes(32))
-            path.symlink_to(tmp_path / "elsewhere")
-        else:
-            os.mkfifo(path, 0o600)
+    SPOILED_KEYS[kind](key_path())
     assert user_key() is None
 
 

@@ -15,6 +15,7 @@ import torch
 from accel_rl.runs import archive
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
+from benchmarks.attacks.by_files import flip
 
 
 def state() -> dict[str, Any]:
@@ -58,10 +59,7 @@ def test_flipped_bits_are_noticed_or_without_effect(path) -> None:
     data, draw = path.read_bytes(), random.Random(3)
     noticed = 0
     for _ in range(80):
-        bit = draw.randrange(8 * len(data))
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
+        path.write_bytes(flip(data, draw.randrange(8 * len(data))))
         noticed += assert_noticed_or_without_effect(path)
     assert noticed > 60
 
@@ -75,9 +73,7 @@ def test_each_flipped_bit_of_the_archives_own_is_noticed_or_without_effect(path)
     ]
     for at in ours:
         for bit in range(8):
-            flipped = bytearray(data)
-            flipped[at] ^= 1 << bit
-            path.write_bytes(flipped)
+            path.write_bytes(flip(data, 8 * at + bit))
             assert_noticed_or_without_effect(path)
 
 

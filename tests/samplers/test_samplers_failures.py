@@ -317,7 +317,7 @@ def test_more_workers_than_environments_of_a_group_are_refused():
 
 
 def test_cpus_that_cannot_be_had_are_refused():
-    with pytest.raises(ValueError, match=r"cpus=\[4095\] names CPUs 4095, which cannot be had"):
+    with pytest.raises(ValueError, match=r"cpus=\[4095\] names CPUs 4095, which are not available"):
         ParallelSampler(ToyEnv, config=config(), cpus=[4095])
 
 

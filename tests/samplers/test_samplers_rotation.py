@@ -57,11 +57,33 @@ def test_policy_moves_only_where_it_takes_turns_with_the_simulators(
     assert (len(seen) > 1) == (moves and len(CPUS) > 1)
 
 
-def test_affinity_is_restored_when_the_policy_fails():
+@pytest.mark.parametrize("affinity", ["auto", "rotate", "off"])
+def test_policy_on_a_gpu_stays_on_its_own_core_while_it_collects(affinity):
+    """Also after the second rollout; between rollouts the thread is free."""
+    seen = []
+
+    def policy(step):
+        seen.append(tuple(sorted(os.sched_getaffinity(0))))
+        return np.zeros(len(step.observation), int)
+
+    config = SamplerConfig(
+        num_envs=8, num_groups=2, affinity=affinity, horizon=4, final_observation_slots=4
+    )
+    with ParallelSampler(ToyEnv, config=config, drives_gpu=True) as sampler:
+        for _ in range(2):
+            sampler.collect(policy)
+            assert sorted(os.sched_getaffinity(0)) == CPUS
+        expected = tuple(CPUS) if affinity == "off" else sampler.plan.server_cpus
+    assert set(seen) == {expected} and len(seen) == 16
+
+
+@pytest.mark.parametrize("drives_gpu", [False, True])
+def test_affinity_is_restored_when_the_policy_fails(drives_gpu):
     def policy(step):
         raise KeyError("no action")
 
-    with ParallelSampler(ToyEnv, num_envs=8, affinity="rotate") as sampler:
+    options = {"num_envs": 8, "affinity": "rotate", "drives_gpu": drives_gpu}
+    with ParallelSampler(ToyEnv, **options) as sampler:
         with pytest.raises(KeyError):
             sampler.collect(policy)
     assert sorted(os.sched_getaffinity(0)) == CPUS

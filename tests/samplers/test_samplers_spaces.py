@@ -1,6 +1,7 @@
 """Every space through both samplers: parallel equals serial, and it is what was played."""
 
 import functools
+import mmap
 from functools import partial
 from typing import Any
 
@@ -375,3 +376,23 @@ class GrowingEnv(SpaceEnv):
 
     def tell(self) -> dict[str, Any]:
         return {"place": np.zeros(2 if GrowingEnv.made == 1 else 3)}
+
+
+def pages(array: np.ndarray) -> set[int]:
+    first, size = array.ctypes.data, mmap.PAGESIZE
+    return set(range(first // size, (first + array.nbytes - 1) // size + 1))
+
+
+def test_observations_of_serial_samplers_are_on_pages_of_their_own() -> None:
+    """A GPU registers whole pages, each once, and evaluations have a sampler beside training's."""
+    samplers = [SerialSampler(make_env_factory("catch"), config=config()) for _ in range(4)]
+    for sampler in samplers:
+        sampler.start()
+    observations = [sampler.rollout.observation for sampler in samplers]
+    others = [getattr(each.rollout, name) for each in samplers for name in ("action", "reward")]
+    assert all(each.ctypes.data % mmap.PAGESIZE == 0 for each in observations)
+    taken = set.union(*map(pages, observations))
+    assert len(taken) == sum(len(pages(each)) for each in observations)
+    assert not taken & set.union(*map(pages, others))
+    for sampler in samplers:
+        sampler.close()

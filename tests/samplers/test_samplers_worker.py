@@ -65,6 +65,19 @@ def test_environment_can_terminate_what_it_started_and_nobody_the_worker(start, 
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
 
 
+def test_signals_before_a_worker_has_loaded_python_do_not_end_it(monkeypatch) -> None:
+    class Signalled(subprocess.Popen):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                self.send_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
+        sampler.collect(zeros)
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_search_path_with_something_else_than_strings_in_it_is_no_obstacle(monkeypatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, Path("somewhere")])
     with ParallelSampler(ToyEnv, config=CONFIG) as sampler:

@@ -336,7 +336,7 @@ def test_explicit_cpus_restrict_the_plan_to_them() -> None:
 @pytest.mark.parametrize(
     ("cpus", "match"),
     [
-        ([3, 4, 5, 9], r"names CPUs 4-5,9, which cannot be had; this process may use CPUs 3,7"),
+        ([3, 4, 5, 9], r"names CPUs 4-5,9, which are not available; this process may use CPUs 3,7"),
         ([], "names no CPU; this process may use CPUs 3,7"),
     ],
     ids=["outside", "empty"],

@@ -114,7 +114,7 @@ def test_names_can_be_those_of_folders() -> None:
         (["part=3/2", "seed=1"], "part=3/2 is not one of 1/2 to 2/2"),
         (["part=half", "seed=1"], "part=half is not of the form 1/4"),
         (["part=3/3", "seed=1,2"], "part=3/3 has no run: there are 2 in all"),
-        (["cpus=4095", "env=catch"], "cpus=[4095] names CPUs 4095, which cannot be had"),
+        (["cpus=4095", "env=catch"], "cpus=[4095] names CPUs 4095, which are not available"),
         (["run_dir=x", "seed=1"], "run_dir=x cannot be given to a sweep"),
         (["resume=x", "lr=1"], "lr=1 cannot be given with resume=x, which has its own; leave"),
         (["resume=x", "sweep_dir=y"], "sweep_dir=y cannot be given with resume=x"),

@@ -134,6 +134,7 @@ def group(name: str) -> Group:
         y=values,
         mean=values[0],
         half_width=np.full(2, math.nan),
+        runs=(),
         left_out=(),
     )
 

@@ -29,7 +29,7 @@ def shown(renderable: object, width: int) -> list[str]:
 def group(scale: float) -> Group:
     scores = np.array([[1.0], [2.0], [3.0]]) * scale
     x, mean, half_width = np.array([25_000_000.0]), scores.mean(0), scores.std(0)
-    return Group(LABEL, "pong", (0, 1, 2), x, scores, mean, half_width, ())
+    return Group(LABEL, "pong", (0, 1, 2), x, scores, mean, half_width, runs=(), left_out=())
 
 
 def test_headers_are_no_markup() -> None:

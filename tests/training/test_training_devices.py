@@ -1,6 +1,7 @@
 """What a run does where its GPU, or another learner's, is not as it should be; without a GPU."""
 
 import dataclasses
+import re
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.samplers import ActionServer
-from accel_rl.training.devices import all_have_own_gpus, check_same_processors
+from accel_rl.training.devices import all_have_own_gpus, check_same_processors, describe_sharing
 from accel_rl.training.train import RunError, train
 
 
@@ -118,3 +119,26 @@ def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(ask, range(4))) == [agreed] * 4
+
+
+@pytest.mark.parametrize(
+    ("device", "num_learners", "gpus", "said"),
+    [
+        ("cuda", 4, "one GPU", "4 learners share one GPU, .*nvidia-cuda-mps-control -d"),
+        ("cuda", 3, "2 GPUs", "3 learners share 2 GPUs, "),
+        ("cuda", 2, "2 GPUs", "^$"),
+        ("cpu", 4, "one GPU", "^$"),
+    ],
+)
+def test_learners_that_share_a_gpu_are_told_of_mps(
+    device: str,
+    num_learners: int,
+    gpus: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 if gpus == "one GPU" else 2)
+    ranks = Ranks(0, num_learners, 0, num_learners)
+    told = describe_sharing(make_config(tmp_path), ranks, torch.device(device))
+    assert re.search(said, told)

@@ -1,18 +1,21 @@
 """Evaluations while a run goes on: the last one of all, and where they play."""
 
+import copy
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from saved_runs import rewrite
+from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.versions import VersionExchange
-from accel_rl.parallel import FlatParameters
+from accel_rl.parallel import FlatParameters, Ranks, Team, TeamError
 from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,
@@ -20,14 +23,16 @@ from accel_rl.runs.checkpoint import (
     load_checkpoint,
     save_if_best,
 )
-from accel_rl.samplers import SerialSampler
-from accel_rl.stopping import StopRequest
+from accel_rl.samplers import Evaluation, SerialSampler
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.sweep.plan import is_finished, plan_runs
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
 from accel_rl.training import evaluation, records
+from accel_rl.training.build import agent_of
 from accel_rl.training.evaluation import Evaluator, lacks_last_evaluation, make_evaluation_sampler
 from accel_rl.training.records import Records
+from benchmarks.attacks.by_files import rewrite
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}
@@ -113,6 +118,87 @@ def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) 
     seeds = np.random.SeedSequence(0)
     with make_evaluation_sampler(config, 2, seeds, torch.device("cpu"), serial=False) as sampler:
         assert {cpu for cpus in sampler.plan.worker_cpus for cpu in cpus} == {own}
+
+
+class Asked:
+    """Somebody asks for a stop when so many rollouts of an evaluation are played; None: never."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self.received, self._left = signal.SIGTERM, after
+
+    def is_asked(self) -> bool:
+        if self._left is not None:
+            self._left -= 1
+        return self._left is not None and self._left < 0
+
+
+def evaluated_by(num: int, stops: dict[int, int] | None = None, evaluations: int = 2) -> Any:
+    """What each of ``num`` learners, threads here, gets: rows, or None where it broke off."""
+    store = HashStore()
+    options = ["evaluation_interval=1", "evaluation_steps=100", "evaluation_envs=3"]
+    config, cpu = parse_arguments(["env=catch", "serial=true", *options]), torch.device("cpu")
+    teams = [Team(Ranks(rank, num, rank, num), store, 30.0) for rank in range(num)]
+    torch.manual_seed(0)
+    agents = [agent_of(config, config.probe_spec(), cpu)]
+    agents += [copy.deepcopy(agents[0]) for _ in range(num - 1)]
+
+    def play(team: Team) -> list[dict[str, float] | None]:
+        evaluator = Evaluator(config, agents[team.ranks.rank], cpu, team)
+        rows: list[dict[str, float] | None] = []
+        for number in range(evaluations):
+            stop: Any = Asked((stops or {}).get(team.ranks.rank))
+            try:
+                rows.append(evaluator.evaluate(number, stop))
+            except Interrupted:
+                rows.append(None)
+        return rows
+
+    with ThreadPoolExecutor(num) as threads:
+        rows = list(threads.map(play, teams))
+    assert all(not messages for messages in teams[0].read(waits=False).values())
+    return rows
+
+
+def test_learners_in_step_share_the_games_of_an_evaluation(monkeypatch) -> None:
+    made: list[tuple[int, tuple[int, ...]]] = []
+
+    def note(config: Any, num_envs: int, seeds: np.random.SeedSequence, *rest: Any, **more: Any):
+        made.append((num_envs, seeds.spawn_key))
+        return make_evaluation_sampler(config, num_envs, seeds, *rest, **more)
+
+    monkeypatch.setattr(evaluation, "make_evaluation_sampler", note)
+    (alone,) = evaluated_by(1)
+    assert made == [(3, (0,)), (3, (1,))]
+    made.clear()
+    first, second, third, last = evaluated_by(4)  # the last has no environment
+    assert sorted(made) == [(1, key) for key in ((0,), (0, 1), (0, 2), (1,), (1, 1), (1, 2))]
+    for number in range(2):
+        # A game of Catch has 9 steps, and an environment goes on until it has 34.
+        assert first[number]["evaluation_steps"] == alone[number]["evaluation_steps"] == 3 * 36
+        assert first[number]["episodes"] == alone[number]["episodes"] == 3 * 4
+        own = [each[number]["episodes"] for each in (second, third, last)]
+        assert own == [4, 4, 0]
+    assert first == evaluated_by(4)[0]
+    assert first != evaluated_by(2)[0]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_evaluation_that_one_learner_breaks_off_is_none(who: int) -> None:
+    """And leaves nothing behind that would be taken for the next one's games."""
+    first, second = evaluated_by(2, {who: 1})
+    assert first == [None, None]
+    assert (second == [None, None]) == (who == 1)
+
+
+def test_posted_evaluation_of_something_else_is_refused() -> None:
+    store = HashStore()
+    first, second = (Team(Ranks(rank, 2, rank, 2), store, 1.0) for rank in range(2))
+    config = parse_arguments(["env=catch", "serial=true"])
+    agent = agent_of(config, config.probe_spec(), torch.device("cpu"))
+    for said in ("games", [[[1, 2]], 0, 0]):
+        second.post(said)
+        with pytest.raises(TeamError, match="what learner 1 has posted is no evaluation"):
+            Evaluator(config, agent, torch.device("cpu"), first)._gather(Evaluation([], 0, 0))
 
 
 class Scripted:

@@ -130,6 +130,8 @@ def test_evaluation_makes_no_push_old(sync_period: int) -> None:
         run.records = SimpleNamespace(steps=100, evaluate=others_go_on)
         run.evaluator = SimpleNamespace(is_due=lambda steps: True)
         run.exchange, run.stop = own, StopRequest()
+        run.team = SimpleNamespace(ranks=SimpleNamespace(size=2))
+        run.config = SimpleNamespace(parallel=SimpleNamespace(sync="store"))
         own.step(lr=0.01)
         run.evaluate_if_due()
         for _ in range(sync_period):

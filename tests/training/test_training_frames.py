@@ -64,4 +64,4 @@ def test_loop_and_update_rule_are_few_frames_from_the_command_line(
     found = frames_to(goals, [*options, f"run_dir={tmp_path / 'run'}"])
     assert found["collect"][0] == "launch/train.py:<module>"
     assert len(found["collect"]) <= 6, found["collect"]
-    assert len(found["rule"]) <= 9, found["rule"]
+    assert len(found["rule"]) <= 12, found["rule"]  # three for what a graph holds

@@ -62,9 +62,12 @@ def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> 
     metrics = LearnerMetrics()
     for _ in range(5):
         metrics.add({"loss": torch.ones(()), "norm": torch.ones(())})
+        metrics.add({"cosine": torch.ones(())})  # that not every update has
     assert reads == []
-    metrics.take()
+    metrics.not_finite()
     assert reads == ["tolist"]
+    metrics.take()
+    assert reads == ["tolist"] * 2
 
 
 def test_metrics_that_are_not_finite_are_named_once() -> None:

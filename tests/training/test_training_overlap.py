@@ -63,7 +63,7 @@ class FakeOverlapped(Overlapped):
         self.tape = tape
         self._sampler, self.server, self._learner = sampler, server, learner
         self.finish = server.finish
-        self._stream = self._failure = None
+        self._stream = self._acting_stream = self._failure = None
         self._lag, self._device = 0, CPU
         self._thread: Any = self
 

@@ -169,7 +169,7 @@ def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Pat
         *("num_envs=4", "decorrelation_steps=0", "log_interval=40", "total_steps=200"),
         f"run_dir={folder / 'run'}",
     )
-    assert done.returncode == 0, done.stderr  # their fingerprints are compared at each row
+    assert done.returncode == 0, done.stderr  # their fingerprints are compared in the first row
     (row, *_) = (folder / "run" / "metrics.csv").read_text().splitlines()[1:]
     assert row
 

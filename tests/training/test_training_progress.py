@@ -15,9 +15,9 @@ from saved_runs import SMALL, quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
+from accel_rl.training.live import LivePanel, make_progress
 from accel_rl.training.progress import (
     Bottleneck,
-    LivePanel,
     PlainLines,
     ProgressHandler,
     Reading,
@@ -27,7 +27,6 @@ from accel_rl.training.progress import (
     count,
     find_bottleneck,
     line,
-    make_progress,
     panel,
     summary,
 )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
+from accel_rl.training import metrics
 from accel_rl.training.metrics import SAVED, Others, Recorded, Report, Scores, make_report
 from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
 
-NO_EXCHANGE: Any = SimpleNamespace(num_sharing=1, num_updates=0, take_metrics=dict)
+PARAMETERS = SimpleNamespace(parameter=torch.zeros(1))
+NO_EXCHANGE: Any = SimpleNamespace(
+    num_sharing=1, num_updates=0, take_metrics=dict, parameters=PARAMETERS
+)
 
 
 def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
@@ -80,16 +86,37 @@ def test_score_of_several_learners_is_that_of_all(num_messages: int) -> None:
     others, second = make_others(num_sharing=1)
     scores, first = Scores(), Scores()
     first.add(episodes(0.0, 300))  # of which a report has the last 100
-    own = make_report(Team(Ranks()), NO_EXCHANGE, first, {})
+    own = make_report(Team(Ranks()), NO_EXCHANGE, first, {}, compares=False)
     for _ in range(num_messages):
         theirs = Scores()
         theirs.add(episodes(1.0, 300 // num_messages))
-        second.post(make_report(Team(Ranks()), NO_EXCHANGE, theirs, {}))
+        second.post(make_report(Team(Ranks()), NO_EXCHANGE, theirs, {}, compares=False))
     merged = others.merge(own, 100)
     scores.add(merged.episodes, merged.num_episodes)
     assert scores.num_episodes == 600
     assert scores.summary()["episode_return_raw_mean"] == pytest.approx(0.5, abs=0.02)
     assert first.take() == ([], 0)
+
+
+@pytest.mark.parametrize("log_interval", [80, 20], ids=["a_rollout_a_row", "rollouts_are_longer"])
+def test_parameters_are_compared_in_the_first_row_each_tenth_and_the_last(
+    log_interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a learner that is not the first; the others do so in the same rows."""
+    team: Any = SimpleNamespace(ranks=Ranks(1, 2, 1, 2), post=lambda each: posted.append(each))
+    exchange: Any = SimpleNamespace(
+        num_sharing=2, num_updates=0, take_metrics=dict, parameters=PARAMETERS
+    )
+    posted: list[Report] = []
+    monkeypatch.setattr(metrics, "fingerprint", lambda _: 7)
+    config = TrainConfig(log_interval=log_interval, total_steps=1_900)
+    records = Records(Recorded(config, tmp_path, team, exchange, dict))
+    compared = []
+    for steps in range(80, 1_921, 80):
+        records.steps = steps
+        records.write_row()
+        compared += [steps] * (posted[-1].fingerprint == 7)
+    assert compared == [80, 880, 1_680, 1_920] and len(posted) == 24
 
 
 def test_seconds_of_a_learner_that_reported_twice_add_up() -> None:

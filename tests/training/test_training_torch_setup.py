@@ -12,8 +12,9 @@ from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.training import torch_setup
-from accel_rl.training.torch_setup import has_small_updates
+from accel_rl.training.torch_setup import gpu_arithmetic, has_small_updates
 
 
 def is_small(options: str, model: PolicyValueModel, num_collected: int, num_sharing: int) -> bool:
@@ -114,3 +115,52 @@ def test_iterations_open_no_files_and_look_up_the_cpus_once(
     assert num_updates == 16
     assert found == []
     assert len(look_ups) == 1
+
+
+def arithmetic() -> tuple[bool, bool]:
+    """Whether a GPU rounds matrix products to TF32, and whether cuDNN times its algorithms."""
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "is_deterministic", "expected"),
+    [
+        ("", "cuda", False, (False, True)),
+        ("precision=tf32", "cuda", False, (True, True)),
+        ("precision=tf32", "cuda", True, (True, False)),
+        ("precision=bfloat16", "cuda", False, (False, True)),
+        ("algo=ga3c precision=tf32", "cuda", False, (True, False)),
+        ("precision=tf32", "cpu", False, (False, False)),
+    ],
+)
+def test_a_gpu_computes_as_precision_says_while_a_run_lasts(
+    options: str, device: str, is_deterministic: bool, expected: tuple[bool, bool], monkeypatch
+) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: is_deterministic)
+    config = parse_arguments(["env=catch", *options.split()])
+    before = arithmetic()
+    with gpu_arithmetic(config, torch.device(device)):
+        assert arithmetic() == expected
+    assert arithmetic() == before == (False, False)
+
+
+def test_tf32_of_the_host_stays() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        with gpu_arithmetic(parse_arguments(["env=catch"]), torch.device("cuda")):
+            assert arithmetic() == (True, True)
+        assert arithmetic() == (True, False)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=pqn", "num_envs=4", "minibatch_size=32"]])
+def test_precision_tf32_on_a_cpu_is_float32(algo: list[str], tmp_path) -> None:
+    found = []
+    for precision in ("float32", "tf32"):
+        options = "env=catch", "total_steps=320", f"precision={precision}"
+        run_dir = trained(tmp_path / precision, *algo, *options)
+        checkpoint = load_checkpoint(list_checkpoints(run_dir)[-1])
+        found.append(checkpoint["learner"]["parameters"])
+    for name, each in found[0].items():
+        assert torch.equal(each, found[1][name])

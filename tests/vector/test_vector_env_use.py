@@ -310,7 +310,7 @@ def test_environments_in_this_process_need_nothing_that_only_linux_has() -> None
         ({"affinity": "rotate"}, "affinity is 'rotate'; it must be auto or off"),
         ({"num_workers": 9}, "num_workers is 9; with num_envs=6.* at most 6"),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
-        ({"cpus": [4095]}, r"cpus=\[4095\] names CPUs 4095, which cannot be had"),
+        ({"cpus": [4095]}, r"cpus=\[4095\] names CPUs 4095, which are not available"),
         ({"env": "breakoot"}, "env=breakoot is neither .* did you mean breakout"),
         ({"env": 5}, "env is 5; it must be a name or a function that makes it"),
         ({"env": lambda: 5}, "is a int; the function must return a gymnasium.Env"),

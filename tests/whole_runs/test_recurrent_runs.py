@@ -55,7 +55,7 @@ def test_without_an_lstm_it_is_not(tmp_path) -> None:
 @pytest.mark.learning
 def test_velocities_that_are_not_shown_are_learned_where_returns_are_large(tmp_path) -> None:
     """With the preset's value_coefficient; without an LSTM the score stays at about 50."""
-    options = "env=hidden_velocity:make algo=ppo lstm=true num_envs=8 horizon=128 epochs=8"
+    options = "env=examples.hidden_velocity:make algo=ppo lstm=true num_envs=8 horizon=128 epochs=8"
     rates = "minibatch_size=256 lr=2.5e-3 gamma=0.98 serial=true total_steps=24000"
     run_dir = trained(tmp_path / "run", *options.split(), *rates.split())
     score = evaluate_run(run_dir, EvaluateOptions(num_steps=4_000, serial=True), quiet()).mean
@@ -183,7 +183,6 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
     ("arguments", "message"),
     [
         (("algo=sac",), "lstm=true cannot be learned with algo=sac; leave it out, or use a2c"),
-        (("algo=ga3c",), "lstm=true cannot be learned with algo=ga3c; leave it out, or use a2c"),
         (
             ("algo=ppo", "horizon=16", "minibatch_size=8"),
             "minibatch_size=8 is not a multiple of horizon=16, .* use minibatch_size=16, or",
@@ -202,10 +201,10 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
         ),
         (
             ("algo=a2c", "horizon=33", "capture=on"),
-            "capture=on cannot be had with lstm=true and horizon=33: .*; use capture=off",
+            "capture=on does not support lstm=true and horizon=33: .*; use capture=off",
         ),
     ],
-    ids=["sac", "ga3c", "multiple", "both", "rollout", "learners", "capture"],
+    ids=["sac", "multiple", "both", "rollout", "learners", "capture"],
 )
 def test_what_cannot_be_learned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

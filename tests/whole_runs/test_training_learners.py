@@ -31,7 +31,6 @@ from launched_runs import (
 )
 from run_files import table
 from saved_runs import quiet
-from store_client import set_records
 from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
@@ -46,6 +45,7 @@ from accel_rl.training.devices import check_learners
 from accel_rl.training.metrics import Others, Report
 from accel_rl.training.resume import check_is_shared
 from accel_rl.training.train import train as train_here
+from benchmarks.attacks.by_others import FORGED_NAMES, set_records
 
 
 @pytest.mark.skipif(len(physical_cores(available_cpus())) != 2, reason="measured on two cores")
@@ -230,7 +230,7 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
     run_dir = tmp_path / "run"
     with launched(run_dir, *SMALL, ENDLESS, program=(*TORCHRUN, str(script))) as run:
         errors = run.ends(1)
-    assert "the parameters of learner 1 are no longer those of learner 0, after 800" in errors
+    assert "the parameters of learner 1 are no longer those of learner 0, after 4,400" in errors
 
 
 class RunsCode:
@@ -248,8 +248,7 @@ def attack(process: psutil.Process, forged: bytes) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         for each in process.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN:
-                names = (f"post/1/{number}" for number in range(2000))
-                set_records(each.laddr.port, dict.fromkeys(names, forged))
+                set_records(each.laddr.port, dict.fromkeys(FORGED_NAMES, forged))
 
 
 BY_LAUNCHER, BY_TORCHRUN = ("-m", "accel_rl"), (*TORCHRUN, "launch/train.py")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved_runs import quiet, rewrite, trained
+from saved_runs import quiet, trained
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import Ranks
@@ -13,6 +13,7 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_pat
 from accel_rl.runs.directory import hold
 from accel_rl.training.resume import load_last
 from accel_rl.training.train import RunError, train
+from benchmarks.attacks.by_files import rewrite
 
 
 def resume(run_dir: Path, *arguments: str) -> None:

@@ -1,6 +1,6 @@
 """Replay: what simulators have gone through, to learn from again and again."""
 
-from accel_rl.algos.replay.memory import Replay, Transitions
+from accel_rl.algos.replay.memory import Replay, Transitions, send
 from accel_rl.algos.replay.priorities import Priorities
 from accel_rl.algos.replay.sequences import SequenceBatch, SequenceReplay
 from accel_rl.algos.replay.spec import ReplaySpec, SequenceSpec
@@ -15,4 +15,5 @@ __all__ = [
     "SequenceSpec",
     "SumTree",
     "Transitions",
+    "send",
 ]

@@ -26,13 +26,15 @@ from functools import partial
 from operator import setitem
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import HostFlags, RolloutTensors
 from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
 from accel_rl.algos.replay.huge_pages import zeros_in_huge_pages
-from accel_rl.algos.replay.spec import FIELDS, ReplaySpec
+from accel_rl.algos.replay.spec import STEP, ReplaySpec
 from accel_rl.spaces import Leaf, Space, map_leaves
 
 
@@ -103,15 +105,22 @@ class Replay:
         self._all_frames = _zeros(spec.frame, (num_rows,), huge)
         self._frames = map_leaves(lambda rows: rows[: S * B].unflatten(0, (S, B)), self._all_frames)
         self._finals = map_leaves(lambda rows: rows[S * B + 1 :], self._all_frames)
-        self._num_finals = torch.zeros((), dtype=torch.int64, device=device)  # that ever came
-        self.has_finals = False  # whether any did, without asking the device
+        self._num_finals = 0  # that ever came
         zeros = partial(torch.zeros, device=device)
+        self._first_final = zeros((), dtype=torch.int64)  # the oldest that is kept
         self._action = _zeros(spec.action, (S, B), zeros)
-        self._fields = {name: zeros(S, B, dtype=dtype) for name, dtype in FIELDS.items()}
-        self._next_age = torch.zeros(B, dtype=torch.uint8, device=device)
+        self._steps = zeros(S, B, STEP.itemsize // 8, dtype=torch.int64)
+        self._fields = _fields_of(self._steps)  # views, [S, B] each
+        # Of the coming rollout, on the host, which knows all that they follow from.
+        self._next_age = np.zeros(B, np.uint8)
         # Coming steps whose stacks may hold frames from before the first that is here.
-        self._num_unknown = torch.full((B,), spec.frame_stack - 1, device=device)
+        self._num_unknown = np.full(B, spec.frame_stack - 1, np.int64)
         self._next_observation = _zeros(spec.observation, (B,), zeros)
+
+    @property
+    def has_finals(self) -> bool:
+        """Whether any final observation ever came."""
+        return self._num_finals > 0
 
     @property
     def high(self) -> int:
@@ -143,29 +152,20 @@ class Replay:
         has taken steps before, whose frames are not here, its first ``frame_stack - 1`` steps are
         not valid.
         """
-        T = len(batch.reward)
-        if self.num_stored:
+        T, host = len(batch.reward), batch.flags
+        if self.num_stored and not host.follows:
             self._cut_replaced(map_leaves(lambda rows: rows[0], batch.observation))
         map_leaves(lambda own, rows: own.copy_(rows[T]), self._next_observation, batch.observation)
         frames = batch.observation
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
-        is_known = torch.arange(T, device=self.device).unsqueeze(1) >= self._num_unknown
-        # In place, like all that is kept: a new tensor would be the memory of the stream that runs.
-        self._num_unknown.sub_(T).clamp_(min=0)
-        columns = {
-            "reward": batch.reward,
-            "terminated": batch.terminated,
-            "truncated": batch.truncated,
-            "valid": batch.valid & is_known,
-            "age": self._ages(batch),
-            "final": self._keep_finals(batch),
-        }
+        steps = send(self._describe(host), self.device)
+        self._keep_finals(batch.final_observation, len(host.final_step))
         for rows, slots in self._slots(self.num_stored, self.num_stored + T):
             _store(self._frames, slots, frames, rows)
             _store(self._action, slots, batch.action, rows)
-            for name, values in columns.items():
-                self._fields[name][slots] = values[rows]
+            self._steps[slots] = steps[rows]
+            self._fields["reward"][slots] = batch.reward[rows]
         self.num_stored += T
 
     def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -215,7 +215,7 @@ class Replay:
         return torch.where(self._are_kept(final), final, -1)
 
     def _are_kept(self, final: Tensor) -> Tensor:
-        return (final >= 0) & (final >= self._num_finals - self.spec.num_finals)
+        return final >= self._first_final  # which is never below 0
 
     def window(self, step: Tensor, env: Tensor) -> Window:
         """What comes of the steps from ``step`` on, of any one shape."""
@@ -223,22 +223,22 @@ class Replay:
         offsets = torch.arange(spec.n_step, device=self.device)
         steps = (step.unsqueeze(-1) + offsets) % spec.num_slots
         index = steps * spec.num_envs + env.unsqueeze(-1)  # [..., n]
-        reward, terminated, truncated, valid = (
-            self._fields[name].view(-1)[index]
-            for name in ("reward", "terminated", "truncated", "valid")
-        )
-        goes_on = (~(terminated | truncated)).cumprod(-1)  # int64: 1 before the step that ends
+        stored = self._steps.flatten(0, 1)
+        rows = stored.index_select(0, index.view(-1)).view(*index.shape, stored.shape[1])
+        fields = _fields_of(rows)  # [..., n] each
+        terminated = fields["terminated"]
+        # int64: 1 before the step that ends
+        goes_on = (~(terminated | fields["truncated"])).cumprod(-1)
         is_reached = torch.cat((torch.ones_like(goes_on[..., :1]), goes_on[..., :-1]), -1)
         length = is_reached.sum(-1)
         is_over = (is_reached.bool() & terminated).any(-1)
         is_cut = (goes_on[..., -1] == 0) & ~is_over
-        last = (step + length - 1) % spec.num_slots * spec.num_envs + env
-        final = self._fields["final"].view(-1)[last]
+        final = fields["final"].gather(-1, length.unsqueeze(-1) - 1).squeeze(-1)
         is_kept = self._are_kept(final)
         return Window(
-            reward=(is_reached * spec.gamma ** offsets.float() * reward).sum(-1),
+            reward=(is_reached * spec.gamma ** offsets.float() * fields["reward"]).sum(-1),
             discount=(~is_over * spec.gamma ** length.float()).float(),
-            valid=valid[..., 0] & (~is_cut | is_kept),
+            valid=fields["valid"][..., 0] & (~is_cut | is_kept),
             length=length,
             final=torch.where(is_cut & is_kept, final, -1),
         )
@@ -248,13 +248,13 @@ class Replay:
         fields = {"action": self._action, **self._fields}
         return {
             "frames": map_leaves(Tensor.cpu, self._frames),
-            "fields": map_leaves(Tensor.cpu, fields),
-            "next_age": self._next_age.cpu(),
-            "num_unknown": self._num_unknown.cpu(),
+            "fields": map_leaves(lambda each: each.cpu().contiguous(), fields),
+            "next_age": torch.tensor(self._next_age),
+            "num_unknown": torch.tensor(self._num_unknown),
             "next_observation": map_leaves(Tensor.cpu, self._next_observation),
             "num_stored": self.num_stored,
             "finals": map_leaves(Tensor.cpu, self._finals),
-            "num_finals": self._num_finals.cpu(),
+            "num_finals": torch.tensor(self._num_finals),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -265,10 +265,9 @@ class Replay:
             map_leaves(Tensor.copy_, fields[name], values)
         if "finals" in state:
             map_leaves(Tensor.copy_, self._finals, state["finals"])
-            self._num_finals.copy_(state["num_finals"])
-            self.has_finals = bool(state["num_finals"])
-        self._next_age.copy_(state["next_age"])
-        self._num_unknown.copy_(state.get("num_unknown", torch.zeros(())))  # not in earlier ones
+            self._count_finals(int(state["num_finals"]))
+        self._next_age[:] = state["next_age"]
+        self._num_unknown[:] = state.get("num_unknown", 0)  # not in earlier ones
         map_leaves(Tensor.copy_, self._next_observation, state["next_observation"])
         self.num_stored = state["num_stored"]
 
@@ -302,40 +301,56 @@ class Replay:
 
         return map_leaves(take, spec.observation, self._all_frames)
 
-    def _keep_finals(self, batch: RolloutTensors) -> Tensor:
-        """``[T, B]`` int64: the number of each step's final observation, which is stored; or -1."""
-        spec = self.spec
-        numbers = torch.full(batch.reward.shape, -1, device=self.device)
-        M = len(batch.final_step)
-        if M:
-            finals = batch.final_observation
-            number = self._num_finals + torch.arange(M, device=self.device)
-            newest = finals[:, -1] if spec.frame_stack > 1 else finals
-            _store(self._finals, number % spec.num_finals, newest, slice(M))
-            at = batch.final_step, batch.final_env
-            numbers[at] = torch.where(batch.valid[at], number, -1)  # no step, nothing behind it
-            self._num_finals += M
-            self.has_finals = True
-        return numbers
+    def _describe(self, host: HostFlags) -> Tensor:
+        """Rows of `STEP` for a rollout, ``[T, B, 2]`` int64 on the host; rewards are missing."""
+        T, B = host.valid.shape
+        steps = np.zeros((T, B), STEP)
+        steps["terminated"], steps["truncated"] = host.terminated, host.truncated
+        steps["valid"] = host.valid & (np.arange(T)[:, None] >= self._num_unknown)
+        self._num_unknown = np.maximum(self._num_unknown - T, 0)
+        self._number_ages(steps["age"], host)
+        number = self._num_finals + np.arange(len(host.final_step))
+        at = host.final_step, host.final_env
+        steps["final"] = -1
+        steps["final"][at] = np.where(host.valid[at], number, -1)  # no step, nothing behind it
+        return torch.from_numpy(steps.view(np.int64).reshape(T, B, -1))
+
+    def _number_ages(self, age: NDArray[np.uint8], host: HostFlags) -> None:
+        """Write to ``age`` how many earlier frames of each stack are not blank, ``[T, B]``."""
+        most = self.spec.frame_stack - 1
+        ended = host.terminated | host.truncated | ~host.valid
+        for t in range(len(ended)):
+            age[t] = self._next_age
+            self._next_age = (self._next_age + (self._next_age < most)) * ~ended[t]
+
+    def _keep_finals(self, observation: Any, M: int) -> None:
+        """Store the newest frames of ``M`` final observations, over the oldest."""
+        if not M:
+            return
+        newest, num = observation, self.spec.num_finals
+        if self.spec.frame_stack > 1:
+            newest = observation[:, -1]
+        place = torch.arange(self._num_finals, self._num_finals + M, device=self.device) % num
+        _store(self._finals, place, newest, slice(M))
+        self._count_finals(self._num_finals + M)
+
+    def _count_finals(self, num: int) -> None:
+        self._num_finals = num
+        # In place: a new tensor would be the memory of the stream that runs.
+        self._first_final.fill_(max(0, num - self.spec.num_finals))
 
     def _cut_replaced(self, observation: Any) -> None:
-        is_other = _rows_differ(observation, self._next_observation)
-        last = (self.num_stored - 1) % self.spec.num_slots
-        self._fields["truncated"][last] |= is_other
-        self._next_age.mul_(~is_other)
+        """End the episodes of environments that another one stands for. This asks the device."""
+        differs = _rows_differ(observation, self._next_observation)
+        is_other = differs.cpu().numpy()
+        if not is_other.any():
+            return
+        self._fields["truncated"][(self.num_stored - 1) % self.spec.num_slots] |= differs
+        self._next_age[is_other] = 0
         if self.spec.frame_stack > 1:
             has_history = observation[:, :-1].flatten(1).any(1).bool()  # of bytes it is a byte
-            self._num_unknown.masked_fill_(is_other & has_history, self.spec.frame_stack - 1)
-
-    def _ages(self, batch: RolloutTensors) -> Tensor:
-        """``[T, B]`` uint8: earlier frames in each observation's stack that are not blank."""
-        most = self.spec.frame_stack - 1
-        ended = batch.terminated | batch.truncated | ~batch.valid
-        ages = []
-        for t in range(len(ended)):
-            ages.append(self._next_age.clone())
-            self._next_age.add_(self._next_age < most).mul_(~ended[t])
-        return torch.stack(ages)
+            unknown = is_other & has_history.cpu().numpy()
+            self._num_unknown[unknown] = self.spec.frame_stack - 1
 
     def _slots(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         """Steps ``start`` to ``stop`` as rows counted from 0 and their slots: one run or two."""
@@ -352,6 +367,23 @@ def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -
     return map_leaves(
         lambda leaf: zeros((*shape, *leaf.shape), dtype=getattr(torch, leaf.dtype.name)), space
     )
+
+
+def _fields_of(steps: Tensor) -> dict[str, Tensor]:
+    """Views ``[...]`` of the fields of rows of `STEP`, ``[..., 2]`` int64."""
+    assert STEP.fields is not None
+    views = {}
+    for name, (dtype, offset, *_) in STEP.fields.items():
+        units = steps.view(getattr(torch, dtype.name))
+        views[name] = units[..., offset // dtype.itemsize]
+    return views
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return ``tensor`` on ``device``; from the host without waiting, from pinned memory."""
+    if tensor.device.type == "cpu" and device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _store(own: Any, at: slice | Tensor, given: Any, rows: slice) -> None:

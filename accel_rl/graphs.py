@@ -1,0 +1,253 @@
+"""CUDA graphs: what a GPU is to do in acting and in updates, recorded once and started at once.
+
+A graph holds operations with the addresses of their tensors and nothing else. So each function that
+is recorded gets its arguments in tensors that stay where they are, into which those of each call
+are copied, and numbers as 0-d tensors. What it does beside operations on the device (counting,
+choosing) happens while it is recorded, and not again: that belongs into its caller.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accel_rl.capture import Capture
+
+_NUM_WARM = 3  # calls before one is recorded, in which libraries set themselves up
+_MOST_GRAPHS = 8  # of one function: each has memory of its own
+_LOGGER = logging.getLogger(__name__)
+
+
+class Fixed(NamedTuple):
+    """An argument whose tensors stay where they are from call to call, so that none is copied."""
+
+    tree: Any
+
+
+class Graphs(Capture):
+    """Records acting and whole updates on ``device``, a GPU.
+
+    Args:
+        device: The GPU.
+        is_required: What cannot be recorded is an error. Otherwise it runs as it is, which is said
+            once.
+
+    Attributes:
+        num_recorded: Graphs recorded so far.
+    """
+
+    def __init__(self, device: torch.device, *, is_required: bool = True) -> None:
+        super().__init__(device, backend=None)  # regions are parts of what is recorded
+        self.is_required = is_required
+        self.num_recorded = 0
+        self._has_failed = False
+
+    def whole(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function`` of trees of tensors and numbers on the device, recorded for each shape."""
+        return _Recorded(function, self, self._device)
+
+    def record(self, what: str, run: Callable[[], Any], pool: Any = None) -> Recording | None:
+        """Record what ``run`` has the device do, in the current stream, which is no default one.
+
+        ``pool``: of memory, which graphs share that are replayed in one stream and whose results
+        are used up before the next. ``what``: for messages. None: it could not be recorded.
+
+        Raises:
+            ValueError: It could not, and is required.
+        """
+        if self._has_failed:
+            return None
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with _recording(graph, pool):
+                result = run()
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            if self.is_required:
+                raise ValueError(
+                    f"capture=on: {what} cannot be recorded as a CUDA graph ({reason}); use "
+                    f"capture=auto, which then runs it as it is, or capture=off"
+                ) from error
+            self._has_failed = True
+            _LOGGER.warning("%s runs without a CUDA graph, which is slower: %s", what, reason)
+            return None
+        self.num_recorded += 1
+        return Recording(graph, result)
+
+
+class Recording(NamedTuple):
+    """A graph, and the tensors in which each replay leaves its results."""
+
+    graph: torch.cuda.CUDAGraph
+    result: Any
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    # What Python frees while a stream records may call what CUDA then forbids.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        # Other threads may wait meanwhile, for their own streams.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            yield
+        except BaseException:
+            _give_up(graph)
+            raise
+        graph.capture_end()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _give_up(graph: torch.cuda.CUDAGraph) -> None:
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        pass  # what forbade it has ended it, too
+
+
+@dataclass
+class _Shape:
+    """What is kept for arguments of one shape: where they are copied, and the graph."""
+
+    leaves: list[Any]
+    num_calls: int = 0
+    recording: Recording | None = None
+    is_refused: bool = False
+    numbers: dict[int, float] = field(default_factory=dict)  # that the device has
+
+    def stage(self, index: int, given: Any) -> None:
+        """Bring one leaf where the graph reads it."""
+        if isinstance(given, Tensor):
+            self.leaves[index].copy_(given, non_blocking=True)
+        elif isinstance(given, float) and self.numbers.get(index) != given:
+            self.leaves[index].fill_(given)  # by a kernel: a copy would make the host wait
+            self.numbers[index] = given
+
+
+@dataclass
+class _Recorded:
+    function: Callable[..., Any]
+    capture: Graphs
+    device: torch.device
+    _shapes: dict[Hashable, _Shape] = field(default_factory=dict)
+    _stream: torch.cuda.Stream | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        leaves, build = _flatten(arguments)
+        key = tuple(_describe(each) for each in leaves)
+        if key not in self._shapes and len(self._shapes) < _MOST_GRAPHS:
+            self._shapes[key] = _Shape([_place(each, self.device) for each in leaves])
+        shape = self._shapes.get(key)
+        if shape is None:  # its shapes change all the time
+            places = [_place(each, self.device, copies=False) for each in leaves]
+            return self.function(*build(places))
+        for index, given in enumerate(leaves):
+            shape.stage(index, given)
+        if shape.recording is None:
+            result = self._run(shape, build)
+            if shape.recording is None:
+                return result
+        assert shape.recording is not None
+        shape.recording.graph.replay()
+        return shape.recording.result
+
+    def _run(self, shape: _Shape, build: Callable[[list[Any]], Any]) -> Any:
+        """Run it as it is, in a stream of its own; or record it there, after some such calls."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        current, result = torch.cuda.current_stream(self.device), None
+        run = partial(self.function, *build(shape.leaves))
+        shape.num_calls += 1
+        if shape.num_calls > _NUM_WARM and not shape.is_refused:
+            gc.collect()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            if shape.num_calls > _NUM_WARM and not shape.is_refused:
+                shape.recording = self.capture.record("an update", run)
+                shape.is_refused = shape.recording is None
+            if shape.recording is None:
+                result = run()
+        current.wait_stream(self._stream)
+        return result
+
+
+class Held:
+    """Copies of what changes its place from call to call, in a place that stays."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._places: list[Any] = []
+
+    def hold(self, tree: Any) -> Any:
+        """Return ``tree`` in the same memory as last time, if it has the same shape."""
+        leaves, build = _flatten((tree,))
+        key = tuple(_describe(each) for each in leaves)
+        if key != self._key:
+            self._key = key
+            self._places = [
+                torch.empty_like(each) if isinstance(each, Tensor) else each for each in leaves
+            ]
+        for place, given in zip(self._places, leaves, strict=True):
+            if isinstance(place, Tensor) and place is not given:
+                place.copy_(given.detach(), non_blocking=True)
+        return build(self._places)[0]
+
+
+def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``method``, of an agent, does outside of the mode that its decorator enters.
+
+    Tensors made in that mode cannot be used by what is recorded outside of it.
+    """
+    inner = getattr(method, "__wrapped__", None)
+    if inner is None:
+        return method
+    return torch.no_grad()(partial(inner, method.__self__))  # type: ignore[attr-defined]
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The leaves of tuples, named ones, dicts and lists, and what builds such a tree of leaves."""
+    leaves: list[Any] = []
+
+    def take(node: Any) -> Callable[[Iterator[Any]], Any]:
+        if isinstance(node, dict):
+            parts = {name: take(each) for name, each in node.items()}
+            return lambda rest: {name: part(rest) for name, part in parts.items()}
+        if isinstance(node, tuple | list) and not isinstance(node, Fixed):
+            rows, kind = [take(each) for each in node], type(node)
+            is_named = hasattr(node, "_fields")
+            return lambda rest: (
+                kind(*(row(rest) for row in rows)) if is_named else kind(row(rest) for row in rows)
+            )
+        leaves.append(node)
+        return next
+
+    build = take(tree)
+    return leaves, lambda places: build(iter(places))
+
+
+def _describe(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype
+    if isinstance(leaf, Fixed):
+        parts = [each for each in _flatten((leaf.tree,))[0] if isinstance(each, Tensor)]
+        return tuple((each.data_ptr(), each.shape, each.stride()) for each in parts)
+    return float if isinstance(leaf, float) else leaf
+
+
+def _place(leaf: Any, device: torch.device, *, copies: bool = True) -> Any:
+    if isinstance(leaf, Tensor):
+        return torch.empty_like(leaf) if copies else leaf
+    if isinstance(leaf, float):
+        return torch.full((), leaf, dtype=torch.float64, device=device)
+    return leaf.tree if isinstance(leaf, Fixed) else leaf

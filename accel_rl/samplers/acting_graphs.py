@@ -1,0 +1,80 @@
+"""Acting on a GPU as CUDA graphs: one start for a group's step, instead of one for each operation.
+
+A graph has the addresses of one group's observations in one row, on the host and on the device:
+copies in, the network, drawing actions, the copy out. Of long rollouts, which would need many
+graphs, each group has one, over a row of its own that stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from accel_rl.graphs import Graphs, Held, Recording
+
+MOST_ROW_GRAPHS = 128
+"""of rows and groups together that have a graph each"""
+_NUM_WARM = 2  # calls of each group before the first is recorded
+
+
+class ActingGraphs:
+    """Runs what a group's step is on the device, recorded where it has been run before.
+
+    Args:
+        agent: Who acts. What its learner replaces and is no parameter is held in one place.
+        capture: Records.
+        device: The GPU.
+    """
+
+    def __init__(self, agent: Any, capture: Graphs, device: torch.device) -> None:
+        self._agent, self._capture, self._device = agent, capture, device
+        self._recordings: dict[Hashable, Recording] = {}
+        self._num_warm: dict[Hashable, int] = {}
+        self._epsilon = Held()
+        self._held: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+
+    @property
+    def can_act(self) -> bool:
+        """Whether the agent is one whose acting can be recorded as it is now."""
+        return getattr(self._agent, "normalizer", None) is None  # each update makes a new one
+
+    def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
+        """What ``act`` gives for this group and row, with only their addresses in it."""
+        self._hold_epsilon()
+        key = group, row, getattr(self._agent, "is_random", False)
+        if (recording := self._recordings.get(key)) is None:
+            recording = self._record(key, act)
+            if recording is None:
+                return act()
+        recording.graph.replay()
+        return recording.result
+
+    def _record(self, key: tuple[Hashable, ...], act: Callable[[], Any]) -> Recording | None:
+        kind = key[0], key[2]
+        self._num_warm[kind] = num = self._num_warm.get(kind, 0) + 1
+        if num <= _NUM_WARM:
+            return None
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            recording = self._capture.record("acting", act, self._pool)
+        current.wait_stream(self._stream)
+        if recording is not None:
+            self._recordings[key] = recording
+        return recording
+
+    def _hold_epsilon(self) -> None:
+        epsilon = getattr(self._agent, "epsilon", None)
+        if epsilon is None or epsilon is self._held:
+            return
+        held = self._epsilon.hold(epsilon)
+        if self._held is None or held.data_ptr() != self._held.data_ptr():
+            self._recordings.clear()
+        self._held = self._agent.epsilon = held

@@ -1,0 +1,1 @@
+"""Hand the metrics of runs to experiment trackers."""

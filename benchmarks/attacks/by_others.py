@@ -1,0 +1,122 @@
+"""Attacks by another user of the same machine, tried as user 65534 (nobody); only root can."""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401  # of names of hosts; nobody may not be able to load it
+import os
+import socket
+import struct
+import subprocess
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+NOBODY = 65534
+NUM_DESCRIPTORS = 58
+"""of each process that `open_descriptors_of` tries"""
+_OPEN = """
+for pid; do for i in $(seq 3 60); do true <> /proc/$pid/fd/$i && echo $pid/fd/$i; done; done
+"""
+_VALIDATE = struct.pack("<BI", 0, 0x3C85F7CE)
+_SET = b"\x01"
+FORGED_NAMES = tuple(f"post/1/{number}" for number in range(2000))
+"""of the records that learner 1 writes for the first learner"""
+
+
+def open_descriptors_of(pids: Sequence[int]) -> tuple[list[str], int]:
+    """Try to open descriptors of processes as nobody; return what opened, and how many did not."""
+    ended = subprocess.run(
+        ["/bin/sh", "-c", _OPEN, "sh", *map(str, pids)],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    return ended.stdout.split(), ended.stderr.count("Permission denied")
+
+
+def read_as_nobody(paths: Sequence[Path | str]) -> list[str]:
+    """Return those of the files that nobody can read or write."""
+    script = 'for x; do (true < "$x" || true >> "$x") && echo "$x"; done'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *map(str, paths)],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    return ended.stdout.splitlines()
+
+
+def set_records(port: int, records: Mapping[str, bytes]) -> None:
+    """Set ``records``, of `accel_rl.parallel.team`, in the store at ``port`` of this machine.
+
+    By the wire protocol of torch's TCPStore alone, as a program without torch could.
+    """
+    message = [_VALIDATE]
+    for name, value in records.items():
+        key = f"/accel_rl/{name}".encode()
+        for each in (key, value):
+            message += [_SET if each is key else b"", struct.pack("<Q", len(each)), each]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"".join(message))
+
+
+def as_nobody(act: Callable[[], object]) -> bool:
+    """Call ``act`` in a process of user nobody; return False if it had no permission.
+
+    Raises:
+        RuntimeError: it failed otherwise, which is no refusal.
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            act()
+            code = 0
+        except PermissionError:
+            code = 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (0, 1):
+        raise RuntimeError("the attack itself failed")
+    return code == 0
+
+
+def make_readable(key: Path) -> None:
+    key.chmod(0o644)
+
+
+def make_short(key: Path) -> None:
+    key.write_bytes(b"short")
+
+
+def make_link(key: Path) -> None:
+    key.unlink()
+    elsewhere = key.with_name("elsewhere")
+    elsewhere.write_bytes(bytes(32))
+    key.symlink_to(elsewhere)
+
+
+def make_pipe(key: Path) -> None:
+    key.unlink()
+    os.mkfifo(key, 0o600)
+
+
+SPOILED_KEYS: dict[str, Callable[[Path], None]] = {
+    "readable by others": make_readable,
+    "short": make_short,
+    "a link": make_link,
+    "a pipe": make_pipe,
+}
+"""what others may know or have replaced; a user's key that is so is not used"""

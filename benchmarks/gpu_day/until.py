@@ -1,0 +1,135 @@
+"""How long does a preset take until it plays a game well?
+
+    python benchmarks/gpu_day/until.py [game=pong] [aim=18] [key=value ...]
+
+Trains by `python -m accel_rl` until the mean return of the last 100 episodes is ``aim``, or for
+``limit_seconds``. Seconds count from the start of the program, with everything that it loads.
+Prints a line and writes OUT.json and OUT.csv, the run's metrics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.harness.machine import describe_machine, usable_cores
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import Row, write
+from benchmarks.training.learning_speed import learning_rows
+
+RETURN = "episode_return_raw_mean"
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to train."""
+
+    game: str = "pong"
+    """Atari game"""
+    aim: float = 18.0
+    """mean return of the last 100 episodes"""
+    algo: str = "ppo num_envs=64"
+    """a preset, with further options of training after a blank"""
+    total_steps: int = 20_000_000
+    """of the run, which schedules depend on"""
+    device: str = "auto"
+    """where the network is: auto, cpu or cuda"""
+    limit_seconds: float = 0.0
+    """after which it ends; 0: none"""
+    log_interval: int = 20_480
+    """steps between two readings"""
+    seed: int = 0
+    """of the run"""
+    out: str = "benchmarks/results/until"
+    """where to write, without the ending"""
+
+
+def main() -> None:
+    """Train, print and write."""
+    options = parse(Options, sys.argv[1:], __doc__)
+    machine = describe_machine(usable_cores())
+    report: dict[str, Any] = {"machine": machine, "options": dataclasses.asdict(options)}
+    row: Row = {"part": "until", "game": options.game, "aim": options.aim, "reached": False}
+    report["rows"] = [row]
+    error = None
+    try:
+        error = train(options, row)
+    except KeyboardInterrupt:  # a time limit from outside
+        row["error"] = "interrupted"
+    finally:
+        write(report, options.out, tabulate)
+    if error:
+        print(error, file=sys.stderr)
+        raise SystemExit(1)
+
+
+def train(options: Options, row: Row) -> str | None:
+    """Train until the aim is reached, and keep ``row`` up to date; return why the run failed."""
+    algo, *more = options.algo.split()
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        run_dir = Path(folder) / "run"
+        run = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
+        run += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
+        run += [f"total_steps={options.total_steps}", f"log_interval={options.log_interval}"]
+        run += ["evaluation_interval=0"]
+        began = time.monotonic()
+        process = subprocess.Popen(run, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                look(run_dir / "metrics.csv", options.aim, time.monotonic() - began, row)
+                if row["reached"] or 0 < options.limit_seconds < row["seconds"]:
+                    return None
+                time.sleep(0.2)
+            if process.returncode == 0:
+                return None
+            output.seek(0)
+            row["error"] = output.read().decode(errors="replace")[-2000:]
+            return str(row["error"])
+        finally:
+            process.terminate()  # it saves and ends
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if (run_dir / "metrics.csv").exists():
+                Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(run_dir / "metrics.csv", f"{options.out}.csv")
+
+
+def look(metrics: Path, aim: float, seconds: float, row: Row) -> None:
+    """Put steps, the best return, and whether that is the aim from ``metrics`` into ``row``."""
+    row["seconds"] = seconds
+    rows = learning_rows(metrics)
+    returns = [each[RETURN] for each in rows if each[RETURN] == each[RETURN]]  # none ended: nan
+    if rows:
+        row["steps"] = rows[-1]["steps"]
+        row["training_seconds"] = rows[-1]["training_seconds"]
+    if returns:
+        row["best_return"] = max(returns)
+        row["reached"] = max(returns) >= aim
+
+
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """Print one line."""
+    for row in report["rows"]:
+        what = "reached" if row["reached"] else "not reached"
+        text = f"{row['game']}: {row['aim']:g} {what} after {row.get('seconds', 0):.0f} s"
+        text += f", {row.get('steps', 0):,.0f} steps; best {row.get('best_return', '-')}"
+        console.print(text, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

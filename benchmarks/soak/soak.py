@@ -1,0 +1,349 @@
+"""Trains for long at full speed, loses workers on the way, and looks whether anything grows.
+
+    python benchmarks/soak/soak.py [key=value ...]
+
+A worker is killed every ``kill_seconds`` and replaced. Every few seconds the memory of each process
+(proportional set size), its open descriptors and threads are read from /proc, and the steps and the
+processor time of the run. The warm-up lasts until the first learning curve and the first checkpoint
+are written, and at least a fifth of the time. The time after it has three thirds.
+Asserts: the median memory of each kind of process differs by at most ``memory_percent`` among the
+thirds and by ``growth_percent`` from the second to the last, no kind has more descriptors or
+threads, and steps per second of processor time have not fallen by more than ``speed_percent``.
+The processor time is that of the process that learns and orders the steps: a worker is too young
+to have become slower, and its start would count. Other programs on the machine change the steps per
+second a lot, and those per second of processor time a little. Writes OUT.json, OUT.csv and OUT.png.
+Linux only.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from accel_rl.runs.figures import COLOURS, new_figure
+from benchmarks.harness.figures import Curve, draw_curves, save, where
+from benchmarks.harness.machine import describe_machine, usable_cores
+from benchmarks.harness.options import parse
+
+WARM_UP_SHARE = 0.2
+"""of the time, which the warm-up takes at least"""
+POINTS = 100
+"""of a line in the figure"""
+KINDS = {"run": COLOURS[0], "worker": COLOURS[1]}
+"""kinds of processes, with their colours"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to run for how long."""
+
+    env: str = "catch"
+    """the environment"""
+    minutes: float = 60.0
+    """how long"""
+    options: str = "algo=a2c num_envs=16 num_workers=2 learners=1"
+    """further options of training"""
+    kill_seconds: float = 20.0
+    """between two kills of a worker; 0: none"""
+    look_seconds: float = 5.0
+    """between two looks at the processes"""
+    memory_percent: float = 5.0
+    """by which memory may differ among the thirds"""
+    growth_percent: float = 1.0
+    """by which memory may grow from the second third to the last"""
+    speed_percent: float = 10.0
+    """by which the steps per second of processor time may fall"""
+    out: str = "build/soak"
+    """file of the results, without its suffix"""
+
+
+class Look(NamedTuple):
+    """A process at a time, in seconds since the start. ``memory``: in MB."""
+
+    seconds: float
+    kind: str
+    memory: float
+    descriptors: int
+    threads: int
+
+
+class Pace(NamedTuple):
+    """What the run has done at a time, in seconds since the start.
+
+    ``processor_seconds``: of the process that learns.
+    """
+
+    seconds: float
+    steps: int
+    processor_seconds: float
+
+
+class Seen(NamedTuple):
+    """All that was seen of a run. ``warm_up``: its seconds."""
+
+    looks: list[Look]
+    paces: list[Pace]
+    warm_up: float
+
+
+def main() -> int:
+    options = parse(Options, sys.argv[1:], __doc__)
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        seen, kills, code = run(options, Path(folder))
+    failures = [] if code in (0, 143) else [f"training ended with exit code {code}"]
+    failures += judge(seen, options)
+    report = {
+        "machine": describe_machine(usable_cores()),
+        "options": asdict(options),
+        "kills": kills,
+        "looks": len(seen.looks),
+        "warm_up_seconds": round(seen.warm_up, 1),
+        "steps": seen.paces[-1].steps if seen.paces else 0,
+        "thirds": {
+            "memory_mb": {kind: thirds(seen, kind, "memory") for kind in KINDS},
+            "descriptors": {kind: thirds(seen, kind, "descriptors") for kind in KINDS},
+            "threads": {kind: thirds(seen, kind, "threads") for kind in KINDS},
+            "steps_per_second": speeds(seen, "seconds"),
+            "steps_per_processor_second": speeds(seen, "processor_seconds"),
+        },
+        "failures": failures,
+    }
+    Path(f"{out}.json").write_text(json.dumps(report, indent=1) + "\n")
+    with open(f"{out}.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*Look._fields, *Pace._fields[1:]])
+        paces = {pace.seconds: pace[1:] for pace in seen.paces}
+        for each in seen.looks:
+            writer.writerow([*each, *(paces[each.seconds] if each.kind == "run" else ())])
+    draw(report, Path(f"{out}.png"))
+    print(json.dumps({"kills": kills, **report["thirds"]}))
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    print(f"written: {out}.json, {out}.csv, {out}.png")
+    return 1 if failures else 0
+
+
+def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
+    """Train, kill and look; return what was seen, the number of kills, and the exit code."""
+    run_dir = folder / "run"
+    arguments = [
+        *(f"env={options.env}", *options.options.split(), f"run_dir={run_dir}"),
+        *("total_steps=100000000000", "on_worker_failure=restart", "max_worker_restarts=1000000"),
+        *("log_interval=1024", "checkpoint_interval=51200"),
+    ]
+    rng, looks, paces, kills, known, warm_up = (
+        random.Random(0),
+        list[Look](),
+        list[Pace](),
+        0,
+        0,
+        0.0,
+    )
+    with open(folder / "output", "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "accel_rl", *arguments],
+            cwd=Path(__file__).resolve().parents[2],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None and not (run_dir / "metrics.csv").exists():
+                time.sleep(0.1)
+            start = time.monotonic()
+            next_kill = start + options.kill_seconds
+            while process.poll() is None and time.monotonic() - start < 60 * options.minutes:
+                seconds = round(time.monotonic() - start, 1)
+                with suppress(psutil.Error):
+                    used = sum(psutil.Process(process.pid).cpu_times()[:2])
+                    paces.append(Pace(seconds, steps_of(run_dir), round(used, 2)))
+                    looks += look(process.pid, seconds)
+                if num_firsts(run_dir) > known:
+                    known, warm_up = num_firsts(run_dir), seconds
+                time.sleep(options.look_seconds)
+                if options.kill_seconds and time.monotonic() >= next_kill:
+                    next_kill += options.kill_seconds
+                    kills += kill_worker(process.pid, rng)
+            process.terminate()
+            code = process.wait(120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code not in (0, 143):
+        print((folder / "output").read_text(errors="replace")[-2000:])
+    return Seen(looks, paces, max(warm_up, 60 * WARM_UP_SHARE * options.minutes)), kills, code
+
+
+def num_firsts(run_dir: Path) -> int:
+    """How many kinds of files that the run writes again and again there are."""
+    has_checkpoint = any((run_dir / "checkpoints").glob("*.pt"))
+    return has_checkpoint + (run_dir / "learning_curve.png").exists()
+
+
+def steps_of(run_dir: Path) -> int:
+    """The steps in the last row of metrics; 0 if there is none."""
+    with open(run_dir / "metrics.csv", "rb") as file:
+        names = file.readline().decode().strip().split(",")
+        file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - 10_000))
+        lines = file.read().decode().split("\n")[:-1]  # the last one may be half written
+    values = lines[-1].split(",") if lines else []
+    return int(float(values[names.index("steps")])) if len(values) == len(names) else 0
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The worker processes that the run ``pid`` has now."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.Error):
+            if "accel_rl.samplers.worker" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def kill_worker(pid: int, rng: random.Random) -> int:
+    """Kill a worker; return how many were killed."""
+    with suppress(psutil.Error):
+        if workers := workers_of(pid):
+            rng.choice(workers).kill()
+            return 1
+    return 0
+
+
+def look(pid: int, seconds: float) -> Iterator[Look]:
+    """Yield a look at the run and each of its workers that has been there for three seconds."""
+    yield _look_at(psutil.Process(pid), "run", seconds)
+    for worker in workers_of(pid):
+        with suppress(psutil.Error):
+            if time.time() - worker.create_time() > 3:
+                yield _look_at(worker, "worker", seconds)
+
+
+def _look_at(process: psutil.Process, kind: str, seconds: float) -> Look:
+    memory = round(process.memory_full_info().pss / 1e6, 2)
+    return Look(seconds, kind, memory, process.num_fds(), process.num_threads())
+
+
+def bounds_of(seen: Seen) -> list[tuple[float, float]]:
+    """Begin and end of the three thirds of the time after the warm-up."""
+    end = seen.looks[-1].seconds
+    third = (end - seen.warm_up) / 3
+    return list(pairwise(seen.warm_up + third * n for n in range(4)))
+
+
+def thirds(seen: Seen, kind: str, name: str) -> list[float]:
+    """Medians in the three thirds; empty if one has no look."""
+    if not seen.looks:
+        return []
+    looks = [each for each in seen.looks if each.kind == kind]
+    parts = [
+        [float(getattr(each, name)) for each in looks if low <= each.seconds <= high]
+        for low, high in bounds_of(seen)
+    ]
+    return [round(median(part), 2) for part in parts] if all(parts) else []
+
+
+def speeds(seen: Seen, per: str) -> list[float]:
+    """Steps per second, or per second of processor time, in the thirds; empty if one has none."""
+    found = []
+    for low, high in bounds_of(seen) if seen.looks else []:
+        part = [pace for pace in seen.paces if low <= pace.seconds <= high]
+        if len(part) < 2 or part[-1].steps == part[0].steps:
+            return []
+        found.append(round(_speed(part[0], part[-1], per), 1))
+    return found
+
+
+def _speed(first: Pace, last: Pace, per: str) -> float:
+    seconds: float = getattr(last, per) - getattr(first, per)
+    return (last.steps - first.steps) / max(seconds, 1e-9)
+
+
+def judge(seen: Seen, options: Options) -> list[str]:
+    """What has grown, or become slower; empty if nothing has."""
+    failures = []
+    for kind in KINDS:
+        memory = thirds(seen, kind, "memory")
+        if not memory:
+            failures.append(f"too few looks at kind {kind}")
+            continue
+        told = f"memory of {kind}: {memory} MB in the three thirds"
+        if max(memory) > (1 + options.memory_percent / 100) * min(memory):
+            failures.append(told)
+        elif memory[2] > (1 + options.growth_percent / 100) * memory[1]:
+            failures.append(f"{told}; it grew in the last")
+        for name in ("descriptors", "threads"):
+            counts = thirds(seen, kind, name)
+            if counts[2] > counts[1] or counts[1] > counts[0]:
+                failures.append(f"{name} of {kind}: {counts} in the three thirds")
+    speed = speeds(seen, "processor_seconds")
+    if not speed:
+        failures.append("too few steps")
+    elif speed[2] < (1 - options.speed_percent / 100) * speed[0]:
+        failures.append(f"speed: {speed} steps per second of processor time in the three thirds")
+    return failures
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Write a PNG of memory, descriptors and speed over time, from OUT.csv beside ``path``."""
+    with open(path.with_suffix(".csv"), newline="") as file:
+        rows = list(csv.DictReader(file))
+    seen: dict[str, list[Curve]] = {"memory": [], "descriptors": []}
+    for kind, colour in KINDS.items():
+        of_kind = [row for row in rows if row["kind"] == kind]
+        size = max(1, len(of_kind) // POINTS)
+        parts = [of_kind[n : n + size] for n in range(0, len(of_kind), size)]
+        minutes = [median(float(row["seconds"]) for row in part) / 60 for part in parts]
+        for name, curves in seen.items():
+            values = [median(float(row[name]) for row in part) for part in parts]
+            curves.append(Curve(kind, minutes, values, colour))
+    paces = [
+        Pace(float(row["seconds"]), int(row["steps"]), float(row["processor_seconds"]))
+        for row in rows
+        if row["kind"] == "run"
+    ]
+    joints = list(pairwise(paces[:: max(1, len(paces) // POINTS)]))
+    minutes = [(before.seconds + after.seconds) / 120 for before, after in joints]
+    speed = [
+        Curve(name, minutes, [_speed(*joint, per) for joint in joints], colour)
+        for per, name, colour in (
+            ("processor_seconds", "per second of\nprocessor time", COLOURS[0]),
+            ("seconds", "per second", COLOURS[-1]),
+        )
+    ]
+    figure = new_figure(8.0, 6.4)
+    all_axes = figure.subplots(3, sharex=True)
+    names = ("memory (PSS), MB", "open descriptors", "steps")
+    for axes, name, curves in zip(all_axes, names, [*seen.values(), speed], strict=True):
+        axes.set_ylim(0, 1.1 * max(max(curve.y, default=1) for curve in curves))
+        axes.set_ylabel(name)
+        axes.axvspan(0, report["warm_up_seconds"] / 60, color="#eeeeee")
+        draw_curves(axes, curves)
+    all_axes[-1].set_xlabel("minutes (grey: warm-up)")
+    options = report["options"]
+    title = f"{options['env']}: {report['kills']} workers killed in {options['minutes']:g} minutes"
+    save(figure, path, title, where(report))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The table and the figures of the runs on MinAtar.
+
+    python benchmarks/tables/minatar_table.py SWEEP_DIR...
+
+Keeps the rows of each finished run as ``benchmarks/results/minatar/ALGORITHM_GAME_SEED.csv`` and
+writes ``minatar.md``, ``minatar_curves.png`` and ``minatar_profiles.png`` beside that folder from
+all rows there, those of earlier sweeps too. Without a sweep it draws these again.
+
+A score is the mean return of the last 100 episodes of training. For aggregates over games it is
+scaled, so that 0 is a random player's and 1 the best algorithm's mean in that game.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from accel_rl.envs.minatar import GAMES, PREFIX
+from accel_rl.runs.figures import new_figure
+from accel_rl.runs.tables import read_rows
+from accel_rl.runs.yaml_file import read_yaml
+from accel_rl.sweep.aggregate import aggregate
+from benchmarks.harness.figures import Curve, draw_curves, save
+from benchmarks.tables.minatar import ALGORITHMS
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+COLUMNS = ("steps", "episodes", "training_seconds", "episode_return_raw_mean")
+MOST_ROWS = 60
+RANDOM = {"asterix": 0.6, "breakout": 0.6, "freeway": 0.1, "seaquest": 0.1, "space_invaders": 2.7}
+"""mean returns of uniformly random actions, over 100 episodes"""
+STYLES = {
+    "a2c": ("#0b5fa5", "-"),
+    "paac": ("#0b5fa5", "--"),
+    "a3c": ("#0b5fa5", ":"),
+    "ga3c": ("#0b5fa5", "-."),
+    "ppo": ("#1b8a5a", "-"),
+    "appo": ("#1b8a5a", ":"),
+    "dqn": ("#c8553d", "-"),
+    "double_dqn": ("#c8553d", "--"),
+    "async_dqn": ("#c8553d", ":"),
+    "cat_dqn": ("#8a5aa5", "-"),
+    "rainbow": ("#8a5aa5", "--"),
+    "pqn": ("#333333", "-"),
+}
+HEAD = """# MinAtar
+
+![Learning curves by game](minatar_curves.png)
+
+![Performance profiles](minatar_profiles.png)
+
+Mean return of the last 100 episodes of training: the mean over seeds, and the number of seeds in
+brackets. IQM: interquartile mean of scaled scores over all games and seeds (0: random actions, 1:
+the best algorithm's mean in that game), with a 95 % interval by the stratified bootstrap over
+seeds, for algorithms that have played all five games.
+"""
+Values = NDArray[np.float64]
+
+
+class Run(NamedTuple):
+    """One run: its curve, as ``[rows]`` of steps and returns, and what it took."""
+
+    steps: Values
+    returns: Values
+    seconds: float
+
+
+Runs = Mapping[str, Mapping[str, Sequence[Run]]]
+"""by algorithm and game"""
+
+
+def main(sweeps: Sequence[str]) -> None:
+    """Keep the rows of the sweeps, and write page and figures."""
+    for sweep in sweeps:
+        for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
+            keep(metrics)
+    runs = read(RESULTS / "minatar")
+    if not runs:
+        sys.exit(f"error: there is no finished run in {', '.join(sweeps) or 'the results'}")
+    scaled = scale(runs)
+    (RESULTS / "minatar.md").write_text(page(runs, scaled))
+    draw_games(runs)
+    draw_profiles(scaled)
+
+
+def keep(metrics: Path) -> None:
+    """Write some rows of a run, the last one included, if it has finished."""
+    config = read_yaml(metrics.with_name("config.yaml")).tree
+    rows = read_rows(metrics, *COLUMNS)
+    total = config["total_steps"]
+    if not rows or rows[-1]["steps"] < total or not str(config["env"]).startswith(PREFIX):
+        return
+    algorithm = str(config["algo"]).rpartition(":")[2]
+    game = config["env"].removeprefix(PREFIX)
+    every = -(-len(rows) // MOST_ROWS)
+    kept = rows[::-1][::every][::-1]
+    path = RESULTS / "minatar" / f"{algorithm}_{game}_{config['seed']}.csv"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([f"{row[column]:.7g}" for column in COLUMNS] for row in kept)
+
+
+def read(folder: Path) -> Runs:
+    """All kept runs, algorithms in the order of the table."""
+    found: dict[str, dict[str, list[Run]]] = {}
+    for algorithm in ALGORITHMS:
+        for game in GAMES:
+            for path in sorted(folder.glob(f"{algorithm}_{game}_[0-9]*.csv")):
+                rows = read_rows(path, *COLUMNS)
+                steps, returns = (
+                    np.array([row[name] for row in rows])
+                    for name in ("steps", "episode_return_raw_mean")
+                )
+                is_known = np.isfinite(returns)
+                run = Run(steps[is_known], returns[is_known], rows[-1]["training_seconds"])
+                found.setdefault(algorithm, {}).setdefault(game, []).append(run)
+    return found
+
+
+def scale(runs: Runs) -> dict[str, dict[str, Values]]:
+    """Scores by algorithm and game: 0 is a random player's, 1 the best algorithm's mean."""
+    scores = {
+        algorithm: {game: np.array([run.returns[-1] for run in each]) for game, each in of.items()}
+        for algorithm, of in runs.items()
+    }
+    best = {
+        game: max(of[game].mean() for of in scores.values() if game in of)
+        for game in GAMES
+        if any(game in of for of in scores.values())
+    }
+    return {
+        algorithm: {
+            game: (each - RANDOM[game]) / (best[game] - RANDOM[game]) for game, each in of.items()
+        }
+        for algorithm, of in scores.items()
+    }
+
+
+def page(runs: Runs, scaled: Mapping[str, Mapping[str, Values]]) -> str:
+    """The table, as Markdown."""
+    lines = [
+        HEAD,
+        f"| algorithm | million steps | {' | '.join(GAMES)} | IQM | steps/s | minutes a run |",
+        f"|{'---|' * (len(GAMES) + 5)}",
+    ]
+    for algorithm, of in runs.items():
+        every = [run for each in of.values() for run in each]
+        million = max(run.steps[-1] for run in every) / 1e6
+        cells = [
+            f"{np.mean([run.returns[-1] for run in of[game]]):.1f} ({len(of[game])})"
+            if game in of
+            else ""
+            for game in GAMES
+        ]
+        speed = np.median([run.steps[-1] / run.seconds for run in every])
+        minutes = np.median([run.seconds / 60 for run in every])
+        numbers = f"{_iqm(scaled[algorithm])} | {speed:,.0f} | {minutes:.0f}"
+        lines.append(f"| {algorithm} | {million:.0f} | {' | '.join(cells)} | {numbers} |")
+    return "\n".join([*lines, ""])
+
+
+def _iqm(scores: Mapping[str, Values]) -> str:
+    if len(scores) < len(GAMES):
+        return ""
+    iqm = aggregate(list(scores.values()))["iqm"]
+    if np.isnan(iqm.low):
+        return f"{iqm.value:.2f}"
+    return f"{iqm.value:.2f} ({iqm.low:.2f} to {iqm.high:.2f})"
+
+
+def draw_games(runs: Runs) -> None:
+    """A panel for each game: the mean over seeds of each algorithm."""
+    figure = new_figure(16.0, 7.2)
+    panels = list(figure.subplots(2, 3).flat)
+    for axes, game in zip(panels, GAMES, strict=False):
+        curves = []
+        for algorithm, of in runs.items():
+            if game in of:
+                steps = min((run.steps for run in of[game]), key=len)
+                each = [np.interp(steps, run.steps, run.returns) for run in of[game]]
+                colour, style = STYLES[algorithm]
+                curves.append(
+                    Curve(algorithm, steps / 1e6, np.mean(each, 0), colour, style)  # type: ignore
+                )
+        draw_curves(axes, curves)
+        axes.set_title(game, loc="left", fontsize="medium")
+    panels[-1].set_axis_off()
+    for axes in (panels[0], panels[3]):
+        axes.set_ylabel("return")
+    for axes in panels[3:5]:
+        axes.set_xlabel("million steps")
+    save(figure, RESULTS / "minatar_curves.png", "MinAtar", "mean over seeds")
+
+
+def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> None:
+    """The share of runs whose scaled score is above each threshold (Agarwal et al. 2021)."""
+    thresholds = np.linspace(0, 1.2, 121)
+    curves = []
+    for algorithm, of in scaled.items():
+        if len(of) == len(GAMES):
+            # A game counts as much as any other, however many seeds it has.
+            shares = [(each[:, np.newaxis] > thresholds).mean(0) for each in of.values()]
+            colour, style = STYLES[algorithm]
+            curves.append(Curve(algorithm, thresholds, np.mean(shares, 0), colour, style))  # type: ignore
+    if curves:
+        figure = new_figure(7.0, 4.2)
+        axes = figure.subplots()
+        draw_curves(axes, curves)
+        axes.set_xlabel("scaled score: 0 random, 1 the best algorithm's mean")
+        axes.set_ylabel("share of runs above it")
+        title = "MinAtar: performance profiles"
+        save(figure, RESULTS / "minatar_profiles.png", title, "five games")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

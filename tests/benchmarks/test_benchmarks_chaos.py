@@ -1,0 +1,146 @@
+"""Chaos and soak: do they find what leaks, hangs or grows, and does a minute of them hold?"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from benchmark_scripts import run
+
+from benchmarks.chaos import chaos, trial, ways
+from benchmarks.chaos.trial import Result, Trial
+from benchmarks.soak import soak
+
+LEAKY = """
+import signal, subprocess, sys, tempfile, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))
+{leak}
+open(sys.argv[1] + "/metrics.csv", "w").write("a\\n" * 5)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def failures_of(tmp_path: Path, monkeypatch, *, leak: str = "", code: int = 143) -> list[str]:
+    """What a trial finds in a program that SIGTERM ends with ``code`` after ``leak``."""
+    monkeypatch.setattr(trial, "LEFT_SECONDS", 0.3)
+    monkeypatch.setattr(trial, "HANG_SECONDS", 3.0)
+    (tmp_path / "run").mkdir()
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(LEAKY.format(leak=leak, code=code)))
+    way = ways.Way(programs=((str(script), str(tmp_path / "run")),), targets=("root",))
+    result = Result("serial", "root", "TERM", "steps", seed=0)
+    Trial(way, result, tmp_path).run()
+    return result.failures
+
+
+def test_trial_of_a_program_that_leaves_nothing_holds(tmp_path, monkeypatch) -> None:
+    assert failures_of(tmp_path, monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    ("leak", "found"),
+    [
+        ('subprocess.Popen(["sleep", "30"], start_new_session=True)', "left: .*sleep 30"),
+        ("tempfile.mkdtemp()", "temporary files left"),
+        ('open("/dev/shm/accel_rl_chaos_test", "w")', "left: /dev/shm/accel_rl_chaos_test"),
+        ('open(sys.argv[1] + "/.a.part", "w")', "unfinished files left"),
+        ("signal.signal(signal.SIGTERM, lambda *_: None)", "hangs"),
+    ],
+    ids=["process", "file", "memory", "unfinished", "hang"],
+)
+def test_trial_finds_what_is_left(leak: str, found: str, tmp_path, monkeypatch) -> None:
+    try:
+        (failure,) = failures_of(tmp_path, monkeypatch, leak=leak)
+    finally:
+        Path("/dev/shm/accel_rl_chaos_test").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=found):
+        raise ValueError(failure)
+
+
+def test_trial_finds_another_exit_code(tmp_path, monkeypatch) -> None:
+    (failure,) = failures_of(tmp_path, monkeypatch, code=1)
+    assert failure.startswith("exit code 1, not in [-15, 143]")
+
+
+def test_seeds_deal_all_cases_and_each_case_has_an_expectation(tmp_path) -> None:
+    every = ways.make_ways(tmp_path)
+    cases = list(ways.make_cases(every))
+    assert {name for name, *_ in cases} == every.keys()
+    drawn = [chaos.draw_case(cases, seed) for seed in range(300)]
+    assert drawn == [chaos.draw_case(cases, seed) for seed in range(300)]
+    assert set(drawn) == set(cases)
+    for name, target, signal in cases:
+        for phase in every[name].phases:
+            wanted = ways.expected(name, target, signal, phase, 1)
+            assert wanted.codes or wanted.outcome != "ends"
+
+
+def seen(memory: list[float], descriptors: list[int], steps: list[int]) -> soak.Seen:
+    """A run and a worker, looked at every 10 seconds."""
+    looks = [
+        soak.Look(10.0 * n, kind, m, d, 5)
+        for n, (m, d) in enumerate(zip(memory, descriptors, strict=True))
+        for kind in soak.KINDS
+    ]
+    paces = [soak.Pace(10.0 * n, s, 20.0 * n) for n, s in enumerate(steps)]
+    return soak.Seen(looks, paces, warm_up=70.0)
+
+
+FLAT, OPEN, STEPS = [100.0] * 40, [9] * 40, [50_000 * n for n in range(40)]
+
+
+def test_soak_that_is_flat_after_its_warm_up_holds() -> None:
+    warm_up = [50.0, 80.0, 90.0, 50.0, 50.0, 50.0, 50.0, *FLAT[7:]]
+    assert soak.judge(seen(warm_up, OPEN, STEPS), soak.Options()) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        (seen([100.0 + n for n in range(40)], OPEN, STEPS), "memory of run"),
+        (seen([100.0 + n / 8 for n in range(40)], OPEN, STEPS), r"memory of run.*grew in the last"),
+        (seen(FLAT, [9 + n // 10 for n in range(40)], STEPS), "descriptors of run"),
+        (seen(FLAT, OPEN, [50_000 * n - 400 * n * n for n in range(40)]), "speed"),
+        (seen(FLAT, OPEN, [0] * 40), "too few steps"),
+        (soak.Seen([], [], 0.0), "too few looks"),
+    ],
+    ids=["memory", "growth", "descriptors", "speed", "steps", "looks"],
+)
+def test_soak_finds_what_grows(what: soak.Seen, found: str) -> None:
+    failures = soak.judge(what, soak.Options())
+    with pytest.raises(ValueError, match=f"^{found}"):
+        raise ValueError(failures[0])
+
+
+def test_speed_of_a_soak_is_that_of_its_processor_time() -> None:
+    assert soak.speeds(seen(FLAT, OPEN, STEPS), "processor_seconds") == [2500.0] * 3
+    assert soak.speeds(seen(FLAT, OPEN, STEPS), "seconds") == [5000.0] * 3
+
+
+def test_steps_of_a_soak_are_those_of_the_last_whole_row(tmp_path) -> None:
+    (tmp_path / "metrics.csv").write_text("time,steps,x\n")
+    assert soak.steps_of(tmp_path) == 0
+    rows = "".join(f"{n}.5,{n}000.0,{'0' * 100}\n" for n in range(1, 300))
+    (tmp_path / "metrics.csv").write_text(f"time,steps,x\n{rows}300.5,30")
+    assert soak.steps_of(tmp_path) == 299_000
+
+
+@pytest.mark.learning
+def test_chaos_for_a_minute_holds(tmp_path) -> None:
+    quick = "ways=[serial,parallel,restart,overlap,evaluation,vector,ga3c]"
+    result = run(
+        "chaos/chaos.py", "minutes=0.8", quick, f"out={tmp_path / 'chaos'}", f"folder={tmp_path}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "held: " in result.stdout and (tmp_path / "chaos.csv").exists()
+
+
+@pytest.mark.learning
+def test_soak_for_a_minute_is_flat(tmp_path) -> None:
+    """Before the first curve, which takes memory once. The machine may be busy."""
+    limits = ("memory_percent=10", "growth_percent=10", "speed_percent=60")
+    options = ("minutes=0.8", "kill_seconds=8", "look_seconds=1", f"out={tmp_path / 'soak'}")
+    result = run("soak/soak.py", *options, *limits)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,61 @@
+"""Ctrl-C that comes while a command loads, where something swallows the exception."""
+
+import os
+import signal
+
+import pytest
+
+from accel_rl.__main__ import main
+from accel_rl.stopping import StopRequest, noting_interrupts
+
+
+def interrupt_and_swallow() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_swallowed_interrupt_stops_before_the_run_begins() -> None:
+    with noting_interrupts():
+        interrupt_and_swallow()
+        with pytest.raises(KeyboardInterrupt), StopRequest():
+            pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_interrupt_of_an_earlier_command_does_not_stop_the_next() -> None:
+    with noting_interrupts():
+        interrupt_and_swallow()
+    with noting_interrupts(), StopRequest() as stop:
+        assert not stop.is_asked()
+
+
+def test_handler_of_the_host_stays() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with noting_interrupts():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_interrupt_that_a_loading_library_turns_into_another_error_ends_quietly(
+    monkeypatch, capsys
+) -> None:
+    """As NumPy does: cannot load module more than once per process."""
+
+    def load(*_: object) -> None:
+        interrupt_and_swallow()
+        raise ImportError("cannot load module more than once per process")
+
+    monkeypatch.setattr("accel_rl.cli.run.run", load)
+    assert main(["env=catch"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_other_errors_of_loading_are_told(monkeypatch) -> None:
+    def load(*_: object) -> None:
+        raise ImportError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.setattr("accel_rl.cli.run.run", load)
+    with pytest.raises(ImportError, match="libgomp"):
+        main(["env=catch"])

@@ -1,0 +1,34 @@
+"""The clock that tells for how long the host waits for updates on a GPU."""
+
+import os
+
+import pytest
+import torch
+
+from accel_rl.training.device_clock import EventClock
+
+IS_EMULATED = "EMULATED_GPU" in os.environ
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_wait_for_what_was_enqueued_is_told_without_another_wait(forbidding_waits) -> None:
+    device = torch.device("cuda")
+    clock = EventClock(device)
+    x = torch.rand(64 if IS_EMULATED else 4096, 64 if IS_EMULATED else 4096, device=device)
+    torch.mm(x, x)  # sets up
+    for _ in range(2):
+        with forbidding_waits():
+            clock.begin()
+            for _ in range(50):
+                torch.mm(x, x)
+            clock.end()
+            clock.act()
+        torch.cuda.synchronize()
+    clock.begin()
+    assert len(clock._updates) == 1
+    # Enqueuing takes about a millisecond, and the products take a hundred.
+    assert clock.late_seconds > 0.01 or (IS_EMULATED and clock.late_seconds >= 0)

@@ -1,0 +1,262 @@
+"""A Gymnasium environment that goes wrong in its third step: one function for a fault.
+
+The line of each fault has the comment ``# here``, which messages are to name.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+FAULTS: dict[str, Callable[[], Any]] = {}
+"""what the third step does, by name; it returns in its place what is not None"""
+
+
+def fault(function: Callable[[], Any]) -> Callable[[], Any]:
+    FAULTS[function.__name__] = function
+    return function
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape or 3, np.float32)
+
+
+class Faulty(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, name: str) -> None:
+        self.name, self.num_steps = name, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return zeros(), {}
+
+    def step(self, action: int) -> Any:
+        self.num_steps += 1
+        returned = FAULTS[self.name]() if self.num_steps == 3 else None
+        return (zeros(), 0.0, False, False, {}) if returned is None else returned
+
+
+class IgnoresSeeds(Faulty):
+    def reset(self) -> Any:  # type: ignore[override]
+        return zeros(), {}
+
+
+@fault
+def nothing() -> None:
+    pass
+
+
+@fault
+def raises() -> None:
+    raise RuntimeError("the simulator broke")  # here
+
+
+@fault
+def raises_without_text() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")  # here
+
+    raise SilentError
+
+
+@fault
+def raises_interrupt() -> None:
+    raise KeyboardInterrupt  # here
+
+
+@fault
+def raises_what_is_no_exception() -> None:
+    raise GeneratorExit  # here
+
+
+@fault
+def recurses() -> None:
+    recurses()  # here
+
+
+@fault
+def exits() -> None:
+    sys.exit(0)  # here
+
+
+@fault
+def exits_at_once() -> None:
+    os._exit(0)
+
+
+@fault
+def segfaults() -> None:
+    ctypes.string_at(0)  # here
+
+
+@fault
+def aborts() -> None:
+    ctypes.PyDLL(None).abort()  # here
+
+
+@fault
+def divides_by_zero_in_c() -> None:
+    os.kill(os.getpid(), signal.SIGFPE)  # here
+
+
+@fault
+def hangs() -> None:
+    time.sleep(600)  # here
+
+
+@fault
+def hangs_in_c() -> None:
+    ctypes.PyDLL(None).sleep(600)  # here
+
+
+@fault
+def stops_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@fault
+def takes_all_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.RLIM_INFINITY))
+    bytearray(16 << 30)  # here
+
+
+@fault
+def takes_all_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    open("/dev/null")  # here
+
+
+@fault
+def closes_descriptors() -> None:
+    os.closerange(3, 4_096)  # a long run of tests has large numbers
+
+
+@fault
+def closes_standard_descriptors() -> None:
+    os.closerange(0, 3)
+    os.write(1, b"index")  # here
+
+
+@fault
+def asks() -> None:
+    input()  # here
+
+
+@fault
+def prints() -> None:
+    print("chatter " * 1_000)
+    os.write(1, b"raw chatter\n")
+
+
+@fault
+def starts_thread() -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+@fault
+def starts_program() -> None:
+    _note(subprocess.Popen(["sleep", "600"]))
+
+
+@fault
+def starts_session_and_raises() -> None:
+    _note(subprocess.Popen(["sleep", "600"], start_new_session=True))
+    raise RuntimeError("the simulator broke")  # here
+
+
+@fault
+def changes_directory() -> None:
+    os.chdir("/")
+
+
+@fault
+def is_slow() -> None:
+    time.sleep(0.3)
+
+
+@fault
+def handles_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@fault
+def returns_nan_reward() -> Any:
+    return zeros(), float("nan"), False, False, {}
+
+
+@fault
+def returns_infinite_reward() -> Any:
+    return zeros(), float("inf"), False, False, {}
+
+
+@fault
+def returns_text_as_reward() -> Any:
+    return zeros(), "1", False, False, {}
+
+
+@fault
+def returns_another_shape() -> Any:
+    return zeros(4), 0.0, False, False, {}
+
+
+@fault
+def changes_its_space() -> Any:
+    Faulty.observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    return zeros(4), 0.0, False, False, {}
+
+
+@fault
+def returns_another_dtype() -> Any:
+    return np.zeros(3, complex), 0.0, False, False, {}
+
+
+@fault
+def returns_objects() -> Any:
+    return np.array([None] * 3), 0.0, False, False, {}
+
+
+@fault
+def returns_ragged_lists() -> Any:
+    return [[1], [2, 3]], 0.0, False, False, {}
+
+
+@fault
+def returns_four_values() -> Any:
+    return zeros(), 0.0, False, {}
+
+
+@fault
+def returns_text_as_flag() -> Any:
+    return zeros(), 0.0, "no", False, {}
+
+
+def line_of(name: str) -> int:
+    """The line that the message about a fault names: that with ``# here``, else of `step`."""
+    code = FAULTS[name].__code__
+    lines = Path(__file__).read_text().splitlines()
+    first = code.co_firstlineno  # of the decorator
+    for number in range(first, min(first + 10, len(lines))):
+        if "# here" in lines[number]:
+            return number + 1
+        if not lines[number]:
+            break
+    return Faulty.step.__code__.co_firstlineno
+
+
+def _note(program: subprocess.Popen[bytes]) -> None:
+    with open(os.environ["PIDS"], "a") as file:
+        file.write(f"{program.pid}\n")

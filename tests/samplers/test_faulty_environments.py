@@ -1,0 +1,178 @@
+"""Environments that go wrong: one message with the user's file and line, and nothing is left."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import faulty_envs
+import numpy as np
+import pytest
+from faulty_envs import FAULTS, Faulty, IgnoresSeeds, line_of
+from sampler_cases import worker_pids, zeros
+from toy_envs import is_running
+
+from accel_rl.envs import make_env_factory
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
+
+FILE = re.escape(faulty_envs.__file__)
+CONFIG = SamplerConfig(
+    num_envs=2,
+    horizon=4,
+    num_groups=1,
+    num_workers=1,
+    decorrelation_steps=0,
+    step_timeout_seconds=0.7,
+    reset_timeout_seconds=20,
+)
+TOLD = {
+    "raises": "RuntimeError: the simulator broke",
+    "raises_without_text": "ValueError: no text",
+    "recurses": "RecursionError",
+    "exits": "SystemExit: 0",
+    "asks": "EOFError",
+    "starts_session_and_raises": "RuntimeError",
+    "returns_nan_reward": "returned the reward nan",
+    "returns_infinite_reward": "returned the reward inf",
+    "returns_text_as_reward": "reward of type str",
+    "returns_another_shape": r"shape \(4,\) from step; its observation space says \(3,\)",
+    "changes_its_space": r"shape \(4,\) from step; its observation space says \(3,\)",
+    "returns_another_dtype": "dtype complex128 .* says float32",
+    "returns_objects": "dtype object .* says float32",
+    "returns_ragged_lists": "ValueError: setting an array element",
+    "returns_four_values": "it returned 4 values",
+    "returns_text_as_flag": "terminated of type str",
+}
+"""faults that both samplers tell, with what they say"""
+ONLY_A_WORKER = {
+    "raises_interrupt": "KeyboardInterrupt",
+    "raises_what_is_no_exception": "GeneratorExit",
+    "segfaults": r"signal 11 \(Segmentation fault\)",
+    "aborts": r"signal 6 \(Aborted\)",
+    "divides_by_zero_in_c": r"signal 8 \(Floating point exception\)",
+    "hangs": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "hangs_in_c": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "takes_all_memory": "MemoryError",
+    "takes_all_descriptors": "Too many open files",
+    "closes_standard_descriptors": "Bad file descriptor",
+}
+"""faults that would end, stop or spoil the process that has them"""
+WITHOUT_PLACE = {
+    "exits_at_once": "exit status 0 and without a report: an environment ended the process",
+    "closes_descriptors": "exit status 1 and without a report: .*closed files that are not its own",
+    "stops_itself": "its simulator hangs, or needs more time",
+}
+HARMLESS = ("nothing", "prints", "starts_thread", "starts_program", "changes_directory")
+HARMLESS = (*HARMLESS, "is_slow", "handles_signals")
+# Each start of a worker takes half a second.
+SOME = {"segfaults", "hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
+SOME |= {"starts_session_and_raises", "starts_program"}
+
+
+@pytest.fixture(autouse=True)
+def pids(tmp_path, monkeypatch) -> Path:
+    """A file for the programs that environments start, none of which may be left."""
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    yield tmp_path / "pids"
+    Faulty.observation_space = IgnoresSeeds.observation_space
+
+
+def assert_no_program_is_left(pids: Path, number: int) -> None:
+    started = [int(line) for line in pids.read_text().split()]
+    deadline = time.monotonic() + 5
+    while any(map(is_running, started)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(started) == number and not any(map(is_running, started))
+
+
+def collect(kind, name: str) -> None:
+    factory = make_env_factory(partial(Faulty, name))
+    with kind(factory, config=CONFIG) as sampler:
+        sampler.collect(zeros)
+
+
+def assert_told(kind, name: str, told: str, place: str) -> None:
+    with pytest.raises(Exception, match=told) as caught:
+        collect(kind, name)
+    text = str(caught.value)
+    assert re.search(place, text), text
+    assert not worker_pids()
+
+
+def place_of(name: str) -> str:
+    return rf"\({FILE}, line {line_of(name)}, in "
+
+
+def in_worker(names) -> list:
+    mark = pytest.mark.learning
+    return [pytest.param(name, marks=() if name in SOME else mark) for name in names]
+
+
+def test_tables_have_each_fault() -> None:
+    assert {*TOLD, *ONLY_A_WORKER, *WITHOUT_PLACE, *HARMLESS} == {*FAULTS}
+    assert len(FAULTS) >= 35
+
+
+@pytest.mark.parametrize("name", [each for each in TOLD if each != "starts_session_and_raises"])
+def test_fault_in_a_serial_sampler_is_told_with_file_and_line(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", open(os.devnull))
+    space = Faulty.observation_space
+    try:
+        assert_told(SerialSampler, name, TOLD[name], r"environment 0 \(.*" + place_of(name))
+    finally:
+        Faulty.observation_space = space
+        sys.stdin.close()
+
+
+@pytest.mark.parametrize("name", in_worker(TOLD | ONLY_A_WORKER))
+def test_fault_in_a_worker_is_told_with_file_and_line(name: str, pids: Path) -> None:
+    told = (TOLD | ONLY_A_WORKER)[name]
+    assert_told(ParallelSampler, name, told, "^worker 0 .*" + place_of(name))
+    if name == "starts_session_and_raises":
+        assert_no_program_is_left(pids, 1)
+
+
+@pytest.mark.parametrize("name", in_worker(WITHOUT_PLACE))
+def test_fault_that_leaves_no_place_names_the_worker(name: str) -> None:
+    assert_told(ParallelSampler, name, WITHOUT_PLACE[name], r"^worker 0 \(pid \d+, ")
+
+
+@pytest.mark.parametrize("name", in_worker(HARMLESS))
+def test_what_is_no_fault_changes_nothing_and_its_programs_end(name: str, pids, capfd) -> None:
+    collect(ParallelSampler, name)
+    assert not worker_pids()
+    if name == "starts_program":
+        assert_no_program_is_left(pids, 2)
+
+
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+def test_reset_that_takes_no_seed_is_told_with_its_place(kind) -> None:
+    factory = make_env_factory(partial(IgnoresSeeds, "nothing"))
+    line = IgnoresSeeds.reset.__code__.co_firstlineno
+    with pytest.raises(Exception, match=rf"failed in .*reset.*'seed'.*{FILE}, line {line}, in re"):
+        with kind(factory, config=CONFIG) as sampler:
+            sampler.collect(zeros)
+
+
+def test_observations_that_are_nan_are_passed_on_as_they_are() -> None:
+    """A check of each would cost more than simple environments; learning tells that it diverged."""
+
+    class Nan(Faulty):
+        def step(self, action: int):
+            return np.full(3, np.nan, np.float32), 0.0, False, False, {}
+
+    with SerialSampler(make_env_factory(partial(Nan, "nothing")), config=CONFIG) as sampler:
+        assert np.isnan(sampler.collect(zeros).observation[1:]).all()
+
+
+@pytest.mark.learning
+def test_crash_without_workers_ends_the_program_and_leaves_no_other() -> None:
+    """Nothing can be said within the process that crashes."""
+    code = (
+        "from test_faulty_environments import *; import os\ncollect(SerialSampler, 'segfaults')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert ended.returncode == -11

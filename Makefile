@@ -20,6 +20,8 @@ RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 BIN := .venv/bin
 # Two at a time: many tests wait, or compute in one thread. More would disturb those that measure time.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2
+# Tests that failed are run once more, alone: some measure time, and another test ran beside them. Both results are printed.
+ALONE := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3
 EMULATED_GPU := build/emulated_gpu/device.so
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export PIP_RETRIES ?= 10
@@ -43,10 +45,10 @@ train: .venv/.ready-to-run
 	$(BIN)/python launch/play.py $(RUN) max_steps=3000
 
 test: .venv/.ready-to-test
-	$(PYTEST) -m "not learning"
+	$(PYTEST) -m "not learning" || $(ALONE) -m "not learning"
 
 test-learning: .venv/.ready-to-test
-	$(PYTEST) -m learning
+	$(PYTEST) -m learning || $(ALONE) -m learning
 
 # Vector instructions and threads (one, unless said otherwise) decide how products and sums are rounded.
 test-processors: .venv/.ready-to-test

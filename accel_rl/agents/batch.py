@@ -59,6 +59,8 @@ class RolloutTensors(NamedTuple):
             or None.
         previous: ``[T + 1, B, P]``, previous actions and rewards for a memory, or None.
         host: copies in main memory, on a GPU.
+        stays: True if all rollouts to come are in the memory of this one, or take turns between it
+            and that of another, so that a CUDA graph may read them where they are.
     """
 
     observation: Any  # [T + 1, B, ...]
@@ -76,6 +78,7 @@ class RolloutTensors(NamedTuple):
     log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
     previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
     host: HostFlags | None = None  # on a GPU
+    stays: bool = False
 
     @property
     def flags(self) -> HostFlags:

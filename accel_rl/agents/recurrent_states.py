@@ -27,6 +27,9 @@ class RecurrentStates:
 
     ``keeps_rollout``: the tensors that `finish` gives do not change until it is called again.
     If ``agent.tells_log_prob``, `act` gives `Drawn` in place of actions.
+
+    Attributes:
+        choose: The agent's method that `act` calls.
     """
 
     def __init__(
@@ -38,10 +41,10 @@ class RecurrentStates:
         *,
         keeps_rollout: bool = False,
     ) -> None:
-        self._choose: Any = agent.act
+        self.choose: Any = agent.act
         self._tells_log_prob = isinstance(agent, RecurrentAgent) and agent.tells_log_prob
         if isinstance(agent, RecurrentAgent) and agent.tells_log_prob:
-            self._choose = agent.act_with_log_prob
+            self.choose = agent.act_with_log_prob
         self._model: Any = agent.model
         self._previous = agent.model.previous
         size = agent.model.state_size
@@ -79,7 +82,7 @@ class RecurrentStates:
         if t == 0:
             self._rows[0, columns] = state
         own, previous = split_state(self._model, state)
-        chosen, after = self._choose(observation, uniform, own, columns, previous)
+        chosen, after = self.choose(observation, uniform, own, columns, previous)
         action = chosen.action if self._tells_log_prob else chosen
         after = joined_state(self._model, after, action)
         self._rows[t + 1, columns] = after

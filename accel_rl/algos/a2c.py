@@ -40,6 +40,7 @@ from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
+from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.recall import recall
@@ -246,7 +247,11 @@ class A2C:
             batch = self._normalization.take(batch)
         lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
         is_usual = len(batch.final_step) == 0
-        self._update.run(self._evaluate, lr, batch._replace(host=None), is_usual=is_usual)
+        given: Any = batch._replace(host=None)
+        stays = batch.stays and self._normalization is None  # which makes other tensors
+        if stays and is_usual and isinstance(self._agent.capture, Graphs):
+            given = Fixed(given)
+        self._update.run(self._evaluate, lr, given, is_usual=is_usual)
         return self._update.take()
 
     def _evaluate(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:

@@ -62,7 +62,7 @@ from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
 from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.capture import Compiled
-from accel_rl.graphs import Graphs
+from accel_rl.graphs import Fixed, Graphs
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
 
@@ -334,7 +334,8 @@ class DQN:
         B, num_sharing = replay_spec.num_envs, exchange.num_sharing
         begin = ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
-        self._final_epsilon = torch.tensor(finals, device=self._device)
+        self._final_epsilon = torch.tensor(finals)  # on the host, like the next
+        self._epsilon = torch.empty(0)
         self._pace = Pace(config, ranks.size, num_sharing)
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange, agent.capture)
@@ -393,7 +394,8 @@ class DQN:
             if self._gathers:
                 # How it is gathered depends on whether there are final observations.
                 kind = isinstance(self.replay, Replay) and self.replay.has_finals
-                priority = self._update.run(self._gather, lr, step, env, weight, kind)
+                at: Any = (step, env) if self._priorities is not None else Fixed((step, env))
+                priority = self._update.run(self._gather, lr, at, weight, kind)
             else:
                 drawn = sent(self.replay.gather(step, env), self._device)
                 is_usual = not isinstance(drawn, SequenceBatch)
@@ -407,8 +409,7 @@ class DQN:
             return {}
         return {
             **self._update.take(),
-            "epsilon": self._agent.epsilon.mean(),
-            **self._pace.rates(self._device),
+            **self._pace.metrics(self._device, epsilon=self._epsilon.mean()),
         }
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -421,10 +422,10 @@ class DQN:
         return step, env, send(importance_weights(probability, least, beta), self._device)
 
     def _gather(
-        self, step: Tensor, env: Tensor, weight: Tensor | None, has_finals: bool
+        self, at: tuple[Tensor, Tensor], weight: Tensor | None, has_finals: bool
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
         """`_evaluate` what lies there. ``has_finals`` decides how the replay gathers."""
-        return self._evaluate(self.replay.gather(step, env), weight)
+        return self._evaluate(self.replay.gather(*at), weight)
 
     def _evaluate(
         self, batch: Transitions | SequenceBatch, weight: Tensor | None
@@ -472,5 +473,7 @@ class DQN:
     def _set_epsilon(self) -> None:
         config = self.config
         progress = min(1.0, self._pace.steps / config.epsilon_steps)
-        final = self._final_epsilon
-        self._agent.epsilon = linear_epsilon(config.epsilon_initial, final, progress)
+        epsilon = linear_epsilon(config.epsilon_initial, self._final_epsilon, progress)
+        if not torch.equal(epsilon, self._epsilon):
+            self._epsilon = epsilon
+            self._agent.epsilon = send(epsilon, self._device)

@@ -197,11 +197,13 @@ class Pace:
         num_updates, self._num_updates = due - self._num_updates, due
         return num_updates
 
-    def rates(self, device: torch.device) -> dict[str, Tensor]:
-        """Return the metrics `PACE_METRICS`, 0-d."""
+    def metrics(self, device: torch.device, **more: Tensor) -> dict[str, Tensor]:
+        """Return `PACE_METRICS`, and ``more`` of the host, 0-d, in one copy to ``device``."""
         ratio = self._num_updates * self._num_learners / self._num_sharing / self._learning_steps
-        rate = torch.full((), ratio, device=device)
-        return {"replay_ratio": rate, "training_intensity": rate * self._config.batch_size}
+        rate = torch.tensor(ratio)
+        values = (*more.values(), rate, rate * self._config.batch_size)
+        names = (*more, *PACE_METRICS)
+        return dict(zip(names, send(torch.stack(values), device).unbind(), strict=True))
 
     def get_state(self) -> dict[str, int]:
         """Return what is added to a learner's state."""

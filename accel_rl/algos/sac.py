@@ -248,7 +248,7 @@ class SAC:
             with torch.no_grad():
                 torch._foreach_lerp_(list(self._target.parameters()), critics, config.target_rate)
         self._agent.is_random = self._agent.is_random and not self._pace.has_begun
-        return {**self._update.take(), **self._pace.rates(self._device)} if due else {}
+        return {**self._update.take(), **self._pace.metrics(self._device)} if due else {}
 
     def _evaluate(
         self, batch: Transitions, noise: Tensor

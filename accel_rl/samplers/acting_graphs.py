@@ -32,29 +32,30 @@ class ActingGraphs:
         self._agent, self._capture, self._device = agent, capture, device
         self._recordings: dict[Hashable, Recording] = {}
         self._num_warm: dict[Hashable, int] = {}
-        self._epsilon = Held()
+        self._epsilon, self._normalizer = Held(), Held()
         self._held: Any = None
+        self._normal: tuple[Any, Any] = None, None  # the agent's, and the same where it stays
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
-
-    @property
-    def can_act(self) -> bool:
-        """Whether the agent is one whose acting can be recorded as it is now."""
-        return getattr(self._agent, "normalizer", None) is None  # each update makes a new one
 
     def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
         """What ``act`` gives for this group and row, with only their addresses in it."""
         self._hold_epsilon()
-        key = group, row, getattr(self._agent, "is_random", False)
+        normalizer = self._hold_normalizer()
+        key = group, row, getattr(self._agent, "is_random", False), normalizer is None
         if (recording := self._recordings.get(key)) is None:
+            if normalizer is not None:
+                self._agent.normalizer = normalizer
             recording = self._record(key, act)
+            if normalizer is not None:  # what acted in a rollout is learned from, and never changes
+                self._agent.normalizer = self._normal[0]
             if recording is None:
                 return act()
         recording.graph.replay()
         return recording.result
 
     def _record(self, key: tuple[Hashable, ...], act: Callable[[], Any]) -> Recording | None:
-        kind = key[0], key[2]
+        kind = key[0], *key[2:]
         self._num_warm[kind] = num = self._num_warm.get(kind, 0) + 1
         if num <= _NUM_WARM:
             return None
@@ -78,3 +79,10 @@ class ActingGraphs:
         if self._held is None or held.data_ptr() != self._held.data_ptr():
             self._recordings.clear()
         self._held = self._agent.epsilon = held
+
+    def _hold_normalizer(self) -> Any:
+        """A copy of the agent's, of which each rollout may have another, in one place."""
+        given = getattr(self._agent, "normalizer", None)
+        if given is not self._normal[0]:
+            self._normal = given, None if given is None else self._normalizer.hold(given)
+        return self._normal[1]

@@ -33,7 +33,7 @@ from accel_rl.capture import EAGER
 from accel_rl.graphs import Graphs, without_inference_mode
 from accel_rl.models.image import ImageNetwork
 from accel_rl.registration import register, unregister
-from accel_rl.rollout import Rollout, RolloutSpec
+from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
@@ -90,6 +90,7 @@ class ActionServer:
         self._states: RecurrentStates | None = None
         self._graphs: ActingGraphs | None = None
         self._has_acted = False  # so that the sampler's last rewards are those of this server
+        self._takes_reward = False  # of the step before, in the step that is acted in
         # What chooses actions, and what it leaves in the rollout beside them, by field.
         self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
         self._left: dict[str, Callable[[], Any]] = {}
@@ -115,23 +116,27 @@ class ActionServer:
             self._act = lambda seen, uniform, step, _: kept.act(seen, uniform, step.t, step.columns)
             self._left["activations"] = kept.finish
         elif isinstance(agent, AnyRecurrentAgent):
-            states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
+            self._states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
             self._act = self._act_remembering
-            self._states = states
         else:
             choose: Any = agent.act
             if self._log_probs is not None:
                 choose = agent.act_with_log_prob  # type: ignore[attr-defined]  # it tells them
-            capture = getattr(agent, "capture", EAGER)
-            if isinstance(capture, Graphs) and device.type != "cpu":
-                self._graphs = ActingGraphs(agent, capture, device)
-                choose = without_inference_mode(choose)
             self._act = lambda seen, uniform, step, _: choose(seen, uniform, step.columns)
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
             else _DeviceRows(sampler, device, keeps_rollout)
         )
+        capture = getattr(agent, "capture", EAGER)
+        if isinstance(capture, Graphs) and isinstance(self._rows, _DeviceRows):
+            # What is remembered lies in rows, so that one graph cannot stand for all of them.
+            if self._states is None:
+                self._graphs = ActingGraphs(agent, capture, device)
+                choose = without_inference_mode(choose)
+            elif self._rows.num_graphs <= MOST_ROW_GRAPHS:
+                self._graphs = ActingGraphs(agent, capture, device)
+                self._states.choose = without_inference_mode(self._states.choose)
 
     def __call__(self, step: PolicyInput) -> Any:
         """Choose actions.
@@ -142,11 +147,14 @@ class ActionServer:
         Returns:
             Actions ``[n, ...]``.
         """
-        if self._graphs is not None and self._graphs.can_act:
-            return self._replay(self._graphs, step)
-        observation, uniform = self._rows.read(step)
         if step.t == 0:
             self._normalizer = getattr(self._agent, "normalizer", None)
+        if self._states is not None and self._states.needs_reward:
+            self._takes_reward = self._has_acted or step.t > 0  # before, only a state has it
+        self._has_acted |= step.t > 0
+        if self._graphs is not None:
+            return self._replay(self._graphs, step)
+        observation, uniform = self._rows.read(step)
         action = self._act(observation, uniform, step, self._rows)
         if self._log_probs is not None:
             action, log_prob = action
@@ -169,7 +177,8 @@ class ActionServer:
             rows.send(columns, action)
             return log_prob
 
-        place = None if staged is not None else (step.t, is_carried, rows.address)
+        row = step.t, is_carried, rows.address, self._takes_reward
+        place = None if staged is not None else row
         log_prob = graphs.run((columns.start, columns.stop), place, act)
         if log_prob is not None and self._log_probs is not None:
             self._log_probs.keep(log_prob, step.t, columns)
@@ -178,13 +187,10 @@ class ActionServer:
     def _act_remembering(
         self, observation: Any, uniform: Tensor, step: PolicyInput, rows: _Rows
     ) -> Any:
-        states, reward = self._states, None
-        assert states is not None
-        if states.needs_reward and (self._has_acted or step.t > 0):  # before, only a state has it
-            reward = rows.read_reward(step)
-        self._has_acted |= step.t > 0
+        assert self._states is not None
+        reward = rows.read_reward(step) if self._takes_reward else None
         begins = rows.read_begins(step)
-        return states.act(observation, uniform, step.t, step.columns, begins, reward)
+        return self._states.act(observation, uniform, step.t, step.columns, begins, reward)
 
     def finish(self) -> RolloutTensors:
         """Return the rollout that ``collect`` has completed.
@@ -324,9 +330,7 @@ class _DeviceRows:
         row = _raw(rollout.action)[0]
         self._action = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
         self._packed = torch.empty_like(row, device=device)  # of a mapping
-        self._staged = {
-            name: _raw(getattr(rollout, name)).clone().pin_memory() for name in _SMALL_FIELDS
-        }
+        self._small = _SmallFields(rollout, device, 2 if keeps_rollout else 1)
         # Last: if anything fails above, nothing stays registered. The small arrays share pages,
         # which may be registered once, so these go through staging buffers instead.
         self._is_registered = register(self._shared, device)
@@ -344,6 +348,8 @@ class _DeviceRows:
         else:
             self._follows &= step.t > 0
         self._uniform[columns].numpy()[:] = step.uniform
+        self._begins[columns].numpy()[:] = step.begins
+        self._reward[columns].numpy()[:] = step.reward
         return is_carried
 
     def load(self, step: PolicyInput, is_carried: bool) -> Tensor:
@@ -380,14 +386,10 @@ class _DeviceRows:
         return len(self._observation) * self._sampler.config.num_groups * num_rollouts
 
     def read_begins(self, step: PolicyInput) -> Tensor:
-        begins = self._begins[step.columns]
-        begins.numpy()[:] = step.begins
-        return begins.to(self._device, non_blocking=True)
+        return self._begins[step.columns].to(self._device, non_blocking=True)
 
     def read_reward(self, step: PolicyInput) -> Tensor:
-        reward = self._reward[step.columns]
-        reward.numpy()[:] = step.reward
-        return reward.to(self._device, non_blocking=True)
+        return self._reward[step.columns].to(self._device, non_blocking=True)
 
     def answer(self, step: PolicyInput, action: Any) -> Any:
         self.send(step.columns, action)
@@ -411,24 +413,21 @@ class _DeviceRows:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)
         self._is_carried[:] = self._row_zero_follows
         self._generation = self._sampler.generation
-        small: dict[str, Any] = {}
-        for name, staged in self._staged.items():
-            staged.copy_(_raw(getattr(self._rollout, name)))
-            small[name] = staged.to(self._device, non_blocking=True)
+        small = self._small.send(self._rollout)
         # From pageable memory, so this waits; but there is none except after a truncation.
         finals = _final_observations(self._rollout)
         for name, tensor in finals.items():
             small[name] = tensor.to(self._device)
         self._observation, self._before = self._before, self._observation
         batch = _tensors(self._spec, {"observation": self._before, **small})
-        return batch._replace(host=self._flags(finals))
+        return batch._replace(host=self._flags(finals), stays=True)
 
     def _flags(self, finals: dict[str, Tensor]) -> HostFlags:
         follows, self._follows = self._follows, True
         return HostFlags(
-            terminated=self._staged["terminated"].numpy(),
-            truncated=self._staged["truncated"].numpy(),
-            valid=self._staged["valid"].numpy(),
+            terminated=self._small.host["terminated"],
+            truncated=self._small.host["truncated"],
+            valid=self._small.host["valid"],
             final_step=finals["final_step"].numpy(),
             final_env=finals["final_env"].numpy(),
             follows=follows,
@@ -440,6 +439,44 @@ class _DeviceRows:
             with suppress(RuntimeError):  # the device has failed, which has been told
                 torch.cuda.current_stream(self._device).synchronize()
             unregister(self._shared)
+
+
+class _SmallFields:
+    """Everything of a rollout but its observations, which crosses to the device in one copy.
+
+    Args:
+        rollout: The sampler's.
+        device: The GPU.
+        num_kept: Rollouts whose tensors stay valid at the same time.
+
+    Attributes:
+        host: Copies in pinned memory, by field.
+    """
+
+    def __init__(self, rollout: Rollout, device: torch.device, num_kept: int) -> None:
+        fields = {name: _raw(getattr(rollout, name)).numpy() for name in _SMALL_FIELDS}
+        layout = {name: (each.shape, each.dtype) for name, each in fields.items()}
+        self._pinned = torch.zeros(layout_bytes(layout), dtype=torch.uint8, pin_memory=True)
+        self.host = carve(layout, self._pinned.numpy())
+        begin = self._pinned.data_ptr()
+        self._kept = []
+        for _ in range(num_kept):
+            own = torch.empty_like(self._pinned, device=device)
+            views = {}
+            for name, array in self.host.items():
+                first = array.ctypes.data - begin
+                part, kind = own[first : first + array.nbytes], torch.from_numpy(array)
+                views[name] = part.view(kind.dtype).view(kind.shape)
+            self._kept.append((own, views))
+
+    def send(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Tensors of ``rollout``, by field, in the memory of those ``num_kept`` calls ago."""
+        for name, staged in self.host.items():
+            staged[...] = _raw(getattr(rollout, name)).numpy()
+        own, views = self._kept[0]
+        self._kept.append(self._kept.pop(0))
+        own.copy_(self._pinned, non_blocking=True)
+        return views
 
 
 def _network_to_keep(agent: AnyAgent, device: torch.device) -> ImageNetwork | None:

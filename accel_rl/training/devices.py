@@ -139,11 +139,6 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
     if config.capture == "off" or config.never_captured is not None:
         return EAGER
     if device.type == "cuda":
-        if (option := _not_recorded(config)) and config.capture == "on":
-            raise ValueError(
-                f"capture=on does not work on a GPU with {option}, whose acting is not recorded as "
-                f"a CUDA graph; use capture=auto, which records the rest, or capture=off"
-            )
         return Graphs(device, is_required=config.capture == "on")
     if reason := config.never_compiled:
         if config.capture == "on":
@@ -153,14 +148,6 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
         return EAGER
     check_compilers()
     return Capture(device)
-
-
-def _not_recorded(config: TrainConfig) -> str | None:
-    """Return the option with which acting, or more, runs without graphs; None: there is none."""
-    if config.has_memory:
-        return f"{config.memory}=true"
-    normalizes = getattr(config.learner, "normalize_observation", False)
-    return "normalize_observation=true" if normalizes else None
 
 
 def pays_to_compile(config: TrainConfig) -> bool:

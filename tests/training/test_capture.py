@@ -223,12 +223,3 @@ def test_run_with_second_learner_and_evaluations_equals_the_eager_one(
     eager, expected = final_parameters("off")
     torch.testing.assert_close(captured, eager, rtol=1e-4, atol=1e-6)
     assert scores == expected
-
-
-@pytest.mark.parametrize("option", ["lstm=true", "normalize_observation=true"])
-def test_what_acts_without_graphs_is_refused_where_they_are_required(option: str) -> None:
-    cuda = torch.device("cuda")
-    given = ["algo=a2c", "env=CartPole-v1", option, "horizon=5", "device=cuda"]
-    with pytest.raises(ValueError, match=rf"capture=on .* on a GPU with {option}.*capture=auto"):
-        make_capture(parse_arguments([*given, "capture=on"]), cuda)
-    assert isinstance(make_capture(parse_arguments([*given, "capture=auto"]), cuda), Graphs)

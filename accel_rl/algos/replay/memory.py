@@ -116,6 +116,7 @@ class Replay:
         # Coming steps whose stacks may hold frames from before the first that is here.
         self._num_unknown = np.full(B, spec.frame_stack - 1, np.int64)
         self._next_observation = _zeros(spec.observation, (B,), zeros)
+        self._drawn = zeros(2, 0, dtype=torch.int64)
 
     @property
     def has_finals(self) -> bool:
@@ -169,10 +170,15 @@ class Replay:
         self.num_stored += T
 
     def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Steps and environments, ``[num]`` int64 each, with replacement."""
-        options: dict[str, Any] = {"generator": generator, "device": self.device}
-        step = torch.randint(self.low, self.high, (num,), **options)
-        return step, torch.randint(self.spec.num_envs, (num,), **options)
+        """Steps and environments, ``[num]`` int64 each, with replacement.
+
+        They are in the memory of those drawn before, so that a CUDA graph may read them there.
+        """
+        if self._drawn.shape[1] != num:
+            self._drawn = torch.empty(2, num, dtype=torch.int64, device=self.device)
+        step, env = self._drawn
+        torch.randint(self.low, self.high, (num,), generator=generator, out=step)
+        return step, torch.randint(self.spec.num_envs, (num,), generator=generator, out=env)
 
     def gather(self, step: Tensor, env: Tensor) -> Transitions:
         """The transitions of these steps and environments, ``[N]`` int64 each."""

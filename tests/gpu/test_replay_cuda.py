@@ -9,6 +9,7 @@ import torch
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
@@ -96,3 +97,39 @@ def test_masked_dicts_are_kept_and_learned_from_on_the_gpu_as_on_the_host(
             torch.testing.assert_close(each.cpu(), expected[name], rtol=1e-4, atol=1e-6)
         parameters = (each.parameters.parameter.cpu() for each in (exchange, host_exchange))
         torch.testing.assert_close(*parameters, rtol=1e-4, atol=1e-5)
+
+
+def test_frames_behind_the_first_two_gigabytes_are_kept_and_found() -> None:
+    """Where a byte's number is above what 32 bits hold; an emulated GPU has a smaller replay."""
+    is_large = torch.version.cuda is not None and torch.cuda.mem_get_info()[0] > 12e9
+    T, B = 4, 64
+    spec = ReplaySpec(
+        size=1_000_000 if is_large else 6400,
+        num_envs=B,
+        horizon=T,
+        observation=Leaf((1, 84, 84), np.dtype(np.uint8)),
+        action=discrete(4),
+    )
+    replay = Replay(spec, CUDA)
+    replay.num_stored = first = spec.num_slots - 3 * T  # as if these had come before
+    g = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (4 * T + 1, B, 1, 84, 84), dtype=torch.uint8, generator=g)
+    for t in range(0, 4 * T, T):  # the last ones are at the beginning again
+        batch = RolloutTensors(
+            observation=frames[t : t + T + 1],
+            action=torch.zeros(T, B, dtype=torch.int64),
+            reward=torch.zeros(T, B),
+            terminated=torch.zeros(T, B, dtype=torch.bool),
+            truncated=torch.zeros(T, B, dtype=torch.bool),
+            valid=torch.ones(T, B, dtype=torch.bool),
+            final_observation=frames[0, :0],
+            final_step=torch.zeros(0, dtype=torch.int64),
+            final_env=torch.zeros(0, dtype=torch.int64),
+        )
+        host = batch.flags._replace(follows=True)
+        replay.append(batch.map(lambda field: field.to(CUDA))._replace(host=host))
+    step = torch.arange(4 * T - 1).repeat_interleave(B)
+    env = torch.arange(B).repeat(4 * T - 1)
+    found = replay.gather((first + step).to(CUDA), env.to(CUDA))
+    assert torch.equal(found.observation.cpu(), frames[step, env])
+    assert torch.equal(found.next_observation.cpu(), frames[step + 1, env])

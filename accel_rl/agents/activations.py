@@ -13,11 +13,18 @@ from accel_rl.models.image import ImageNetwork
 
 
 class Activations:
-    """Acts for ``num_envs`` environments with ``model``, and keeps what some of its layers give.
+    """Chooses actions, and keeps the outputs of some layers for the learner.
 
-    ``num_layers``: how many of the last ones before the heads; from 1 to ``model.num_layers``.
-    ``dtype``: in which it computes. In bfloat16 that is with a copy of the parameters, made when
-    the first action of a rollout is chosen: until its last one they stay as they are.
+    The learner then need not compute them again, as long as the parameters have not changed.
+
+    Args:
+        model: the network.
+        horizon: steps of a rollout.
+        num_envs: number of environments.
+        num_layers: number of layers to keep, the last ones before the heads, from 1 to
+            ``model.num_layers``.
+        dtype: float32 or bfloat16. bfloat16 uses a copy of the parameters, which is made at the
+            first action of each rollout.
     """
 
     def __init__(
@@ -41,7 +48,17 @@ class Activations:
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, t: int, columns: slice) -> Tensor:
-        """As `PolicyAgent.act`, at step ``t``."""
+        """Choose actions at one step, like `PolicyAgent.act`.
+
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1).
+            t: the step.
+            columns: the environments, as columns of the rollout.
+
+        Returns:
+            Actions ``[N]`` int64.
+        """
         if self._is_short and t == 0 and columns.start == 0:
             pairs = zip(self._acting.parameters(), self._model.parameters(), strict=True)
             for copied, own in pairs:
@@ -59,9 +76,9 @@ class Activations:
         return sample_categorical(masked(logits, mask), uniform, mask)
 
     def finish(self) -> list[Tensor] | None:
-        """Of each layer, ``[T * B, ...]``, time-major; the next rollout writes over them.
+        """Return the outputs of each kept layer, ``[T * B, ...]``, time-major.
 
-        None if it has not acted yet.
+        The next rollout overwrites them. None: no action has been chosen yet.
         """
         return self._kept or None
 

@@ -12,11 +12,13 @@ from accel_rl.capture import Capture
 
 
 class Agent(Protocol):
-    """Chooses actions by what it observes at the moment; others are an `AnyRecurrentAgent`.
+    """An agent without a memory: it chooses each action from the newest observation alone.
+
+    Agents with a memory are an `AnyRecurrentAgent`.
 
     Attributes:
-        model: The network, whose parameters learners change.
-        capture: How acting, and what its learner computes, is compiled.
+        model: the network. Learners change its parameters.
+        capture: how acting and learning are compiled, or recorded as CUDA graphs.
     """
 
     @property
@@ -26,22 +28,34 @@ class Agent(Protocol):
     def capture(self) -> Capture: ...
 
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
-        """Actions ``[N]`` int64 for ``observation``, ``[N, ...]``, on one device.
+        """Choose an action for each of ``N`` environments.
 
-        ``uniform``: ``[N]`` in [0, 1), all the randomness there is. ``columns``: the environments.
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
+                uses no other randomness.
+            columns: the environments, as columns of the rollout.
+
+        Returns:
+            Actions ``[N]`` int64.
         """
         ...
 
     def greedy(self) -> Agent:
-        """Return an agent of the same network that takes the action that it holds to be best."""
+        """Return an agent with the same network that always takes its best action."""
         ...
 
     def follow(self, other: object) -> None:
-        """Take over whatever of ``other``, an agent of this class, is no parameter of its model."""
+        """Take over what another agent has beside its network, for example its epsilon.
+
+        Args:
+            other: an agent of this class.
+        """
         ...
 
 
 AnyRecurrentAgent = RecurrentAgent | RecurrentEpsilonGreedyAgent
-"""one whose network remembers"""
+"""An agent whose network has a memory."""
 
 AnyAgent = Agent | AnyRecurrentAgent
+"""An agent with or without a memory."""

@@ -23,46 +23,56 @@ _MOST_VALUES = 100_000
 
 
 class Evaluated(NamedTuple):
-    """Of ``N`` actions: the logarithm of their probability, or density, and the entropy."""
+    """Log-probabilities of ``N`` actions, and entropies of the distributions.
 
-    log_prob: Tensor  # [N]
-    entropy: Tensor  # [N], in nats
+    Attributes:
+        log_prob: ``[N]``, logarithms of probabilities, or of densities.
+        entropy: ``[N]``, in nats.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
 
 
 class Drawn(NamedTuple):
-    """``N`` actions, and the logarithms of the probabilities, or densities, that they had."""
+    """``N`` actions that were drawn, and their log-probabilities.
 
-    action: Any  # [N, ...]
-    log_prob: Tensor  # [N]
+    Attributes:
+        action: ``[N, ...]``.
+        log_prob: ``[N]``, logarithms of probabilities, or of densities.
+    """
+
+    action: Any
+    log_prob: Tensor
 
 
 class Distribution(Protocol):
-    """The actions of a space, given ``outputs``, ``[N, P]``, of a policy.
+    """How the ``P`` outputs of a policy network become actions of one action space.
 
     Attributes:
         num_outputs: ``P``.
-        num_free: How many of these do not depend on the observation. They are the last ones.
+        num_free: number of outputs that do not depend on the observation. They are the last ones.
     """
 
     num_outputs: int
     num_free: int
 
     def mask(self, outputs: Tensor, mask: Any) -> Tensor:
-        """Return ``outputs`` that give no probability to what ``mask`` forbids.
+        """Return outputs under which forbidden actions have probability 0.
 
         Args:
             outputs: ``[N, P]``.
-            mask: An action mask of the space, see `accel_rl.spaces`; None allows everything.
+            mask: an action mask of the space, see `accel_rl.spaces`. None allows everything.
         """
         ...
 
     def draw(self, outputs: Tensor, uniform: Tensor, mask: Any = None) -> Any:
-        """Return actions ``[N, ...]``, without gradient.
+        """Return random actions ``[N, ...]``, without gradient.
 
         Args:
-            outputs: ``[N, P]``, masked already.
-            uniform: ``[N]`` float64 in [0, 1), all the randomness there is.
-            mask: The mask; None allows everything.
+            outputs: masked outputs, ``[N, P]``.
+            uniform: ``[N]`` float64 random numbers in [0, 1). No other randomness is used.
+            mask: the mask. None allows everything.
         """
         ...
 
@@ -74,26 +84,30 @@ class Distribution(Protocol):
         """Return log-probabilities and entropies, with gradient.
 
         Args:
-            outputs: ``[N, P]``, masked already.
-            action: ``[N, ...]`` of the space.
+            outputs: masked outputs, ``[N, P]``.
+            action: actions of the space, ``[N, ...]``.
         """
         ...
 
     def log_prob(self, outputs: Tensor, action: Any) -> Tensor:
-        """Return the log-probabilities alone, ``[N]``, of what `evaluate` takes."""
+        """Return the log-probabilities ``[N]`` alone. Arguments are those of `evaluate`."""
         ...
 
 
 def make_distribution(action: Space, device: torch.device) -> Distribution:
-    """Return the distribution that a policy has over ``action``.
+    """Return the distribution that fits an action space.
 
-    - The integers ``0 .. n - 1``: `Categorical`.
-    - Other bounded integers, and booleans: `Factored`, a softmax for each.
-    - Floats: `Gaussian`.
-    - A mapping: `Joint`, the leaves independent of each other.
+    - The integers ``0 .. n - 1``: a softmax.
+    - Other bounded integers, and booleans: a softmax for each integer.
+    - Floats: a normal distribution for each float.
+    - A mapping: the distributions of its leaves, independent of each other.
+
+    Args:
+        action: the action space.
+        device: device of the network.
 
     Raises:
-        ValueError: Integers have no bounds, or there are too many values.
+        ValueError: the space has integers without bounds, or more than 100,000 values.
     """
     if not isinstance(action, Leaf):
         return Joint({name: make_distribution(each, device) for name, each in action.items()})
@@ -137,16 +151,22 @@ class Categorical:
 
 
 CATEGORICAL = Categorical()
+"""A softmax over as many actions as the network has logits."""
 
 
 def sample_categorical(logits: Tensor, uniform: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Draw from softmax(``logits``) by inverse CDF.
+    """Draw actions from a softmax, without gradient.
 
-    The action is the first whose cumulative probability exceeds ``uniform``, so that it depends on
-    nothing but its own row.
+    The action is the first whose cumulative probability exceeds ``uniform``. So each action depends
+    only on its own row.
 
-    ``logits``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). ``mask``: ``[N, A]``, the actions that
-    are allowed, by which ``logits`` are `masked` already. Returns ``[N]`` int64. No gradient.
+    Args:
+        logits: masked logits, ``[N, A]``.
+        uniform: ``[N]`` random numbers in [0, 1).
+        mask: ``[N, A]``, not 0 for allowed actions. None: all are allowed.
+
+    Returns:
+        Actions ``[N]`` int64.
     """
     cumulative = logits.double().softmax(1).cumsum_(1)
     action = (cumulative <= uniform.unsqueeze(1)).sum(1)

@@ -31,22 +31,37 @@ class _EpsilonGreedy:
         self.capture = capture
 
     def q_values(self, output: Tensor) -> Tensor:
-        """Values ``[N, A]`` of what the model gave, ``[N, A, K]``."""
+        """Return the values of all actions.
+
+        Args:
+            output: output of the network, ``[N, A, K]``.
+
+        Returns:
+            Values ``[N, A]``.
+        """
         if self.support is None:
             return output.squeeze(2)
         return output.softmax(2) @ self.support
 
     def evaluating(self, epsilon: float) -> Self:
-        """The same with another epsilon, for evaluation."""
+        """Return an agent with the same network and another epsilon, for evaluation.
+
+        Args:
+            epsilon: probability of a random action.
+        """
         given = torch.full_like(self.epsilon[:1], epsilon)
         return type(self)(self.model, self.support, given, self.capture)
 
     def greedy(self) -> Self:
-        """The same with epsilon 0: it takes the action of the largest value."""
+        """Return an agent with the same network that always takes the action of largest value."""
         return self.evaluating(0.0)
 
     def follow(self, other: object) -> None:
-        """Act with the epsilon of ``other``, another agent of this class, from now on."""
+        """Use the epsilon of another agent from now on.
+
+        Args:
+            other: an agent of this class.
+        """
         assert isinstance(other, type(self))
         self.epsilon = other.epsilon
 
@@ -55,13 +70,17 @@ class _EpsilonGreedy:
 
 
 class EpsilonGreedyAgent(_EpsilonGreedy):
-    """Takes the best action by ``model``, and with probability ``epsilon`` any action.
+    """The agent of Q-learning: the action of largest value, or now and then a random one.
 
-    Only actions that the leaf ``action_mask`` of observations allows, if it is there.
+    If observations have a leaf ``action_mask``, it takes only actions that the mask allows.
 
-    ``support``: ``[K]``, the values of the atoms whose logits the model gives; None: it gives
-    values. ``epsilon``: ``[B]``, one for each environment, or ``[1]``, one for all. The learner
-    writes into it. ``capture``: of acting, and for its learner.
+    Args:
+        model: the network, which computes values of actions.
+        support: values of the atoms, ``[K]``, of a network that computes logits of atoms. None: the
+            network computes values.
+        epsilon: probability of a random action: ``[B]``, one for each environment, or ``[1]``, one
+            for all. The learner replaces it.
+        capture: how acting and learning are compiled, or recorded as CUDA graphs.
     """
 
     model: QModel
@@ -78,18 +97,24 @@ class EpsilonGreedyAgent(_EpsilonGreedy):
 
     @torch.inference_mode()
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
-        """Actions ``[N]`` int64, with the parameters as they are now.
+        """Choose an action for each of ``N`` environments.
 
-        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
-        ``columns``: whose actions these are.
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1).
+            columns: the environments, as columns of the rollout.
+
+        Returns:
+            Actions ``[N]`` int64.
         """
         return self._choose(self, observation, uniform, self._epsilon_of(columns))
 
 
 class RecurrentEpsilonGreedyAgent(_EpsilonGreedy):
-    """As `EpsilonGreedyAgent`, by the values of a network that remembers.
+    """An `EpsilonGreedyAgent` whose network has a memory.
 
-    It keeps no state itself: that belongs to the environments; see `RecurrentStates`.
+    The agent itself keeps no recurrent state, since each environment has its own; see
+    `RecurrentStates`. Its arguments are those of `EpsilonGreedyAgent`.
     """
 
     model: RecurrentQModel
@@ -113,11 +138,18 @@ class RecurrentEpsilonGreedyAgent(_EpsilonGreedy):
         columns: slice,
         previous: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Actions ``[N]`` int64, and the state ``[N, S]`` after them.
+        """Choose an action for each of ``N`` environments.
 
-        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns``: whose actions these are. ``previous``: ``[N, P]``,
-        the `PreviousInputs` of a network that takes them, zeros where an episode begins.
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1).
+            state: recurrent state ``[N, S]``, zeros where an episode begins.
+            columns: the environments, as columns of the rollout.
+            previous: previous actions and rewards ``[N, P]`` for a network with `PreviousInputs`,
+                zeros where an episode begins.
+
+        Returns:
+            Actions ``[N]`` int64, and the recurrent state ``[N, S]`` after them.
         """
         before = one_step(state, previous)
         return self._choose(self, observation, uniform, before, self._epsilon_of(columns))
@@ -145,13 +177,19 @@ def _choose_remembering(
 def epsilon_greedy(
     q_value: Tensor, uniform: Tensor, epsilon: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """The action of the largest value where ``uniform >= epsilon``, else any, equally likely.
+    """Return the action of largest value where ``uniform >= epsilon``, and elsewhere a random one.
 
-    What is left of the uniform below epsilon, stretched to [0, 1), chooses the random action, which
-    may be the best one too.
+    Each allowed action, the best one too, is equally likely to be the random one. It is chosen by
+    ``uniform / epsilon``, which is again uniform in [0, 1).
 
-    ``q_value``: ``[N, A]``. ``uniform``: ``[N]`` in [0, 1). ``epsilon``: ``[N]`` or ``[1]``.
-    ``mask``: ``[N, A]``, the actions allowed; None: all are. Returns ``[N]`` int64.
+    Args:
+        q_value: values of the actions, ``[N, A]``.
+        uniform: ``[N]`` random numbers in [0, 1).
+        epsilon: probability of a random action, ``[N]`` or ``[1]``.
+        mask: ``[N, A]``, not 0 for allowed actions. None: all are allowed.
+
+    Returns:
+        Actions ``[N]`` int64.
     """
     num_actions = q_value.shape[1]
     if mask is None:

@@ -7,9 +7,14 @@ from torch import Tensor
 
 
 class LogProbs:
-    """Keeps them for ``num_envs`` environments, in rollouts of ``horizon`` steps.
+    """Keeps the log-probability of each action of a rollout.
 
-    ``keeps_rollout``: the tensors that `finish` gives do not change until it is called again.
+    Args:
+        horizon: steps of a rollout.
+        num_envs: number of environments.
+        device: device of the tensors.
+        keeps_rollout: True: the tensor that `finish` returns stays valid until the next `finish`.
+            False: until the next `keep`.
     """
 
     def __init__(
@@ -19,10 +24,16 @@ class LogProbs:
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
     def keep(self, log_prob: Tensor, t: int, columns: slice) -> None:
-        """Keep ``log_prob``, ``[n]``, of step ``t`` of the environments ``columns``."""
+        """Keep the log-probabilities of one step.
+
+        Args:
+            log_prob: ``[n]``.
+            t: the step.
+            columns: the environments, as columns of the rollout.
+        """
         self._rows[t, columns] = log_prob
 
     def finish(self) -> Tensor:
-        """Return the log-probabilities ``[T, B]`` float32 of the rollout that is complete."""
+        """Return the log-probabilities ``[T, B]`` float32 of a complete rollout."""
         self._rows, self._before = self._before, self._rows
         return self._before

@@ -15,11 +15,11 @@ LIMIT = 10.0
 
 
 class Normalizer(NamedTuple):
-    """Shifts and scales observations; it never changes.
+    """Normalizes observations by fixed means and standard deviations.
 
     Attributes:
-        mean: For each leaf that is normalized, float32 of its shape. Observations that are one
-            array have the leaf ``observation``.
+        mean: by name of the leaf, float32 of its shape. An observation that is one array is the
+            leaf ``observation``.
         scale: 1 / standard deviation, with the same names and shapes.
     """
 
@@ -41,7 +41,14 @@ class Normalizer(NamedTuple):
 
 
 def normalizer_state(agent: object) -> dict[str, Any]:
-    """Return the entry ``normalizer`` of a checkpoint; nothing for an agent without one."""
+    """Return what a checkpoint holds of an agent's normalizer.
+
+    Args:
+        agent: the agent.
+
+    Returns:
+        The entry ``normalizer``, or nothing if the agent has none.
+    """
     found: Normalizer | None = getattr(agent, "normalizer", None)
     if found is None:
         return {}
@@ -49,6 +56,12 @@ def normalizer_state(agent: object) -> dict[str, Any]:
 
 
 def set_normalizer(agent: Any, saved: Mapping[str, Any], device: torch.device) -> None:
-    """Let ``agent`` normalize as the one that was ``saved`` in a checkpoint."""
+    """Give an agent the normalizer of a checkpoint.
+
+    Args:
+        agent: the agent.
+        saved: the checkpoint.
+        device: device of the agent's network.
+    """
     if "normalizer" in saved:
         agent.normalizer = Normalizer(**map_leaves(lambda x: x.to(device), saved["normalizer"]))

@@ -15,19 +15,20 @@ from accel_rl.models import PolicyValue, PolicyValueModel, Sequences
 
 
 class PolicyAgent:
-    """Draws actions from a distribution that ``model`` gives; those that a mask forbids never.
+    """The agent of A2C and PPO: it draws actions from a distribution that its network computes.
 
-    The mask is the leaf ``action_mask`` of observations that are a dict, see `split_mask`.
+    If observations have a leaf ``action_mask``, it never takes an action that the mask forbids.
 
     Args:
-        model: The network.
-        capture: Of acting, and for its learner.
-        is_greedy: It takes the most probable action instead, the first of several.
-        distribution: What the network's numbers mean; without it, logits of a softmax.
+        model: the network.
+        capture: how acting and learning are compiled, or recorded as CUDA graphs.
+        is_greedy: True: it takes the most probable action, the first of several.
+        distribution: meaning of the network's outputs. Default: logits of a softmax.
 
     Attributes:
-        normalizer: What observations go through before they reach the network; None: nothing.
-        tells_log_prob: Whether an action server keeps the log-probabilities of its actions.
+        normalizer: normalizes observations before the network sees them. None: they stay as they
+            are.
+        tells_log_prob: True if an action server keeps the log-probabilities of the actions.
     """
 
     normalizer: Normalizer | None = None
@@ -50,10 +51,15 @@ class PolicyAgent:
 
     @torch.inference_mode()
     def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
-        """Actions ``[N, ...]``, with the parameters as they are now.
+        """Choose an action for each of ``N`` environments.
 
-        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
-        Greedy, ``uniform`` changes nothing, and ``columns`` never does.
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1). A greedy agent does not use them.
+            columns: not used.
+
+        Returns:
+            Actions ``[N, ...]``.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
@@ -61,13 +67,17 @@ class PolicyAgent:
 
     @torch.inference_mode()
     def act_with_log_prob(self, observation: Any, uniform: Tensor, columns: slice) -> Drawn:
-        """As `act` where this is not greedy, with the log-probabilities of the actions."""
+        """Draw actions like `act` of an agent that is not greedy.
+
+        Returns:
+            The actions and their log-probabilities.
+        """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         return Drawn(*self._draw(self.model, self.distribution, observation, uniform))
 
     def greedy(self) -> PolicyAgent:
-        """One of the same network that takes the most probable action."""
+        """Return an agent with the same network that always takes the most probable action."""
         agent = PolicyAgent(
             self.model, self.capture, is_greedy=True, distribution=self.distribution
         )
@@ -75,15 +85,23 @@ class PolicyAgent:
         return agent
 
     def follow(self, other: object) -> None:
-        """Take over the normalizer of ``other``, an agent of this class."""
+        """Take over the normalizer of another agent.
+
+        Args:
+            other: an agent of this class.
+        """
         assert isinstance(other, PolicyAgent)
         self.normalizer = other.normalizer
 
     def evaluate(self, observation: Any, sequences: Sequences | None = None) -> PolicyValue:
-        """Outputs ``[N, P]`` and values ``[N]`` of ``observation`` ``[N, ...]``, with gradient.
+        """Run the network, with gradient.
 
-        ``observation`` is normalized already; the outputs are masked. ``sequences``: in which order
-        they came; it changes nothing here.
+        Args:
+            observation: normalized observations, ``[N, ...]``.
+            sequences: not used.
+
+        Returns:
+            Masked outputs ``[N, P]``, and values ``[N]``.
         """
         observation, mask = split_mask(observation)
         outputs, value = self.model(observation)
@@ -116,5 +134,9 @@ def _most_probable(
 
 
 def is_softmax(agent: object) -> bool:
-    """Return whether an agent draws one of ``n`` actions, by a softmax over logits."""
+    """Return True if an agent draws one of ``n`` actions from a softmax.
+
+    Args:
+        agent: the agent.
+    """
     return isinstance(getattr(agent, "distribution", None), Categorical)

@@ -15,10 +15,10 @@ from accel_rl.models import PolicyValue, RecurrentModel, Sequences
 
 
 class RecurrentAgent:
-    """Draws actions from a distribution that ``model`` gives, given a recurrent state.
+    """A `PolicyAgent` whose network has a memory.
 
-    It keeps none itself: that belongs to the environments; see `accel_rl.samplers.ActionServer`.
-    Everything else is as in `PolicyAgent`.
+    The agent itself keeps no recurrent state, since each environment has its own; see
+    `RecurrentStates`. Its arguments and attributes are those of `PolicyAgent`.
     """
 
     normalizer: Normalizer | None = None
@@ -47,11 +47,18 @@ class RecurrentAgent:
         columns: slice | None = None,
         previous: Tensor | None = None,
     ) -> tuple[Any, Tensor]:
-        """Actions ``[N, ...]``, and the state ``[N, S]`` after them.
+        """Choose an action for each of ``N`` environments.
 
-        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1). ``state``: ``[N, S]``, zeros
-        where an episode begins. ``columns`` changes nothing. ``previous``: ``[N, P]``,
-        the `PreviousInputs` of a network that takes them, zeros where an episode begins.
+        Args:
+            observation: ``[N, ...]``.
+            uniform: ``[N]`` random numbers in [0, 1).
+            state: recurrent state ``[N, S]``, zeros where an episode begins.
+            columns: not used.
+            previous: previous actions and rewards ``[N, P]`` for a network with `PreviousInputs`,
+                zeros where an episode begins.
+
+        Returns:
+            Actions ``[N, ...]``, and the recurrent state ``[N, S]`` after them.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
@@ -67,7 +74,11 @@ class RecurrentAgent:
         columns: slice | None = None,
         previous: Tensor | None = None,
     ) -> tuple[Drawn, Tensor]:
-        """As `act` where this is not greedy, with the log-probabilities of the actions."""
+        """Draw actions like `act` of an agent that is not greedy.
+
+        Returns:
+            The actions with their log-probabilities, and the recurrent state ``[N, S]``.
+        """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         before = one_step(state, previous)
@@ -75,7 +86,7 @@ class RecurrentAgent:
         return Drawn(*drawn), after
 
     def greedy(self) -> RecurrentAgent:
-        """One of the same network that takes the most probable action."""
+        """Return an agent with the same network that always takes the most probable action."""
         agent = RecurrentAgent(
             self.model, self.capture, is_greedy=True, distribution=self.distribution
         )
@@ -83,14 +94,24 @@ class RecurrentAgent:
         return agent
 
     def follow(self, other: object) -> None:
-        """Take over the normalizer of ``other``, an agent of this class."""
+        """Take over the normalizer of another agent.
+
+        Args:
+            other: an agent of this class.
+        """
         assert isinstance(other, RecurrentAgent)
         self.normalizer = other.normalizer
 
     def evaluate(self, observation: Any, sequences: Sequences | None = None) -> PolicyValue:
-        """Outputs ``[T * B, P]`` and values of ``observation``, ``[T * B, ...]``, with gradient.
+        """Run the network over sequences, with gradient.
 
-        ``observation`` is normalized already; the outputs are masked.
+        Args:
+            observation: normalized observations of ``T`` steps of ``B`` environments,
+                ``[T * B, ...]``.
+            sequences: their recurrent states and episode starts; needed.
+
+        Returns:
+            Masked outputs ``[T * B, P]``, and values ``[T * B]``.
         """
         assert sequences is not None
         observation, mask = split_mask(observation)

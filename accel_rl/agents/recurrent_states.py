@@ -23,13 +23,18 @@ class Remembered(NamedTuple):
 
 
 class RecurrentStates:
-    """Acts with ``agent`` for ``num_envs`` environments, in rollouts of ``horizon`` steps.
+    """Chooses actions with a recurrent agent, and keeps the state of each environment.
 
-    ``keeps_rollout``: the tensors that `finish` gives do not change until it is called again.
-    If ``agent.tells_log_prob``, `act` gives `Drawn` in place of actions.
+    Args:
+        agent: the agent.
+        horizon: steps of a rollout.
+        num_envs: number of environments.
+        device: device of the tensors.
+        keeps_rollout: True: the tensors that `finish` returns stay valid until the next `finish`.
+            False: until the next `act`.
 
     Attributes:
-        choose: The agent's method that `act` calls.
+        choose: the method of the agent that `act` calls.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class RecurrentStates:
 
     @property
     def needs_reward(self) -> bool:
-        """Whether `act` and `finish` must be given rewards."""
+        """True if `act` and `finish` need rewards."""
         return self._previous is not None
 
     def act(
@@ -68,11 +73,19 @@ class RecurrentStates:
         begins: Tensor,
         reward: Tensor | None = None,
     ) -> Any:
-        """Actions ``[n, ...]`` of step ``t`` of the environments ``columns``.
+        """Choose actions at one step.
 
-        ``observation``: ``[n, ...]``. ``uniform``: ``[n]`` in [0, 1). ``begins``: ``[n]``, where
-        the observation is the first of an episode, and so the state zeros. ``reward``: ``[n]``, of
-        the step before, if it is needed and `finish` was not given it.
+        Args:
+            observation: ``[n, ...]``.
+            uniform: ``[n]`` random numbers in [0, 1).
+            t: the step.
+            columns: the environments, as columns of the rollout.
+            begins: ``[n]``, True where an episode begins. The state is zeros there.
+            reward: ``[n]``, rewards of the previous step, if they are needed and `finish` did not
+                get them.
+
+        Returns:
+            Actions ``[n, ...]``, or `Drawn` if the agent tells log-probabilities.
         """
         if self._previous is not None and reward is not None:
             self._state[columns, -1] = reward
@@ -90,9 +103,10 @@ class RecurrentStates:
         return chosen
 
     def finish(self, reward: Tensor | None = None) -> Remembered:
-        """What was remembered in the rollout that is complete.
+        """Return the states of a complete rollout.
 
-        ``reward``: ``[B]``, of its last step, if rewards are needed.
+        Args:
+            reward: ``[B]``, rewards of the last step, if they are needed.
         """
         if self._previous is not None and reward is not None:
             self._state[:, -1] = reward
@@ -108,9 +122,13 @@ class RecurrentStates:
         return len(self._state)
 
     def get_state(self) -> Tensor:
-        """``[B, S + P]`` float32 on the CPU, after the last step, for another's `set_state`."""
+        """Return the states after the last step, ``[B, S + P]`` float32 on the CPU."""
         return self._state.cpu().clone()
 
     def set_state(self, state: Tensor) -> None:
-        """Go on with ``state``, ``[n, S + P]``, as that of the first ``n`` environments."""
+        """Set the states of the first ``n`` environments.
+
+        Args:
+            state: ``[n, S + P]``, of `get_state`.
+        """
         self._state[: len(state)].copy_(state)

@@ -15,14 +15,20 @@ from accel_rl.parallel.rules import Rule
 
 
 class AllReduce(Local):
-    """Every learner of ``group`` has the same parameters, and applies the same update.
+    """The exchange of learners in step: all have the same parameters, and make the same updates.
 
-    Its gradient is the mean over the samples of all of them: one all-reduce of the flat gradient
-    and its weight. It is clipped after that (Stooke and Abbeel 2018, arXiv:1803.02811, section 4),
-    and each applies the rule by itself, to its own copy of equal parameters and optimizer state.
+    One all-reduce gives the mean gradient over the samples of all learners, which is clipped
+    afterwards (Stooke and Abbeel 2018, arXiv:1803.02811, section 4). Then each learner applies the
+    rule to its own copy of the parameters and the optimizer's state.
 
-    Raises:
-        TeamError: from every call that needs the others, when one of them is gone.
+    Every call that needs the others raises `TeamError` if one of them is gone.
+
+    Args:
+        parameters: parameters and gradients of the network.
+        rule: the update rule.
+        max_gradient_norm: largest L2 norm of the mean gradient; see `Local`. None: no limit.
+        group: the learners.
+        gradient_norm_eps: see `Local`.
     """
 
     def __init__(
@@ -81,9 +87,12 @@ class AllReduce(Local):
 
 
 def fingerprint(parameters: FlatParameters) -> int:
-    """A checksum of the parameters, equal where they are equal to the bit. Waits for the device.
+    """Return a checksum of the parameters, which is equal if they are equal to the bit.
 
-    Two sums of their bits, one of them weighted by the place, both computed on the device.
+    This waits for the device.
+
+    Args:
+        parameters: the parameters.
     """
     bits = parameters.parameter.detach().view(torch.int32)
     weight = torch.arange(1, 2 * len(bits), 2, dtype=torch.int32, device=bits.device)

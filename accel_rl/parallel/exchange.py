@@ -27,10 +27,12 @@ with "num_updates", 0-d int64."""
 
 
 class Exchange(Protocol):
-    """What algorithms need of an exchange.
+    """How the gradient of one learner changes its parameters, alone or together with others.
 
-    ``num_sharing``: learners whose gradients make up one update, this one included; each has its
-    part of the batch.
+    Attributes:
+        parameters: parameters and gradients of the learner's network, as flat tensors.
+        num_sharing: number of learners whose gradients make up one update, this one included. Each
+            has its part of the batch.
     """
 
     parameters: FlatParameters
@@ -38,40 +40,56 @@ class Exchange(Protocol):
 
     @property
     def num_updates(self) -> int:
-        """How often `step` was called."""
+        """Number of calls of `step` so far."""
         ...
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """Use up ``parameters.gradient``: bring ``parameters.parameter`` up to date.
+        """Update the parameters with the gradient in ``parameters.gradient``.
 
-        ``weight``: 0-d, how many samples this gradient is the mean over, so that the mean over all
-        of those who share the update is right; None: all have equally many.
-        ``parameters.gradient`` is then the gradient that was used, clipped.
+        Afterwards ``parameters.gradient`` holds the gradient that was used, clipped.
 
-        Returns the L2 norm, before clipping, of the gradient that was used: 0-d, on its device.
+        Args:
+            lr: learning rate.
+            weight: number of samples that the gradient is a mean over, 0-d. It weights this
+                learner's gradient where several share the update. None: all have equally many.
+
+        Returns:
+            L2 norm of the gradient that was used, before clipping: 0-d, on the device.
         """
         ...
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of ``x`` over the learners that share an update, each of which must ask."""
+        """Return the sum of a tensor over the learners that share an update. All must call it.
+
+        Args:
+            x: the tensor of this learner.
+        """
         ...
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Likewise the largest, element by element."""
+        """Return the maximum, element by element, likewise.
+
+        Args:
+            x: the tensor of this learner.
+        """
         ...
 
     def running(self, name: str, value: Tensor) -> Running:
-        """Numbers ``[n]`` that begin with ``value`` and that learners with a store share.
+        """Return numbers that all learners of a parameter store share. All must call it, once.
 
-        All must ask for ``name``, once. Learners that share an update change their own alike.
+        Learners in step have numbers of their own, which they change alike.
+
+        Args:
+            name: name of the numbers.
+            value: first value, ``[n]``.
         """
         ...
 
     def take_metrics(self) -> dict[str, float]:
-        """What there is to tell of dealing with others since the last call.
+        """Return metrics of the exchange since the last call, by name.
 
-        The same names each time. Those that end in ``_seconds``, ``_min`` or ``_max`` are such over
-        several learners, too; of the others the mean is told.
+        The names are the same each time. A row of metrics has the smallest of all learners' numbers
+        that end in ``_min``, the largest of those that end in ``_max``, and the mean of others.
         """
         ...
 
@@ -81,10 +99,16 @@ class Exchange(Protocol):
 
 
 class Local:
-    """One learner: clip the gradient, apply the rule.
+    """The exchange of a single learner: clip the gradient and apply the update rule.
 
-    ``max_gradient_norm``: of the whole gradient, as L2 norm; None: no limit. ``gradient_norm_eps``:
-    of `clip_gradient_`. ``capture``: of that.
+    Args:
+        parameters: parameters and gradients of the network.
+        rule: the update rule.
+        max_gradient_norm: largest L2 norm of the whole gradient, which is scaled down to it. None:
+            no limit.
+        capture: how clipping and the rule are compiled, or recorded as a CUDA graph.
+        gradient_norm_eps: small number that is added to the norm when the gradient is scaled; 0 as
+            in TensorFlow.
     """
 
     def __init__(
@@ -113,25 +137,44 @@ class Local:
         self._captured = None if capture is EAGER else capture(update_)
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`: its four parts, of which graphs have the second and the last."""
+        """Update the parameters; see `Exchange.step`.
+
+        Its four parts are `advance`, `pack`, `reduce` and `apply`. CUDA graphs hold the second and
+        the last.
+        """
         rate = self.advance(lr)
         self.pack(weight)
         self.reduce()
         return self.apply(rate)
 
     def advance(self, lr: float) -> float:
-        """Count one step, on the host; return the rate that the rule has in it."""
+        """Count one step, and return the rule's rate in it.
+
+        Args:
+            lr: learning rate.
+        """
         self.num_updates += 1
         return self._rule.rate(lr, self.num_updates)
 
     def pack(self, weight: Tensor | None) -> None:
-        """Make the gradient ready for `reduce`, on the device. ``weight``: as in `step`."""
+        """Prepare the gradient for `reduce`.
+
+        Args:
+            weight: see `Exchange.step`.
+        """
 
     def reduce(self) -> None:
-        """Make the gradient that of all learners that share the update: here this one's."""
+        """Combine the gradients of all learners that share the update. Alone: nothing to do."""
 
     def apply(self, rate: float | Tensor) -> Tensor:
-        """Clip the gradient and apply the rule, on the device; return as `step`."""
+        """Clip the gradient and apply the rule.
+
+        Args:
+            rate: the rule's rate, of `advance`.
+
+        Returns:
+            L2 norm of the gradient before clipping, 0-d.
+        """
         flat = self.parameters
         if self._captured is not None:
             return self._captured(flat.parameter, flat.gradient, self._rule_state, rate)
@@ -140,28 +183,35 @@ class Local:
         return norm
 
     def sum(self, x: Tensor) -> Tensor:
-        """``x``: nobody shares in it."""
+        """Return ``x``, since there is no other learner."""
         return x
 
     def maximum(self, x: Tensor) -> Tensor:
-        """``x``: nobody shares in it."""
+        """Return ``x``, since there is no other learner."""
         return x
 
     def running(self, name: str, value: Tensor) -> Running:
-        """As `Exchange.running`: this learner's own."""
+        """Return numbers of this learner alone; see `Exchange.running`."""
         return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
-        """Nothing."""
+        """Return no metrics."""
         return {}
 
     def state_dict(self) -> State:
-        """Parameters and optimizer state, on the CPU."""
+        """Return the parameters and the optimizer's state, on the CPU."""
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
         return make_state(self.parameters, flats, self.num_updates)
 
     def load_state_dict(self, state: State) -> None:
-        """Raises ValueError where ``state`` is of another model or rule."""
+        """Continue from a saved state.
+
+        Args:
+            state: of `state_dict`.
+
+        Raises:
+            ValueError: the state is of another model or rule.
+        """
         flats = {"parameters": self.parameters.parameter, **self._rule_state}
         self.num_updates = load_state(self.parameters, flats, state)
 

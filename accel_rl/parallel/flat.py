@@ -17,14 +17,19 @@ ALIGNMENT = 16  # elements; 64 bytes of float32, one cache line
 
 
 class FlatParameters:
-    """Turns the parameters and gradients of ``model`` into views of ``parameter`` and ``gradient``.
+    """All parameters of a network in one flat tensor, and all gradients in another.
 
-    Each view keeps the shape and strides its parameter had, permuted ones (channels last) included,
-    and begins at a multiple of 16 elements; the gaps stay 0.
+    The network's own parameters and gradients become views of them. Each view keeps its shape and
+    strides, and begins at a multiple of 16 elements. The gaps between views stay 0.
 
-    ``parameter``, ``gradient``: ``[P]``, of the parameters' dtype, on their device.
-    ``gradient_and_more``: ``[P + 16]``, ``gradient`` with room behind it for what learners send
-    each other along with it.
+    Args:
+        model: the network.
+
+    Attributes:
+        parameter: all parameters, ``[P]``.
+        gradient: all gradients, ``[P]``.
+        gradient_and_more: ``gradient`` with room for 16 more elements that learners send along,
+            ``[P + 16]``.
 
     Raises:
         ValueError: the parameters differ in dtype or device, or one has gaps or overlaps in memory.
@@ -59,7 +64,7 @@ class FlatParameters:
 
     @property
     def layout(self) -> dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Where each parameter lies in the flat tensors: offset, shape and strides, in elements."""
+        """Place of each parameter in the flat tensors: offset, shape and strides, in elements."""
         return {
             name: (self._offsets[name], tuple(p.shape), p.stride())
             for name, p in self._parameters.items()
@@ -69,16 +74,19 @@ class FlatParameters:
         self.gradient.zero_()
 
     def attach(self, flat: Tensor) -> None:
-        """Let the model's parameters be views of ``flat`` instead, ``[P]``, which is the caller's.
+        """Make the network's parameters views of another tensor, which becomes ``parameter``.
 
-        ``parameter`` is then ``flat``. Not between a forward pass and its backward pass.
+        Do not call it between a forward pass and its backward pass.
+
+        Args:
+            flat: ``[P]``. It belongs to the caller.
         """
         self.parameter = flat
         for name, view in self._views(flat).items():
             self._parameters[name].data = view
 
     def check_views(self) -> None:
-        """Assert that the model's parameters and gradients still are the views made here."""
+        """Assert that the network's parameters and gradients are still the views made here."""
         parameters, gradients = self._views(self.parameter), self._views(self.gradient)
         for name, p in self._model.named_parameters():  # these may be other objects by now
             for what, found, view in (
@@ -103,10 +111,10 @@ class FlatParameters:
         return layers
 
     def to_named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Contiguous copies, on the CPU, of what ``flat`` ``[P]`` holds for each parameter.
+        """Return contiguous copies on the CPU, by the network's names of parameters.
 
-        ``flat`` may be ``parameter`` or anything laid out like it, such as an optimizer's state.
-        Names, shapes and order of elements are the model's, whatever its memory format.
+        Args:
+            flat: ``parameter``, or a tensor with the same layout, such as an optimizer's state.
         """
         return {
             name: torch.empty(view.shape, dtype=view.dtype).copy_(view)
@@ -114,10 +122,14 @@ class FlatParameters:
         }
 
     def from_named_(self, flat: Tensor, named: Mapping[str, Tensor]) -> None:
-        """Fill ``flat`` ``[P]`` from what `to_named` gave.
+        """Fill a flat tensor from copies by name.
+
+        Args:
+            flat: ``[P]``.
+            named: of `to_named`.
 
         Raises:
-            ValueError: names or shapes are not those of the model.
+            ValueError: names or shapes are not those of the network.
         """
         views = self._views(flat)
         expected = {name: list(view.shape) for name, view in views.items()}

@@ -12,51 +12,71 @@ from accel_rl import functions
 
 
 class TeamError(RuntimeError):
-    """Another learner is gone, or has not answered in time. The message says which, if known."""
+    """Another learner is gone, or has not answered in time. The message names it if known."""
 
 
 class Group(Protocol):
-    """Learners that all make the same calls, in the same order, each with as large a tensor.
+    """A group of learners for collective calls.
 
-    ``size``: how many. Every call changes its tensor, which is contiguous, in place, to the same
-    numbers to the bit in all of them, and raises `TeamError` when one is gone.
+    All learners make the same calls, in the same order, with contiguous tensors of the same shape.
+    A call changes its tensor in place, to the same numbers in all learners, equal to the bit. It
+    raises `TeamError` if a learner is gone.
+
+    Attributes:
+        size: number of learners.
     """
 
     size: int
 
-    def sum_(self, x: Tensor) -> None: ...
+    def sum_(self, x: Tensor) -> None:
+        """Replace a tensor by its sum over all learners.
+
+        Args:
+            x: the tensor.
+        """
+        ...
 
     def maximum_(self, x: Tensor) -> None:
-        """Element by element."""
+        """Replace a tensor by its maximum over all learners, element by element.
+
+        Args:
+            x: the tensor.
+        """
         ...
 
     def broadcast_(self, x: Tensor) -> None:
-        """The first learner's."""
+        """Replace a tensor by the first learner's.
+
+        Args:
+            x: the tensor.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the group."""
+        ...
 
 
 class TorchGroup:
-    """The process group of `torch.distributed`, by gloo or NCCL, over any number of machines.
+    """The process group of `torch.distributed`, with gloo or NCCL, over any number of machines.
 
-    Through NCCL it is the device that waits for a learner that is gone: a `Watcher`, the launcher,
-    or NCCL's own timeout ends such a wait.
+    With NCCL the GPU itself waits for the other learners. If one is gone, a watcher thread, the
+    launcher or NCCL's own timeout ends the wait.
     """
 
     def __init__(self) -> None:
         self.size = dist.get_world_size()
 
     def sum_(self, x: Tensor) -> None:
-        """As `Group.sum_`."""
+        """Replace a tensor by its sum over all learners."""
         self._reduce(x, dist.ReduceOp.SUM)
 
     def maximum_(self, x: Tensor) -> None:
-        """As `Group.maximum_`."""
+        """Replace a tensor by its maximum over all learners, element by element."""
         self._reduce(x, dist.ReduceOp.MAX)
 
     def broadcast_(self, x: Tensor) -> None:
-        """As `Group.broadcast_`."""
+        """Replace a tensor by the first learner's."""
         try:
             dist.broadcast(x, 0)
         except RuntimeError as error:
@@ -65,7 +85,7 @@ class TorchGroup:
             ) from error
 
     def close(self) -> None:
-        """Leave it. Through NCCL all others must do so, too: after a failure they may not."""
+        """Leave the group. With NCCL all must leave it; do not call this after a failure."""
         dist.destroy_process_group()
 
     def _reduce(self, x: Tensor, operation: dist.ReduceOp.RedOpType) -> None:

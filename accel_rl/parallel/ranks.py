@@ -16,7 +16,14 @@ _VARIABLES = {
 
 
 class Ranks(NamedTuple):
-    """This learner's number among ``size`` in all, and among ``local_size`` on this machine."""
+    """The number of a learner among all learners.
+
+    Attributes:
+        rank: number among all, from 0.
+        size: number of learners.
+        local_rank: number among those on this machine, from 0.
+        local_size: number of learners on this machine.
+    """
 
     rank: int = 0
     size: int = 1
@@ -25,16 +32,18 @@ class Ranks(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that keeps the run's records."""
+        """True for the learner that keeps the run's records."""
         return self.rank == 0
 
 
 ALONE = Ranks()
-"""the one learner of a run"""
+"""The ranks of a learner without others."""
 
 
 def read_ranks(environment: Mapping[str, str]) -> Ranks:
-    """What torchrun, or any launcher of its kind, has put into the environment; alone if nothing.
+    """Return the ranks that torchrun, or a similar launcher, has put into the environment.
+
+    Without such variables the learner is alone.
 
     Raises:
         ValueError: the variables are incomplete, or contradict each other.
@@ -56,10 +65,14 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """The seed of one learner's simulators and draws, from that of the run.
+    """Return the seed of one learner.
 
-    The first learner's is the run's own; the others' come from children of its seed sequence, so
-    that no two of any runs meet but by an accident of one in 2**63.
+    The first learner has the seed of the run. The others have seeds of children of its seed
+    sequence, so that seeds of different runs and learners differ.
+
+    Args:
+        seed: seed of the run.
+        rank: rank of the learner.
     """
     if rank == 0:
         return seed

@@ -140,26 +140,45 @@ class Rule(Protocol):
     """An update rule with its constants."""
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The rule's memory, by name; each tensor like ``parameter``."""
+        """Return the optimizer's state at the start, by name.
+
+        Args:
+            parameter: flat parameters, ``[P]``. Each tensor of the state has this shape.
+        """
         ...
 
     def rate(self, lr: float, step: int) -> float:
-        """What of ``lr`` the rule uses when it is applied for the ``step``-th time, from 1."""
+        """Return the rate that the rule uses in one step.
+
+        Args:
+            lr: learning rate.
+            step: number of the step, from 1.
+        """
         ...
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """Apply the rule to these slices; ``rate``: what `rate` gave, as it is or as 0-d tensor."""
+        """Apply the rule, in place.
+
+        Args:
+            parameter: parameters, or a slice of them, ``[n]``.
+            gradient: their gradient, ``[n]``.
+            state: the optimizer's state, ``[n]`` each.
+            rate: of `rate`, a number or a 0-d tensor.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RMSProp:
-    """`rmsprop_` with its constants.
+    """The rule RMSProp; see `rmsprop_`.
 
-    ``initial``: what the running mean of squares begins with: 0 in Lasagne and torch, which makes
-    the first step about ``lr / sqrt(1 - decay)`` in each direction; 1 in TensorFlow.
+    Attributes:
+        decay: decay of the running mean of squared gradients.
+        eps: small number under the root.
+        initial: first value of the running mean: 0 as in Lasagne and torch, where the first step is
+            about ``lr / sqrt(1 - decay)`` in each direction, or 1 as in TensorFlow.
     """
 
     decay: float
@@ -167,63 +186,75 @@ class RMSProp:
     initial: float
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """As `Rule.make_state`."""
+        """Return the optimizer's state at the start; see `Rule.make_state`."""
         return {"mean_square": torch.full_like(parameter, self.initial)}
 
     def rate(self, lr: float, step: int) -> float:
-        """As `Rule.rate`: all of it."""
+        """Return ``lr``."""
         return lr
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """As `Rule.step_`."""
+        """Apply the rule, in place; see `Rule.step_`."""
         rmsprop_(parameter, gradient, state["mean_square"], rate, self.decay, self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """`adam_` with its constants."""
+    """The rule Adam; see `adam_`.
+
+    Attributes:
+        beta1: decay of the running mean of gradients.
+        beta2: decay of the running mean of squared gradients.
+        eps: small number that is added to the root.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """As `Rule.make_state`."""
+        """Return the optimizer's state at the start; see `Rule.make_state`."""
         return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
 
     def rate(self, lr: float, step: int) -> float:
-        """As `Rule.rate`: `adam_rate`."""
+        """Return the rate of one step; see `adam_rate`."""
         return adam_rate(lr, self.beta1, self.beta2, step)
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """As `Rule.step_`."""
+        """Apply the rule, in place; see `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
         adam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RAdam:
-    """`radam_` with its constants, which are those of `torch.optim.RAdam` if none are given."""
+    """The rule rectified Adam; see `accel_rl.parallel.rules.radam_`.
+
+    Attributes:
+        beta1: decay of the running mean of gradients.
+        beta2: decay of the running mean of squared gradients.
+        eps: small number that is added to the root.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """As `Rule.make_state`."""
+        """Return the optimizer's state at the start; see `Rule.make_state`."""
         return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
 
     def rate(self, lr: float, step: int) -> float:
-        """As `Rule.rate`: `radam_rate`."""
+        """Return the rate of one step; see `Rule.rate`."""
         return radam_rate(lr, self.beta1, self.beta2, step)
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """As `Rule.step_`."""
+        """Apply the rule, in place; see `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
         radam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)

@@ -82,11 +82,15 @@ class Chunk:
 
 
 class ParameterStore:
-    """Made by `create` in one process and by `open` in the others; threads may share one.
+    """Parameters and optimizer state in shared memory, in chunks with a lock each.
 
-    ``arrays``: names of the K arrays, "parameters" first. ``chunks``: at most as many as were
-    asked for. ``address``: what `open` takes, on this machine, while this object is not closed.
-    Of each chunk, whoever holds its lock is the one writer.
+    One process calls `create`, and the others `open`. Threads may share one object. Only the holder
+    of a chunk's lock writes into the chunk.
+
+    Attributes:
+        arrays: names of the ``K`` arrays, "parameters" first.
+        chunks: the chunks, at most as many as were asked for.
+        address: argument of `open`, on this machine, until this object is closed.
     """
 
     def __init__(
@@ -122,9 +126,13 @@ class ParameterStore:
         num_chunks: int = 3,
         timeout_seconds: float = 60.0,
     ) -> ParameterStore:
-        """A new store of these parameters and the state that ``rule`` begins with.
+        """Return a new store of a network's parameters and a rule's state at the start.
 
-        ``timeout_seconds``: after so long without any lock coming free, a wait for them ends.
+        Args:
+            parameters: parameters of the network.
+            rule: the update rule.
+            num_chunks: number of chunks.
+            timeout_seconds: longest wait for a lock.
 
         Raises:
             ValueError: ``num_chunks`` is below 1, or this is not Linux.
@@ -152,9 +160,13 @@ class ParameterStore:
     def open(
         cls, address: str, parameters: FlatParameters, rule: Rule, timeout_seconds: float = 60.0
     ) -> ParameterStore:
-        """The store at ``address``, which must be of such parameters and the same ``rule``.
+        """Return a store that another process created.
 
-        Their values do not matter. ``timeout_seconds``: as in `create`.
+        Args:
+            address: address of the store.
+            parameters: parameters of the same network. Their values do not matter.
+            rule: the same update rule.
+            timeout_seconds: longest wait for a lock.
 
         Raises:
             ValueError: there is no store, or it is of something else; the message says of what.
@@ -176,16 +188,18 @@ class ParameterStore:
         return cls(file, parameters.parameter, rule, found["num_chunks"], timeout_seconds)
 
     def visit(self) -> Generator[Chunk, None, float]:
-        """As `ChunkLocks.visit`: each chunk once, under its lock; the seconds spent waiting."""
+        """Yield each chunk once, under its lock, as the locks come free; see `ChunkLocks.visit`."""
         return self._locks.visit(self.chunks)
 
     def visit_ahead(self) -> Generator[tuple[Chunk, Callable[[], None]] | None, None, float]:
-        """As `ChunkLocks.visit_ahead`."""
+        """Yield chunks, the next before the last is let go; see `ChunkLocks.visit_ahead`."""
         return self._locks.visit_ahead(self.chunks)
 
     def read(self) -> tuple[dict[str, Tensor], int]:
-        """Copies of all arrays, flat ``[P]``, and the updates that they have had (the most that a
-        chunk has). Each chunk is whole; chunks may be from different moments."""
+        """Return copies of all arrays, ``[P]`` each, and the largest number of updates of a chunk.
+
+        Each chunk is consistent; chunks may be from different moments.
+        """
         flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots[0].dtype)
         counts = []
         for chunk in self.visit():
@@ -194,14 +208,23 @@ class ParameterStore:
         return dict(zip(self.arrays, flats, strict=True)), max(counts)
 
     def write(self, flats: Mapping[str, Tensor], num_updates: int) -> None:
-        """Overwrite all arrays, ``[P]`` each."""
+        """Overwrite all arrays.
+
+        Args:
+            flats: the arrays by name, ``[P]`` each.
+            num_updates: number of updates that they have had.
+        """
         for chunk in self.visit():
             for row, name in zip(chunk.slots[1 - chunk.valid], self.arrays, strict=True):
                 row.copy_(flats[name][chunk.elements])
             chunk.flip(num_updates)
 
     def pin(self, device: torch.device) -> None:
-        """Register the memory with CUDA, once, so that transfers need no staging on the CPU."""
+        """Register the memory with CUDA, so that copies to a GPU need no staging.
+
+        Args:
+            device: the GPU.
+        """
         memory = torch.frombuffer(self._memory, dtype=torch.uint8)
         if memory.is_pinned():
             return
@@ -209,7 +232,7 @@ class ParameterStore:
             weakref.finalize(self, unregister, memory)
 
     def close(self) -> None:
-        """No lock can be taken any more, and the address is void. Twice is fine."""
+        """Close the store: no lock can be taken any more. A second call does nothing."""
         self._file.close()
 
 

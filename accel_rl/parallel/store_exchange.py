@@ -41,16 +41,24 @@ class Block(NamedTuple):
 
 
 class StoreExchange:
-    """One learner of several. Begins with the store's parameters, whatever ``parameters`` held.
+    """The exchange of asynchronous learners, which push their gradients into a parameter store.
 
-    ``store`` must be of the same ``rule``. Each thread needs an exchange, and parameters, of its
-    own; threads may share the store. ``max_gradient_norm``, ``gradient_norm_eps``: as for `Local`,
-    of this learner's gradient. ``num_updates``: those of this learner; the step count that Adam
-    corrects its bias by is the store's, of each chunk. ``running``: as `Exchange.running`, of this
-    learner alone, unless it is set.
+    It starts with the store's parameters. Threads may share a store, and each needs an exchange and
+    parameters of its own. Adam corrects its bias by the store's count of steps of each chunk.
 
-    Every method but `take_metrics` raises TimeoutError as `ParameterStore.visit` does; the run
-    cannot go on then, for some chunks may have been visited.
+    Every method but `take_metrics` raises TimeoutError if no lock comes free in time. The run
+    cannot continue then, since some chunks may have been updated already.
+
+    Args:
+        parameters: parameters and gradients of the learner's network.
+        store: the store.
+        rule: the update rule of the store.
+        max_gradient_norm: largest L2 norm of this learner's gradient; see `Local`. None: no limit.
+        gradient_norm_eps: see `Local`.
+
+    Attributes:
+        num_updates: updates by this learner.
+        running: see `Exchange.running`; numbers of this learner alone until it is set.
     """
 
     def __init__(
@@ -84,7 +92,7 @@ class StoreExchange:
         self.pull()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`: push the gradient into the store."""
+        """Push the gradient into the store, and take its parameters; see `Exchange.step`."""
         norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
         for chunk, block in self._pushes(num_updates=1):
@@ -96,26 +104,27 @@ class StoreExchange:
         return norm
 
     def sum(self, x: Tensor) -> Tensor:
-        """``x``: nobody shares an update with this learner."""
+        """Return ``x``, since no other learner shares the update."""
         return x
 
     def maximum(self, x: Tensor) -> Tensor:
-        """``x``, likewise."""
+        """Return ``x``, since no other learner shares the update."""
         return x
 
     def pull(self) -> None:
-        """Take the store's parameters as they are now."""
+        """Take the store's newest parameters."""
         for chunk in self._visit():
             self._adopt(chunk, chunk.slots[chunk.valid])
             self._wait_for_device()
             self._seen[chunk.index] = chunk.num_updates
 
     def take_metrics(self) -> dict[str, float]:
-        """Numbers since they were last taken.
+        """Return metrics since the last call.
 
-        ``push_lag_min``, ``_mean``, ``_max``: updates by others, between this learner's last read
-        of a chunk and its push; nan if there was no push. ``lock_wait_seconds``: spent waiting for
-        locks. ``push_seconds``: spent in pushes, waiting included.
+        ``push_lag_min``, ``push_lag_mean`` and ``push_lag_max`` are numbers of updates by others
+        between this learner's last read of a chunk and its push, NaN without a push.
+        ``lock_wait_seconds`` is the time spent waiting for locks, and ``push_seconds`` that of
+        pushes, waiting included.
         """
         measured, self._measured = self._measured, _Measured()
         lags = measured.num_lags
@@ -128,9 +137,10 @@ class StoreExchange:
         }
 
     def state_dict(self) -> State:
-        """The store's parameters and optimizer state, on the CPU, as `Local` saves its own.
+        """Return the store's parameters and optimizer state, on the CPU; see `Local.state_dict`.
 
-        ``num_updates`` counts those of all learners, ``learner_updates`` those of this one.
+        ``num_updates`` counts the updates of all learners, and ``learner_updates`` those of this
+        one.
         """
         flats, num_updates = self._store.read()
         named = {kind: self.parameters.to_named(flat) for kind, flat in flats.items()}
@@ -138,9 +148,10 @@ class StoreExchange:
         return {**named, "counts": {name: torch.tensor(n) for name, n in counts.items()}}
 
     def load_state_dict(self, state: State) -> None:
-        """Overwrite the store: for one learner to call, before the others begin.
+        """Overwrite the store. One learner calls this before the others begin.
 
-        ``state``: of this exchange or of another, `Local` for one.
+        Args:
+            state: state of this exchange or of another one, for example `Local`.
 
         Raises:
             ValueError: ``state`` is of another model or rule.

@@ -54,10 +54,16 @@ def _touching_store(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class Team:
-    """This learner's ways to the others. Alone (``Ranks()``) it waits for nobody.
+    """Messages and meetings of all learners of a run, as one learner sees them.
 
-    ``store``: keys of all learners; None alone. ``timeout_seconds``: how long any wait for others
-    may take. ``key``: signs all records in the store; None if they are unsigned.
+    Every wait ends after ``timeout_seconds``, or at once if the learner that is waited for is known
+    to have ended. A learner without others waits for nobody.
+
+    Args:
+        ranks: the learner's number among all.
+        store: torch's key-value store that all learners reach. None: there are no others.
+        timeout_seconds: longest wait for others.
+        key: key that signs all messages. None: they are unsigned.
     """
 
     def __init__(
@@ -84,12 +90,12 @@ class Team:
 
     @property
     def is_signed(self) -> bool:
-        """Whether nobody else can write what learners say to each other."""
+        """True if messages are signed, so that nobody else can write them."""
         return self._records is None or self._records.key is not None
 
     @_touching_store
     def renew_key(self) -> None:
-        """Make the key one of this run alone; all must call it, before anything else.
+        """Replace the key by one of this run alone. All learners must call this first.
 
         Each learner adds random bytes to it. Whoever has read the records of earlier runs with the
         same secret cannot use them.
@@ -110,9 +116,12 @@ class Team:
 
     @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
-        """What the first learner gave as ``value``, in all of them.
+        """Return the first learner's value, in all learners.
 
-        ``value`` is of the kinds that `Records.write` takes.
+        Args:
+            name: name of the value; use it once.
+            value: the value of this learner: None, bool, number, text, or lists and dictionaries
+                of these. Only the first learner's counts.
         """
         if self._records is None:
             return value
@@ -126,17 +135,26 @@ class Team:
 
     @_touching_store
     def meet(self, name: str) -> None:
-        """Waits until all others that are not lost have come to ``name``, which serves once.
+        """Wait until all learners that are not lost have come here.
+
+        Args:
+            name: name of the meeting; use it once.
 
         Raises:
-            TeamError: one has not, in time; the message names it.
+            TeamError: a learner has not come in time; the message names it.
         """
         self.reach(name, 1)
         self.wait_for_all(name, 1)
 
     @_touching_store
     def reach(self, name: str, count: int, value: int = 0) -> None:
-        """Lets the others know that this learner is at ``count`` of ``name``, which only grows."""
+        """Tell the others how far this learner has come.
+
+        Args:
+            name: name of what is counted.
+            count: a number that only grows.
+            value: sent along with it, for `wait_for_all`.
+        """
         if self._records is not None:
             key = f"reached/{name}/{self.ranks.rank}"
             number = self._num_reached[key] = self._num_reached.get(key, 0) + 1
@@ -144,12 +162,17 @@ class Team:
 
     @_touching_store
     def wait_for_all(self, name: str, count: int) -> dict[int, int]:
-        """Waits until all others that are not lost are at ``count`` of ``name``, or beyond.
+        """Wait until all other learners that are not lost have come as far; see `reach`.
 
-        Returns the ``value`` that each of them gave there.
+        Args:
+            name: name of what is counted.
+            count: number that they must have reached.
+
+        Returns:
+            The values that they sent along, by rank.
 
         Raises:
-            TeamError: one has not come so far in time; the message names it.
+            TeamError: a learner has not come so far in time; the message names it.
         """
         values = {}
         for rank in range(self.ranks.size):
@@ -160,8 +183,15 @@ class Team:
         return values
 
     def find_failed(self, seconds: float = 5.0) -> tuple[list[int], list[int]]:
-        """After a failure: others that have ended, and others that do not say within ``seconds``
-        that they have seen it too. Both empty when there is no telling."""
+        """Find the learners that caused a failure.
+
+        Args:
+            seconds: how long to wait for the others to notice the failure.
+
+        Returns:
+            Learners that have ended, and learners that have not noticed the failure in time. Both
+            are empty if nothing is known.
+        """
         self.notice()
         with contextlib.suppress(TeamError):
             self.reach("failure", 1)
@@ -176,13 +206,17 @@ class Team:
         return [], []
 
     def notice(self) -> None:
-        """A failure, or the end, is known here: nothing else has to end this process."""
+        """Tell the others that this learner knows of a failure or of the end."""
         if self._watcher is not None:
             self._watcher.rest()
 
     @_touching_store
     def post(self, message: Any) -> None:
-        """Leaves a message for the first learner, of the kinds that `Records.write` takes."""
+        """Leave a message for the first learner.
+
+        Args:
+            message: of the kinds that `share` takes.
+        """
         assert self._records is not None
         rank, number = self.ranks.rank, self._num_posted
         self._records.write(f"post/{rank}/{number}", rank, message, number)
@@ -190,13 +224,17 @@ class Team:
 
     @_touching_store
     def read(self, *, waits: bool) -> dict[int, list[Any]]:
-        """Messages of the others since the last call, by rank; for the first learner alone.
+        """Return the other learners' messages since the last call. Only the first learner calls it.
 
-        ``waits``: for exactly one of each that is not lost, so that what is read depends on no
-        clock; else whatever there is.
+        Args:
+            waits: True: wait for exactly one message of each learner that is not lost. False: take
+                what is there.
+
+        Returns:
+            Messages by rank.
 
         Raises:
-            TeamError: one has not come in time.
+            TeamError: a message has not come in time.
         """
         ranks = range(1, self.ranks.size)
         if waits and ranks and self._records is not None:
@@ -226,7 +264,7 @@ class Team:
 
     @_touching_store
     def add_steps(self, num_steps: int) -> int:
-        """Adds to the steps that all learners together have taken; gives their sum.
+        """Add to the steps that all learners together have taken, and return their sum.
 
         The same answer tells whether one has asked to stop: ``is_stop_asked``.
         """
@@ -236,15 +274,18 @@ class Team:
         return total % _STOP
 
     def ask_to_stop(self) -> None:
-        """Lets all learners know with their next `add_steps`."""
+        """Ask all learners to stop. They see it at their next `add_steps`."""
         if not self.is_stop_asked:
             self.add_steps(_STOP)
 
     def largest(self, value: int) -> int:
-        """The largest of what all learners gave; each must call it as often as the others.
+        """Return the largest of all learners' numbers. All must call it equally often.
+
+        Args:
+            value: the number of this learner.
 
         Raises:
-            TeamError: one is gone.
+            TeamError: a learner is gone.
         """
         if self._store is None:
             return value
@@ -256,13 +297,18 @@ class Team:
 
     @_touching_store
     def is_lost(self, rank: int) -> bool:
-        """Whether that learner has ended before its time."""
+        """Return True if a learner has ended before its time.
+
+        Args:
+            rank: the learner.
+        """
         return self._find(f"{LOST}/{rank}", LAUNCHER) is not None
 
     def watch(self) -> None:
-        """From here on waits for nobody whose process has ended; all must be on this machine.
+        """Watch the processes of all learners, which must be on this machine.
 
-        Of launchers only our own tells who is lost.
+        From now on nobody waits for a process that has ended. Without this only our own launcher
+        tells who is lost.
 
         Raises:
             TeamError: another learner has not come here in time.
@@ -273,12 +319,15 @@ class Team:
                 self._processes[rank] = os.pidfd_open(pid)
 
     def open_group(self, *, nccl: bool = False) -> None:
-        """Opens ``group``, for collective calls.
+        """Open ``group``, for collective calls.
 
-        With ``nccl`` tensors on a GPU go through NCCL, which needs a GPU for each learner. Without,
-        through memory where all learners are on one machine, and through gloo elsewhere, those on a
-        GPU by way of the CPU. A learner that waits on its GPU for one that has ended is ended by a
-        `Watcher` if all are on one machine, and by torchrun elsewhere.
+        Without ``nccl`` tensors travel through shared memory if all learners are on one machine, and
+        else through gloo; those of a GPU go by way of the CPU. With NCCL a learner's GPU may wait
+        for a learner that has ended: on one machine a watcher thread ends such a learner, elsewhere
+        torchrun does.
+
+        Args:
+            nccl: True: tensors on GPUs travel through NCCL, which needs a GPU for each learner.
 
         Raises:
             TeamError: the others cannot be reached.
@@ -331,9 +380,9 @@ class Team:
         return group
 
     def close(self) -> None:
-        """Leaves the group, and watches nobody. Calling it again does nothing.
+        """Leave the group, and watch nobody. A second call does nothing.
 
-        Through NCCL all others must do so, too: after a failure they may not.
+        With NCCL all learners must leave it, which they may not do after a failure.
         """
         self.notice()
         if self._watcher is not None:

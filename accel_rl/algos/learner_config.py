@@ -17,11 +17,11 @@ from accel_rl.settings import check_settings, option, when
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """Settings of an algorithm, which build its agent and its learner and describe it to a run.
+    """The settings of an algorithm. They make its agent and learner, and describe it to the run.
 
-    Nothing else knows which algorithm a run has. An algorithm of your own is a subclass with
-    `make_agent`, `make_learner` and `rule`; every other method has a default that suits an
-    algorithm that makes one update of each rollout.
+    No other part of a run knows the algorithm. For an algorithm of your own write a subclass with
+    `make_agent`, `make_learner` and `rule`. The other methods have defaults that fit an algorithm
+    with one update for each rollout.
 
     Raises:
         ValueError: A value is out of range, or the class does not define `make_learner` itself.
@@ -101,7 +101,10 @@ class LearnerConfig:
         )
 
     def make_agent(self, network: Network) -> AnyAgent:
-        """Return the agent that acts and learns, with fresh parameters on ``network.device``.
+        """Return an agent with new parameters on ``network.device``.
+
+        Args:
+            network: the arguments.
 
         Raises:
             ValueError: There is no such network, it does not fit the environment, or the algorithm
@@ -110,7 +113,12 @@ class LearnerConfig:
         raise NotImplementedError(f"{type(self).__name__} does not define make_agent")
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Learner:
-        """Return the learner of ``agent``, whose gradients ``exchange`` applies by `rule`.
+        """Return the learner of an agent.
+
+        Args:
+            agent: an agent of `make_agent`.
+            exchange: applies the learner's gradients by `rule`.
+            task: the part of the run that the learner has.
 
         Raises:
             ValueError: The settings do not fit the task, or the memory of its device.
@@ -119,27 +127,38 @@ class LearnerConfig:
 
     @property
     def uses_ratios(self) -> bool:
-        """Whether it uses probability ratios of the policy that learns to the one that acted.
+        """True if the learner uses probability ratios of its policy and the policy that acted.
 
-        With pull_steps it then takes over the store's parameters also before it learns. If its
-        learner has a ``behaviour``, that is told which parameters acted.
+        With ``pull_steps`` it then takes the store's parameters before each update, too. If the
+        learner has a ``behaviour``, this receives the parameters that acted.
         """
         return False
 
     def evaluating(self, agent: AnyAgent) -> AnyAgent:
-        """Return the agent of the same network that acts in evaluations."""
+        """Return an agent with the same network that acts in evaluations.
+
+        Args:
+            agent: an agent of `make_agent`.
+        """
         return agent
 
     def check_run(self, run: RunOptions) -> None:
         """Check that the options of a run fit the algorithm.
 
+        Args:
+            run: the options.
+
         Raises:
-            ValueError: They do not.
+            ValueError: an option does not fit; the message names it.
         """
         self.check_halves("num_envs", run.sampler.num_envs)
 
     def never_captured(self, run: RunOptions) -> str | None:
-        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+        """Return the option that ``capture=on`` does not work with, and why, or None.
+
+        Args:
+            run: the options of the run.
+        """
         if self.gradient_cosine_interval:
             return (
                 f"gradient_cosine_interval={self.gradient_cosine_interval}, a second backward "
@@ -148,68 +167,92 @@ class LearnerConfig:
         return None
 
     def sequence_steps(self, horizon: int) -> int:
-        """Return how many steps a recurrent network learns from in order: a rollout's ``horizon``.
+        """Return the length of the sequences that a recurrent network learns from.
 
-        A learner that draws its sequences from a replay has a length of its own.
+        Default: ``horizon``, the length of a rollout. Sequences of a replay have another length.
+
+        Args:
+            horizon: steps of a rollout.
         """
         return horizon
 
     def kept_layers(self, num_layers: int) -> int:
-        """Return how many of the last ``num_layers`` acting leaves to `RolloutTensors.activations`.
+        """Return the number of layers whose outputs acting keeps for the learner; default 0.
 
-        Only a learner that recalls what acting computed wants any.
+        They are in `RolloutTensors.activations`.
+
+        Args:
+            num_layers: number of layers that could be kept.
         """
         return 0
 
     def samples_per_update(self, num_collected: int) -> int:
-        """Return the samples of one update, of rollouts with ``num_collected`` steps.
+        """Return the number of samples of one update, over all learners that share it.
 
-        Both count those of all learners that share the update.
+        Args:
+            num_collected: number of steps of a rollout, over these learners.
         """
         return num_collected
 
     def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
-        """Return, by option, the batches that learners in step must be able to divide.
+        """Return the batches that learners in step must be able to divide, by option.
 
-        A class that defines it itself says that its updates stay the same however many learners
-        divide them, so that ``learners=auto`` may choose several.
+        A class with its own `batches` makes the same updates however many learners divide them.
+        ``learners=auto`` may choose several learners for such an algorithm.
+
+        Args:
+            sampler: the options of sampling.
         """
         return {"num_envs": Batch(sampler.num_envs)}
 
     @classmethod
     def divides(cls) -> bool:
-        """Return whether the class itself, and no base class, defines `batches`."""
+        """Return True if the class itself, not a base class, defines `batches`."""
         return "batches" in vars(cls)
 
     def nbytes(self, task: Task) -> int:
-        """Return the bytes that the learner of ``task`` holds beside its network and rollouts."""
+        """Return the memory that a learner needs beside its network and rollouts, in bytes.
+
+        Args:
+            task: the part of the run that the learner has.
+        """
         return 0
 
     def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
-        """Return options with ``num_envs`` that ``num_learners`` can divide."""
+        """Return options with a number of environments that several learners can divide, as text.
+
+        Args:
+            num_envs: the wanted number.
+            run: the options of the run.
+            num_learners: number of learners.
+        """
         return f"num_envs={num_envs}"
 
     def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
-        """Return after how many steps a run learns, or learns again.
+        """Return the number of steps after which a run begins to learn, or to learn again.
 
         Args:
-            steps: Steps after which the run goes on; 0: it is a new run.
-            state: State of its learner, of which only the names need be there.
+            steps: steps of the run so far, 0 for a new run.
+            state: state of its learner. Only the names count.
         """
         return steps
 
     def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
-        """Return these settings with as little memory as is allowed, to try out a run.
+        """Return these settings with as little memory as possible, to try out a run.
 
         Args:
-            sampler: How experience is gathered.
-            frame_stack: Frames of an observation.
-            steps: Steps that a replay may hold in any case.
+            sampler: the options of sampling.
+            frame_stack: number of frames of an observation.
+            steps: number of steps that a replay may hold in any case.
         """
         return self
 
     def part(self, num_learners: int) -> Self:
-        """Return the settings of one learner alone that does the part of one of several."""
+        """Return settings with which a single learner does the work of one of several.
+
+        Args:
+            num_learners: number of the several learners.
+        """
         return self
 
     def check_halves(self, name: str, size: int) -> None:
@@ -223,16 +266,20 @@ class LearnerConfig:
 
     @property
     def rule(self) -> Rule:
-        """The update rule, for the exchange."""
+        """The update rule."""
         raise NotImplementedError(f"{type(self).__name__} does not define rule")
 
     @property
     def has_schedule(self) -> bool:
-        """Whether something changes with the share of the run that is done."""
+        """True if a setting changes during the run."""
         return self.lr_schedule != "constant"
 
     def remaining(self, progress: float) -> float:
-        """The factor of the schedule when ``progress`` in [0, 1] of it is done."""
+        """Return the factor of the schedule.
+
+        Args:
+            progress: completed share of the schedule, in [0, 1].
+        """
         return 1 - progress if self.lr_schedule == "linear" else 1.0
 
 

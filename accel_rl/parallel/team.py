@@ -321,10 +321,9 @@ class Team:
     def open_group(self, *, nccl: bool = False) -> None:
         """Open ``group``, for collective calls.
 
-        Without ``nccl`` tensors travel through shared memory if all learners are on one machine, and
-        else through gloo; those of a GPU go by way of the CPU. With NCCL a learner's GPU may wait
-        for a learner that has ended: on one machine a watcher thread ends such a learner, elsewhere
-        torchrun does.
+        Without ``nccl`` tensors travel through shared memory if all learners are on one machine,
+        and else through gloo; those of a GPU go by way of the CPU. With NCCL a GPU may wait for a
+        learner that has ended. On one machine a watcher thread ends this wait, elsewhere torchrun.
 
         Args:
             nccl: True: tensors on GPUs travel through NCCL, which needs a GPU for each learner.

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 
 from accel_rl import __version__
 from accel_rl.extras import TRAINING_PACKAGES, missing_package
-from accel_rl.processes import open_standard_descriptors
+from accel_rl.processes import NO_MORE_PROCESSES, check_threads, open_standard_descriptors
 from accel_rl.stopping import noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export")
@@ -67,16 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return run(given)
         except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+            return _interrupted()
         except Exception as error:
             if noted:  # NumPy turns a Ctrl-C that comes while it loads into an ImportError
-                return 128 + signal.SIGINT
+                return _interrupted()
             if not isinstance(error, ModuleNotFoundError):
                 raise
             if (error.name or "").partition(".")[0] not in TRAINING_PACKAGES:
                 raise
             print(f"error: {missing_package('this command', 'train', error)}", file=sys.stderr)
             return 1
+
+
+def _interrupted() -> int:
+    """Return the exit code after SIGINT, which OpenBLAS raises if it cannot start its threads."""
+    try:
+        check_threads(1)
+    except RuntimeError:
+        print(f"error: {NO_MORE_PROCESSES}", file=sys.stderr)
+        return 1
+    return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import os
 import select
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
@@ -48,6 +50,29 @@ def lacks_processes(error: BaseException) -> bool:
     return isinstance(error, OSError | RuntimeError) and (
         "temporarily unavailable" in said or "can't start new thread" in said
     )
+
+
+def check_threads(number: int) -> None:
+    """Check that this process may start ``number`` more threads.
+
+    Libraries in C (OpenMP, torch's store) end the program if they cannot start theirs.
+
+    Raises:
+        RuntimeError: the system does not allow so many; `lacks_processes` is true of the error.
+    """
+    release = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(number):
+            thread = threading.Thread(target=release.wait)
+            thread.start()
+            started.append(thread)
+    finally:
+        release.set()
+        for thread in started:
+            thread.join()
+            while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # it counts until then
+                time.sleep(1e-4)
 
 
 def add_package_path(environment: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ from accel_rl.training.devices import (
 )
 from accel_rl.training.progress import summary
 from accel_rl.training.run import ALONE
-from accel_rl.training.torch_setup import tune_malloc
+from accel_rl.training.torch_setup import sampling_threads, tune_malloc
 from accel_rl.training.train import RunError, TrainResult, train
 
 
@@ -104,7 +104,8 @@ def _probe(config: TrainConfig) -> None:
     spec = config.probe_spec()
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone
-        agent_of(config, spec, device)
+        with sampling_threads():
+            agent_of(config, spec, device)
 
 
 def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:

@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from accel_rl.parallel.group import TeamError, first_line
 from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.team import Team
+from accel_rl.processes import check_threads
 from accel_rl.signing import user_key
 
 PREFIX = "accel_rl"
@@ -76,7 +77,9 @@ def open_loopback_store(port: int = 0, timeout: timedelta = timedelta(seconds=30
 
     Raises:
         OSError: The port is in use.
+        RuntimeError: The system does not allow the store's thread.
     """
+    check_threads(1)
     listening = socket.create_server(("127.0.0.1", port))
     port = listening.getsockname()[1]
     descriptor = listening.detach()  # the store's from now on

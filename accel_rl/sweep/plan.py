@@ -30,6 +30,7 @@ from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build
 from accel_rl.training.devices import check_learners, pick_device
 from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.torch_setup import sampling_threads
 
 GROWING = ("env", "algo", "seed", "total_steps")
 """options of runs that may be given with ``resume``"""
@@ -262,7 +263,8 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
         try:
             pick_device(config.device)
             check_learners(config, Ranks())
-            built = build(_on_cpu(config))
+            with sampling_threads():
+                built = build(_on_cpu(config))
         except ValueError as error:
             raise ValueError(f"run {' '.join(run.arguments)}: {error}") from error
         built.close()

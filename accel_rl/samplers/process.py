@@ -181,8 +181,14 @@ class WorkerProcess:
                 program.kill()
 
     def end(self) -> None:
-        """Kill it, if it has not ended, and wait until it is gone; for `KILL_SECONDS` at most."""
+        """Kill it, if it has not ended, and wait until it is gone; for `KILL_SECONDS` at most.
+
+        If its environments could not be closed, a warning says why.
+        """
         self.kill()
+        _, mark, report = self._read_report().rpartition(_REPORT)
+        if mark and (said := json.loads(mark + report))["kind"] == "CloseError":
+            _LOGGER.warning("%s: %s", self.describe(), said["message"])
         if not self.has_ended(KILL_SECONDS):
             _LOGGER.warning(
                 "%s was killed and has not ended within %g s: a device or file system that its "
@@ -190,6 +196,14 @@ class WorkerProcess:
                 self.describe(),
                 KILL_SECONDS,
             )
+
+    def tell_late_close(self) -> None:
+        """Warn that this worker does not end by itself, which is about to be killed."""
+        _LOGGER.warning(
+            "%s did not close its environments in time%s, and is killed",
+            self.describe(),
+            self.place(),
+        )
 
     def failure(self) -> WorkerError:
         """Why this worker, which has ended, did so."""

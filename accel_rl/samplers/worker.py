@@ -26,6 +26,7 @@ from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.envs.reach import Answer
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.processes import die_with_server, forget_package_path
+from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.batch_block import BatchBlock, make_block
 from accel_rl.samplers.block import Block, check_distinct
 from accel_rl.samplers.shared import (
@@ -43,6 +44,11 @@ from accel_rl.samplers.shared import (
     fence,
     map_memory,
 )
+
+
+class CloseError(SamplerError):
+    """An environment failed in its ``close``, when nothing else was wrong."""
+
 
 Blocks = list[tuple[int, Block | BatchBlock]]
 """a worker's environments of each of its groups, by group"""
@@ -227,7 +233,10 @@ def _close(blocks: Blocks) -> None:
     """Close all environments, once: a failure of that must not lead to it again."""
     last = [each for _, each in blocks]
     blocks.clear()
-    close_all(last)
+    try:
+        close_all(last)
+    except FAILURES as error:
+        raise CloseError(str(error)) from error
 
 
 def _await_signals(wake: int) -> int:

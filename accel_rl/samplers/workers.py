@@ -396,7 +396,9 @@ class Workers:
                 longest = float(self.arrays.longest_seconds[worker])
                 longest = min(longest, self._config.step_timeout_seconds)
                 deadline = began + grace_seconds + longest
-                process.has_ended(max(0.0, deadline - monotonic()))
+                has_ended = process.has_ended(max(0.0, deadline - monotonic()))
+                if not has_ended and grace_seconds > GRACE_SECONDS:  # else there was an error
+                    process.tell_late_close()
         finally:  # also where Ctrl-C cuts the wait short
             for process in self.processes.values():
                 process.kill()

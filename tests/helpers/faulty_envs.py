@@ -1,4 +1,4 @@
-"""A Gymnasium environment that goes wrong in its third step: one function for a fault.
+"""A Gymnasium environment that goes wrong in or after its third step: one function for a fault.
 
 The line of each fault has the comment ``# here``, which messages are to name.
 """
@@ -21,11 +21,25 @@ from gymnasium import spaces
 
 FAULTS: dict[str, Callable[[], Any]] = {}
 """what the third step does, by name; it returns in its place what is not None"""
+IN_RESET: set[str] = set()
+"""faults of the reset after the third step, which ends the episode"""
+IN_CLOSE: set[str] = set()
+"""faults of `close`, after three steps"""
 
 
 def fault(function: Callable[[], Any]) -> Callable[[], Any]:
     FAULTS[function.__name__] = function
     return function
+
+
+def fault_of_reset(function: Callable[[], Any]) -> Callable[[], Any]:
+    IN_RESET.add(function.__name__)
+    return fault(function)
+
+
+def fault_of_close(function: Callable[[], Any]) -> Callable[[], Any]:
+    IN_CLOSE.add(function.__name__)
+    return fault(function)
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -40,12 +54,20 @@ class Faulty(gymnasium.Env):
         self.name, self.num_steps = name, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.num_steps == 3 and self.name in IN_RESET:
+            FAULTS[self.name]()
         return zeros(), {}
 
     def step(self, action: int) -> Any:
         self.num_steps += 1
-        returned = FAULTS[self.name]() if self.num_steps == 3 else None
-        return (zeros(), 0.0, False, False, {}) if returned is None else returned
+        is_third, is_later = self.num_steps == 3, self.name in IN_RESET | IN_CLOSE
+        returned = FAULTS[self.name]() if is_third and not is_later else None
+        ends = is_third and self.name in IN_RESET
+        return (zeros(), 0.0, ends, False, {}) if returned is None else returned
+
+    def close(self) -> None:
+        if self.num_steps >= 3 and self.name in IN_CLOSE:
+            FAULTS[self.name]()
 
 
 class IgnoresSeeds(Faulty):
@@ -242,6 +264,48 @@ def returns_four_values() -> Any:
 @fault
 def returns_text_as_flag() -> Any:
     return zeros(), 0.0, "no", False, {}
+
+
+@fault
+def returns_nan_observation() -> Any:
+    return np.full(3, np.nan, np.float32), 0.0, False, False, {}
+
+
+@fault
+def returns_infinite_observation() -> Any:
+    return np.full(3, np.inf, np.float32), 0.0, False, False, {}
+
+
+@fault_of_reset
+def raises_in_reset() -> None:
+    raise RuntimeError("no next episode")  # here
+
+
+@fault_of_reset
+def hangs_in_reset() -> None:
+    time.sleep(600)  # here
+
+
+@fault_of_reset
+def resets_slowly() -> None:
+    time.sleep(0.3)
+
+
+@fault_of_close
+def raises_in_close() -> None:
+    raise RuntimeError("it cannot be closed")  # here
+
+
+@fault_of_close
+def hangs_in_close() -> None:
+    time.sleep(600)  # here
+
+
+@fault_of_close
+def closes_slowly() -> None:
+    time.sleep(0.3)
+    with open(os.environ["PIDS"], "a") as file:
+        file.write("closed")
 
 
 def line_of(name: str) -> int:

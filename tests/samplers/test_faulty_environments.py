@@ -45,6 +45,7 @@ TOLD = {
     "returns_ragged_lists": "ValueError: setting an array element",
     "returns_four_values": "it returned 4 values",
     "returns_text_as_flag": "terminated of type str",
+    "raises_in_reset": "failed in reset: RuntimeError: no next episode",
 }
 """faults that both samplers tell, with what they say"""
 ONLY_A_WORKER = {
@@ -55,6 +56,7 @@ ONLY_A_WORKER = {
     "divides_by_zero_in_c": r"signal 8 \(Floating point exception\)",
     "hangs": r"step_timeout_seconds=0\.7; its simulator hangs",
     "hangs_in_c": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "hangs_in_reset": r"step_timeout_seconds=0\.7; its simulator hangs",
     "takes_all_memory": "MemoryError",
     "takes_all_descriptors": "Too many open files",
     "closes_standard_descriptors": "Bad file descriptor",
@@ -66,10 +68,16 @@ WITHOUT_PLACE = {
     "stops_itself": "its simulator hangs, or needs more time",
 }
 HARMLESS = ("nothing", "prints", "starts_thread", "starts_program", "changes_directory")
-HARMLESS = (*HARMLESS, "is_slow", "handles_signals")
+HARMLESS = (*HARMLESS, "is_slow", "handles_signals", "resets_slowly", "closes_slowly")
+HARMLESS = (*HARMLESS, "returns_nan_observation", "returns_infinite_observation")
+IN_CLOSE = {
+    "raises_in_close": "failed in close: RuntimeError: it cannot be closed",
+    "hangs_in_close": "did not close its environments in time",
+}
+"""faults after all results are there, of which a worker warns"""
 # Each start of a worker takes half a second.
 SOME = {"segfaults", "hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
-SOME |= {"starts_session_and_raises", "starts_program"}
+SOME |= {"starts_session_and_raises", "starts_program", "closes_slowly", "raises_in_close"}
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +120,7 @@ def in_worker(names) -> list:
 
 
 def test_tables_have_each_fault() -> None:
-    assert {*TOLD, *ONLY_A_WORKER, *WITHOUT_PLACE, *HARMLESS} == {*FAULTS}
+    assert {*TOLD, *ONLY_A_WORKER, *WITHOUT_PLACE, *HARMLESS, *IN_CLOSE} == {*FAULTS}
     assert len(FAULTS) >= 35
 
 
@@ -146,6 +154,40 @@ def test_what_is_no_fault_changes_nothing_and_its_programs_end(name: str, pids, 
     assert not worker_pids()
     if name == "starts_program":
         assert_no_program_is_left(pids, 2)
+    if name == "closes_slowly":
+        assert pids.read_text() == "closed" * 2
+
+
+@pytest.mark.parametrize("name", in_worker(IN_CLOSE))
+def test_fault_in_close_of_a_worker_is_a_warning_with_file_and_line(name: str, caplog) -> None:
+    """The rollouts are there already, and nothing is left."""
+    collect(ParallelSampler, name)
+    (said,) = caplog.messages
+    assert re.search(f"^worker 0 .*{IN_CLOSE[name]}.*{place_of(name)}", said), said
+    assert not worker_pids()
+
+
+def test_fault_in_close_of_a_serial_sampler_is_told_with_file_and_line() -> None:
+    name = "raises_in_close"
+    assert_told(SerialSampler, name, IN_CLOSE[name], place_of(name))
+
+
+@pytest.mark.parametrize("name", ["returns_nan_observation", "returns_infinite_observation"])
+def test_observations_that_are_not_finite_are_passed_on_as_they_are(name: str) -> None:
+    """A check of each would cost more than simple environments; learning tells that it diverged."""
+    with SerialSampler(make_env_factory(partial(Faulty, name)), config=CONFIG) as sampler:
+        observation = sampler.collect(zeros).observation
+    assert np.isfinite(observation[:3]).all() and not np.isfinite(observation[3]).any()
+
+
+def test_seeds_that_are_ignored_change_nothing_else() -> None:
+    """Nobody can tell such an environment from a deterministic one."""
+    factory = make_env_factory(partial(Faulty, "nothing"))
+    rollouts = []
+    for seed in (1, 2):
+        with SerialSampler(factory, config=CONFIG, seed=seed) as sampler:
+            rollouts.append(sampler.collect(zeros).observation.copy())
+    assert np.array_equal(*rollouts)
 
 
 @pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
@@ -155,17 +197,6 @@ def test_reset_that_takes_no_seed_is_told_with_its_place(kind) -> None:
     with pytest.raises(Exception, match=rf"failed in .*reset.*'seed'.*{FILE}, line {line}, in re"):
         with kind(factory, config=CONFIG) as sampler:
             sampler.collect(zeros)
-
-
-def test_observations_that_are_nan_are_passed_on_as_they_are() -> None:
-    """A check of each would cost more than simple environments; learning tells that it diverged."""
-
-    class Nan(Faulty):
-        def step(self, action: int):
-            return np.full(3, np.nan, np.float32), 0.0, False, False, {}
-
-    with SerialSampler(make_env_factory(partial(Nan, "nothing")), config=CONFIG) as sampler:
-        assert np.isnan(sampler.collect(zeros).observation[1:]).all()
 
 
 @pytest.mark.learning

@@ -1,6 +1,7 @@
 """A Gymnasium environment that goes wrong in or after its third step: one function for a fault.
 
-The line of each fault has the comment ``# here``, which messages are to name.
+The line of each fault has the comment ``# here``, which messages are to name. The tables below the
+faults have what samplers say of them.
 """
 
 import ctypes
@@ -306,6 +307,55 @@ def closes_slowly() -> None:
     time.sleep(0.3)
     with open(os.environ["PIDS"], "a") as file:
         file.write("closed")
+
+
+TOLD = {
+    "raises": "RuntimeError: the simulator broke",
+    "raises_without_text": "ValueError: no text",
+    "recurses": "RecursionError",
+    "exits": "SystemExit: 0",
+    "asks": "EOFError",
+    "starts_session_and_raises": "RuntimeError",
+    "returns_nan_reward": "returned the reward nan",
+    "returns_infinite_reward": "returned the reward inf",
+    "returns_text_as_reward": "reward of type str",
+    "returns_another_shape": r"shape \(4,\) from step; its observation space says \(3,\)",
+    "changes_its_space": r"shape \(4,\) from step; its observation space says \(3,\)",
+    "returns_another_dtype": "dtype complex128 .* says float32",
+    "returns_objects": "dtype object .* says float32",
+    "returns_ragged_lists": "ValueError: setting an array element",
+    "returns_four_values": "it returned 4 values",
+    "returns_text_as_flag": "terminated of type str",
+    "raises_in_reset": "failed in reset: RuntimeError: no next episode",
+}
+"""faults that both samplers tell, with what they say"""
+ONLY_A_WORKER = {
+    "raises_interrupt": "KeyboardInterrupt",
+    "raises_what_is_no_exception": "GeneratorExit",
+    "segfaults": r"signal 11 \(Segmentation fault\)",
+    "aborts": r"signal 6 \(Aborted\)",
+    "divides_by_zero_in_c": r"signal 8 \(Floating point exception\)",
+    "hangs": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "hangs_in_c": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "hangs_in_reset": r"step_timeout_seconds=0\.7; its simulator hangs",
+    "takes_all_memory": "MemoryError",
+    "takes_all_descriptors": "Too many open files",
+    "closes_standard_descriptors": "Bad file descriptor",
+}
+"""faults that would end, stop or spoil the process that has them"""
+WITHOUT_PLACE = {
+    "exits_at_once": "exit status 0 and without a report: an environment ended the process",
+    "closes_descriptors": "exit status 1 and without a report: .*closed files that are not its own",
+    "stops_itself": "its simulator hangs, or needs more time",
+}
+HARMLESS = ("nothing", "prints", "starts_thread", "starts_program", "changes_directory")
+HARMLESS = (*HARMLESS, "is_slow", "handles_signals", "resets_slowly", "closes_slowly")
+HARMLESS = (*HARMLESS, "returns_nan_observation", "returns_infinite_observation")
+WARNED = {
+    "raises_in_close": "failed in close: RuntimeError: it cannot be closed",
+    "hangs_in_close": "did not close its environments in time",
+}
+"""faults after all results are there, of which a worker warns"""
 
 
 def line_of(name: str) -> int:

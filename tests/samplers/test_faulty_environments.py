@@ -11,7 +11,17 @@ from pathlib import Path
 import faulty_envs
 import numpy as np
 import pytest
-from faulty_envs import FAULTS, Faulty, IgnoresSeeds, line_of
+from faulty_envs import (
+    FAULTS,
+    HARMLESS,
+    ONLY_A_WORKER,
+    TOLD,
+    WARNED,
+    WITHOUT_PLACE,
+    Faulty,
+    IgnoresSeeds,
+    line_of,
+)
 from sampler_cases import worker_pids, zeros
 from toy_envs import is_running
 
@@ -28,53 +38,6 @@ CONFIG = SamplerConfig(
     step_timeout_seconds=0.7,
     reset_timeout_seconds=20,
 )
-TOLD = {
-    "raises": "RuntimeError: the simulator broke",
-    "raises_without_text": "ValueError: no text",
-    "recurses": "RecursionError",
-    "exits": "SystemExit: 0",
-    "asks": "EOFError",
-    "starts_session_and_raises": "RuntimeError",
-    "returns_nan_reward": "returned the reward nan",
-    "returns_infinite_reward": "returned the reward inf",
-    "returns_text_as_reward": "reward of type str",
-    "returns_another_shape": r"shape \(4,\) from step; its observation space says \(3,\)",
-    "changes_its_space": r"shape \(4,\) from step; its observation space says \(3,\)",
-    "returns_another_dtype": "dtype complex128 .* says float32",
-    "returns_objects": "dtype object .* says float32",
-    "returns_ragged_lists": "ValueError: setting an array element",
-    "returns_four_values": "it returned 4 values",
-    "returns_text_as_flag": "terminated of type str",
-    "raises_in_reset": "failed in reset: RuntimeError: no next episode",
-}
-"""faults that both samplers tell, with what they say"""
-ONLY_A_WORKER = {
-    "raises_interrupt": "KeyboardInterrupt",
-    "raises_what_is_no_exception": "GeneratorExit",
-    "segfaults": r"signal 11 \(Segmentation fault\)",
-    "aborts": r"signal 6 \(Aborted\)",
-    "divides_by_zero_in_c": r"signal 8 \(Floating point exception\)",
-    "hangs": r"step_timeout_seconds=0\.7; its simulator hangs",
-    "hangs_in_c": r"step_timeout_seconds=0\.7; its simulator hangs",
-    "hangs_in_reset": r"step_timeout_seconds=0\.7; its simulator hangs",
-    "takes_all_memory": "MemoryError",
-    "takes_all_descriptors": "Too many open files",
-    "closes_standard_descriptors": "Bad file descriptor",
-}
-"""faults that would end, stop or spoil the process that has them"""
-WITHOUT_PLACE = {
-    "exits_at_once": "exit status 0 and without a report: an environment ended the process",
-    "closes_descriptors": "exit status 1 and without a report: .*closed files that are not its own",
-    "stops_itself": "its simulator hangs, or needs more time",
-}
-HARMLESS = ("nothing", "prints", "starts_thread", "starts_program", "changes_directory")
-HARMLESS = (*HARMLESS, "is_slow", "handles_signals", "resets_slowly", "closes_slowly")
-HARMLESS = (*HARMLESS, "returns_nan_observation", "returns_infinite_observation")
-IN_CLOSE = {
-    "raises_in_close": "failed in close: RuntimeError: it cannot be closed",
-    "hangs_in_close": "did not close its environments in time",
-}
-"""faults after all results are there, of which a worker warns"""
 # Each start of a worker takes half a second.
 SOME = {"segfaults", "hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
 SOME |= {"starts_session_and_raises", "starts_program", "closes_slowly", "raises_in_close"}
@@ -120,7 +83,7 @@ def in_worker(names) -> list:
 
 
 def test_tables_have_each_fault() -> None:
-    assert {*TOLD, *ONLY_A_WORKER, *WITHOUT_PLACE, *HARMLESS, *IN_CLOSE} == {*FAULTS}
+    assert {*TOLD, *ONLY_A_WORKER, *WITHOUT_PLACE, *HARMLESS, *WARNED} == {*FAULTS}
     assert len(FAULTS) >= 35
 
 
@@ -158,18 +121,18 @@ def test_what_is_no_fault_changes_nothing_and_its_programs_end(name: str, pids, 
         assert pids.read_text() == "closed" * 2
 
 
-@pytest.mark.parametrize("name", in_worker(IN_CLOSE))
+@pytest.mark.parametrize("name", in_worker(WARNED))
 def test_fault_in_close_of_a_worker_is_a_warning_with_file_and_line(name: str, caplog) -> None:
     """The rollouts are there already, and nothing is left."""
     collect(ParallelSampler, name)
     (said,) = caplog.messages
-    assert re.search(f"^worker 0 .*{IN_CLOSE[name]}.*{place_of(name)}", said), said
+    assert re.search(f"^worker 0 .*{WARNED[name]}.*{place_of(name)}", said), said
     assert not worker_pids()
 
 
 def test_fault_in_close_of_a_serial_sampler_is_told_with_file_and_line() -> None:
     name = "raises_in_close"
-    assert_told(SerialSampler, name, IN_CLOSE[name], place_of(name))
+    assert_told(SerialSampler, name, WARNED[name], place_of(name))
 
 
 @pytest.mark.parametrize("name", ["returns_nan_observation", "returns_infinite_observation"])

@@ -1,7 +1,7 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``slurm`` and ``sweep``
-are the same as the other scripts; ``tune`` has none.
+``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package``, ``slurm``
+and ``sweep`` are the same as the other scripts; ``tune`` has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from accel_rl.extras import TRAINING_PACKAGES, missing_package
 from accel_rl.processes import NO_MORE_PROCESSES, check_threads, open_standard_descriptors
 from accel_rl.stopping import noting_interrupts
 
-TOOLS = ("evaluate", "play", "plot", "report", "export")
+TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
 COMMANDS = (*TOOLS, "slurm", "sweep", "tune")
 
 

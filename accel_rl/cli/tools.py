@@ -20,6 +20,7 @@ from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.tools.export import ExportOptions, export_run
 from accel_rl.tools.measurements import NEEDED, plot_measurements
+from accel_rl.tools.package import FILM, PackageOptions, package_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot, scores_table
 from accel_rl.tools.report import ReportOptions, report
@@ -34,6 +35,7 @@ _USAGE = {
     ),
     "report": ("RUN...", "one HTML page about saved runs, or all runs of a sweep's directory"),
     "export": ("RUN", "the policy of a saved run as ONNX and safetensors, for other programs"),
+    "package": ("RUN", "a saved run as a directory for the Hugging Face Hub"),
 }
 _OPTIONS: dict[str, Any] = {
     "evaluate": EvaluateOptions(),
@@ -41,6 +43,7 @@ _OPTIONS: dict[str, Any] = {
     "plot": PlotOptions(),
     "report": ReportOptions(),
     "export": ExportOptions(),
+    "package": PackageOptions(),
 }
 
 
@@ -108,6 +111,13 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
         export_options, _ = override(ExportOptions(), given)
         for path in export_run(runs[0], export_options):
             _tell(console, f"written: {path}")
+        return
+    if name == "package":
+        package_options, _ = override(PackageOptions(), given)
+        package = package_run(runs[0], package_options)
+        if package.why_no_film is not None:
+            complain(f"{FILM} is left out: {package.why_no_film}")
+        _tell(console, f"written: {package.path}")
         return
     options, _ = override(EvaluateOptions(), given)
     console.print(report_table(evaluate_run(runs[0], options, console)))

@@ -86,9 +86,9 @@ def describe_machine(device: torch.device) -> str:
     )
 
 
-def write_config(config: TrainConfig, path: Path) -> None:
+def write_config(config: TrainConfig, path: Path, *, signed: bool = True) -> None:
     """Write the resolved config as signed YAML, every option in it but ``resume``, ``trust``."""
-    write_yaml(path, _as_written(config))
+    write_yaml(path, _as_written(config), signed=signed)
 
 
 def plain_options(config: TrainConfig) -> dict[str, Any]:

@@ -49,6 +49,10 @@ def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
     return config
 
 
+PACKAGED_WEIGHTS = "model.safetensors"
+"""file of a package that holds the policy, in the place of checkpoints"""
+
+
 class SavedConfig(NamedTuple):
     """The config of a saved run; ``is_own``: a run of this user wrote it."""
 
@@ -125,6 +129,11 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
         raise ValueError(f"checkpoint is {which!r}; it must be an integer, steps, or best")
     there = list_checkpoints(run_dir)
     if not there:
+        if _is_package(run_dir):
+            raise ValueError(
+                f"{run_dir} is a package, which holds a policy and no checkpoint; name the run "
+                "from which it was made"
+            )
         raise ValueError(
             f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
             "and at its end; one that failed before that can only be begun anew"
@@ -136,3 +145,24 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
         known = ", ".join(str(checkpoint_steps(each)) for each in there)
         raise ValueError(f"{run_dir} has no checkpoint of step {which}; there are {known}")
     return path
+
+
+def find_policy(run_dir: Path, which: int | str | None = None) -> Path:
+    """Return the weights of a package, or a checkpoint as `find_checkpoint` does.
+
+    Raises:
+        ValueError: as in `find_checkpoint`, or ``which`` is given with a package.
+    """
+    if not _is_package(run_dir):
+        return find_checkpoint(run_dir, which)
+    if which is not None:
+        raise ValueError(
+            f"checkpoint={which} has no effect, because {run_dir} is a package, which holds a "
+            "single policy; leave it out"
+        )
+    return run_dir / PACKAGED_WEIGHTS
+
+
+def _is_package(run_dir: Path) -> bool:
+    has_checkpoints = os.path.lexists(run_dir / "checkpoints")
+    return not has_checkpoints and os.path.lexists(run_dir / PACKAGED_WEIGHTS)

@@ -39,14 +39,14 @@ class YamlFile(NamedTuple):
     is_own: bool
 
 
-def write_yaml(path: Path, tree: object) -> None:
-    """Write OmegaConf's ``tree`` to ``path``, signed if this user has a key.
+def write_yaml(path: Path, tree: object, *, signed: bool = True) -> None:
+    """Write OmegaConf's ``tree`` to ``path``, ``signed`` if this user has a key.
 
     Raises:
         OSError: it could not be written; ``path`` is as it was.
     """
     data = OmegaConf.to_yaml(tree).encode()
-    key = user_key()
+    key = user_key() if signed else None
     if key is not None:
         data += b"%s%s\n" % (_SIGNATURE, sign(key, data).encode())
     write_whole(path, data)

@@ -25,7 +25,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole
 from accel_rl.envs import is_atari_game
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import Episode
 from accel_rl.settings import check_settings
 from accel_rl.tools.human_scores import human_normalized
@@ -162,7 +162,7 @@ def evaluate_run(
     """
     run_dir = Path(run_dir)
     config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    checkpoint = find_policy(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)

@@ -28,7 +28,7 @@ from accel_rl.envs.make import probe_observations
 from accel_rl.extras import missing_package
 from accel_rl.functions import first_line
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.settings import check_settings
 from accel_rl.spaces import tensor_views
 from accel_rl.tools.output import check_folder
@@ -73,7 +73,7 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
     run_dir = Path(run_dir)
     _check_packages()
     config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    checkpoint = find_policy(run_dir, options.checkpoint)
     folder = Path(options.out) if options.out else run_dir / "export"
     paths = [folder / name for name in (ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE)]
     check_folder(folder, paths, overwrite=options.overwrite)

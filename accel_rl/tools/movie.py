@@ -20,6 +20,8 @@ from accel_rl.runs.files import write_whole
 Picture = NDArray[np.uint8]
 
 SUFFIXES = (".mp4", ".gif")
+FAST, SHOWN_BY_BROWSERS = "mp4v", "vp09"
+"""codecs of an mp4: MPEG-4 part 2, and VP9, which takes some ten times as long to encode"""
 GIF_FRAMES_PER_SECOND = 20.0
 """at most: of faster films a GIF has every second, third ... picture"""
 GIF_SECONDS = 60.0
@@ -33,8 +35,10 @@ class Movie(Protocol):
 
 
 @contextmanager
-def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
+def film(path: Path, frames_per_second: float, codec: str = FAST) -> Iterator[Movie]:
     """Gives a `Movie`; its file appears at ``path`` when the block ends without an error.
+
+    If OpenCV was built without ``codec``, an mp4 is encoded as `FAST`.
 
     Raises:
         OSError: it could not be written.
@@ -46,7 +50,7 @@ def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
         return
     # Through another file, because OpenCV writes to nothing else, and tells nobody of a full disk.
     with tempfile.TemporaryDirectory() as folder:
-        mp4 = _Mp4(Path(folder) / "film.mp4", frames_per_second)
+        mp4 = _Mp4(Path(folder) / "film.mp4", frames_per_second, codec)
         try:
             yield mp4
         finally:
@@ -57,20 +61,25 @@ def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
 class _Mp4:
     """Encodes as it goes."""
 
-    def __init__(self, path: Path, frames_per_second: float) -> None:
+    def __init__(self, path: Path, frames_per_second: float, codec: str) -> None:
         self._path = path
         self._frames_per_second = frames_per_second
+        self._codec = codec
         self._writer: cv2.VideoWriter | None = None
         self._num_frames = 0
 
     def add(self, picture: Picture) -> None:
         if self._writer is None:
             height, width, _ = picture.shape
-            code = cv2.VideoWriter.fourcc(*"mp4v")
-            size = (width, height)
-            self._writer = cv2.VideoWriter(str(self._path), code, self._frames_per_second, size)
+            self._writer = self._open(self._codec, (width, height))
+            if not self._writer.isOpened():
+                self._writer = self._open(FAST, (width, height))
         self._writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
         self._num_frames += 1
+
+    def _open(self, codec: str, size: tuple[int, int]) -> cv2.VideoWriter:
+        code = cv2.VideoWriter.fourcc(*codec)
+        return cv2.VideoWriter(str(self._path), code, self._frames_per_second, size)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -108,23 +117,23 @@ class _Gif:
         return buffer.getvalue()
 
 
-def read_pictures(path: Path) -> tuple[list[Picture], float]:
+def read_pictures(path: Path) -> tuple[Iterator[Picture], float]:
     """Return the first `GIF_SECONDS` of a film, at most `GIF_FRAMES_PER_SECOND`, and their rate."""
     capture = cv2.VideoCapture(str(path))
     rate = capture.get(cv2.CAP_PROP_FPS)
     rate = rate if 1 <= rate <= 1000 else GIF_FRAMES_PER_SECOND
     stride = math.ceil(rate / GIF_FRAMES_PER_SECOND)
-    pictures: list[Picture] = []
-    number = 0
-    while len(pictures) * stride < GIF_SECONDS * rate:
-        is_read, picture = capture.read()
-        if not is_read:
-            break
-        if number % stride == 0:
-            pictures.append(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB).astype(np.uint8))
-        number += 1
-    capture.release()
-    return pictures, rate / stride
+
+    def pictures() -> Iterator[Picture]:
+        for number in range(math.ceil(GIF_SECONDS * rate)):
+            is_read, picture = capture.read()
+            if not is_read:
+                break
+            if number % stride == 0:
+                yield cv2.cvtColor(picture, cv2.COLOR_BGR2RGB).astype(np.uint8)
+        capture.release()
+
+    return pictures(), rate / stride
 
 
 def to_webp(pictures: list[Picture], frames_per_second: float) -> bytes:

@@ -46,6 +46,13 @@ def check_folder(folder: Path, files: Sequence[Path], *, overwrite: bool) -> Non
             raise ValueError(f"{file} exists; choose another out=DIRECTORY, or add overwrite=true")
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raises a ValueError unless ``folder`` can be made."""
+    if os.path.lexists(folder):
+        raise ValueError(f"{folder} exists; choose another out=DIRECTORY, or delete it first")
+    check_folder(folder, [], overwrite=False)
+
+
 @contextmanager
 def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how many of ``total`` are done, and shows it.

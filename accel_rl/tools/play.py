@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole, complain
 from accel_rl.envs.shown import make_shown_env
 from accel_rl.runs.directory import plain_options
-from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_settings
 from accel_rl.spaces import Leaf, Space, write_values, zeros
@@ -107,9 +108,23 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
     """
     run_dir = Path(run_dir)
     config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    checkpoint = find_policy(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
+    game = film_game(config, checkpoint, out, options, console)
+    with closing(Trackers(config.tracker, run_dir, plain_options(config), complain)) as trackers:
+        trackers.send_files([out])
+    return game
+
+
+def film_game(
+    config: TrainConfig,
+    checkpoint: Path,
+    out: Path,
+    options: PlayOptions,
+    console: Console | None = None,
+) -> Game:
+    """Play one game with the policy in ``checkpoint``, and film it to ``out``; see `play`."""
     pictures: list[NDArray[np.uint8]] = []
     # No limit but the film's own.
     atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps + 1)
@@ -147,8 +162,6 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
             has_ended = result.episode_ended
             is_truncated = result.truncated and not result.terminated
             show(num_steps)
-    with closing(Trackers(config.tracker, run_dir, plain_options(config), complain)) as trackers:
-        trackers.send_files([out])
     return Game(
         path=out,
         score=score,

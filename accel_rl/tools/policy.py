@@ -24,10 +24,11 @@ from accel_rl.runs.checkpoint import (
     load_checkpoint,
     taking_from,
 )
-from accel_rl.runs.saved import find_checkpoint, read_trusted_config
+from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
 from accel_rl.spaces import Leaf, first_leaf, map_leaves, tensor_views, views, write_values, zeros
+from accel_rl.tools.weights import unpack_weights
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import pick_device
 from accel_rl.training.torch_setup import own_torch_state
@@ -187,7 +188,8 @@ def load_policy(
     """Return the policy of a saved run as a function.
 
     Args:
-        run_dir: directory of the run.
+        run_dir: directory of the run, or of a package that `accel_rl.tools.package.package_run`
+            made of it.
         checkpoint: number of steps at which a checkpoint was saved; "best" for the policy of the
             best evaluation; None for the last checkpoint.
         greedy: True: take the most probable action, or the action of the largest value. False: act
@@ -206,7 +208,7 @@ def load_policy(
     check_kind("bool", greedy=greedy, trust=trust)
     check_seed(seed)
     config = read_trusted_config(run_dir, trust=trust)
-    path = find_checkpoint(Path(run_dir), checkpoint)
+    path = find_policy(Path(run_dir), checkpoint)
     where = pick_device(device)
     factory = make_env_factory(config.env, config.atari, config.info_keys)
     spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
@@ -224,20 +226,26 @@ def load_agent(
 ) -> tuple[AnyAgent, int]:
     """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
 
-    It acts as in evaluations, or, ``greedy``, takes the most probable action, or that of the
-    largest value.
+    ``checkpoint`` may be the weights of a package, too. The agent acts as in evaluations, or,
+    ``greedy``, takes the most probable action, or that of the largest value.
 
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
+    with own_torch_state():
+        agent = config.learner.evaluating(agent_of(config, spec, device))
+    is_packaged = checkpoint.name == PACKAGED_WEIGHTS
     try:
-        state = _load_learned(checkpoint)
+        if is_packaged:
+            state = unpack_weights(checkpoint, agent.model)
+            check_learned(checkpoint, state)
+        else:
+            state = _load_learned(checkpoint)
     except OSError as error:
         raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
     except DamagedError as error:
-        raise DamagedError(f"{error}; {_name_another(checkpoint)}") from error
-    with own_torch_state():
-        agent = config.learner.evaluating(agent_of(config, spec, device))
+        remedy = "copy or download it again" if is_packaged else _name_another(checkpoint)
+        raise DamagedError(f"{error}; {remedy}") from error
     flat = FlatParameters(agent.model)
     with taking_from(checkpoint):
         flat.from_named_(flat.parameter, state["learner"]["parameters"])

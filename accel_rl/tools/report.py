@@ -278,8 +278,8 @@ def _film(runs: Sequence[Path]) -> str:
     for run in runs:
         for path in (run / "game.mp4", run / "game.gif"):
             if path.is_file() and path.stat().st_size <= MOST_FILM_BYTES:
-                pictures, rate = read_pictures(path)
-                if pictures:
+                shown, rate = read_pictures(path)
+                if pictures := list(shown):
                     data = base64.b64encode(to_webp(pictures, rate)).decode()
                     return (
                         f"<h2>A game of {escape(run.name)}</h2>"

@@ -6,13 +6,23 @@ Names of the network are those of its ``state_dict``. ``normalizer/mean/NAME`` a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
 from accel_rl.agents import AnyAgent, normalizer_state
+from accel_rl.extras import missing_package
+from accel_rl.functions import first_line
+from accel_rl.runs.archive import DamagedError
+from accel_rl.runs.files import open_regular
 
 _NORMALIZER = "normalizer/"
 
 
-def pack_weights(agent: AnyAgent) -> bytes:
-    """Return the content of a safetensors file."""
+def pack_weights(agent: AnyAgent, metadata: dict[str, str] | None = None) -> bytes:
+    """Return the content of a safetensors file, with ``metadata`` in its header."""
     from safetensors.torch import save
 
     tensors = dict(agent.model.state_dict())
@@ -20,5 +30,58 @@ def pack_weights(agent: AnyAgent) -> bytes:
         tensors |= {f"{_NORMALIZER}{kind}/{name}": each for name, each in leaves.items()}
     # Copies, since parameters lie side by side in one memory, which safetensors refuses.
     copies = {name: each.detach().cpu().clone().contiguous() for name, each in tensors.items()}
-    content: bytes = save(copies)
+    content: bytes = save(copies, metadata)
     return content
+
+
+def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
+    """Read what `pack_weights` wrote, as the entries of a checkpoint that a policy needs.
+
+    Args:
+        path: the file. Its metadata has ``steps``.
+        model: the network, which stays as it is. Buffers of the file are left out, since runs save
+            none and ``model`` has them.
+
+    Raises:
+        DamagedError: the file is no safetensors file, or is damaged.
+        ValueError: safetensors is not installed, or the file is of another network.
+        OSError: the file cannot be read.
+    """
+    try:
+        from safetensors import safe_open
+    except ModuleNotFoundError as error:
+        raise ValueError(missing_package(f"reading {path}", "hub", error)) from error
+    open_regular(path).close()  # a pipe would be waited for
+    try:
+        with safe_open(path, "pt") as file:
+            steps = (file.metadata() or {}).get("steps", "")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except OSError:
+        raise
+    except Exception as error:  # one of the reader's many
+        raise DamagedError(
+            f"{path} is not a safetensors file, or is damaged: {first_line(error)}"
+        ) from error
+    normalizer: dict[str, dict[str, Tensor]] = {"mean": {}, "scale": {}}
+    for name in [name for name in tensors if name.startswith(_NORMALIZER)]:
+        kind, _, leaf = name.removeprefix(_NORMALIZER).partition("/")
+        normalizer.setdefault(kind, {})[leaf] = tensors.pop(name)
+    _check_shapes(path, tensors, model)
+    parameters = {name: tensors[name] for name, _ in model.named_parameters()}
+    return {
+        "counts": {"steps": int(steps) if steps.isdecimal() else None},
+        "learner": {"parameters": parameters},
+        **({"normalizer": normalizer} if any(normalizer.values()) else {}),
+    }
+
+
+def _check_shapes(path: Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Before anything is computed with tensors, which may be larger than memory."""
+    expected = {name: list(each.shape) for name, each in model.state_dict().items()}
+    shapes = {name: list(each.shape) for name, each in found.items()}
+    if expected != shapes:
+        names = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
+        raise ValueError(
+            f"{path} is not of the network that config.yaml beside it describes; they differ in "
+            f"{', '.join(names[:9])}; use the directory as accel_rl package made it"
+        )

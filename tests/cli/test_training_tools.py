@@ -163,7 +163,7 @@ def test_help_lists_the_options_of_each_tool(tool: str, capsys) -> None:
     assert main([tool, "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"python launch/{tool}.py RUN" in printed
-    assert "overwrite=false  (true|false)" in printed
+    assert "trust=false  (true|false)" in printed
 
 
 def test_directory_is_no_output(tmp_path) -> None:

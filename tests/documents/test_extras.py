@@ -30,6 +30,7 @@ EXTRAS = (
     "atari",
     "envpool",
     "export",
+    "hub",
     "minatar",
     "mlflow",
     "mujoco",
@@ -41,7 +42,18 @@ EXTRAS = (
     "train",
     "wandb",
 )
-APART = ("all", "envpool", "export", "minatar", "mlflow", "optuna", "report", "slurm", "wandb")
+APART = (
+    "all",
+    "envpool",
+    "export",
+    "hub",
+    "minatar",
+    "mlflow",
+    "optuna",
+    "report",
+    "slurm",
+    "wandb",
+)
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +227,7 @@ def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
         ("atari", {"ale-py", "opencv-python-headless"}),
         ("envpool", {"envpool"}),
         ("export", {"onnx", "onnxruntime", "onnxscript", "safetensors"}),
+        ("hub", {"huggingface-hub", "safetensors"}),
         ("minatar", {"minatar"}),
         ("mujoco", set()),  # gymnasium, with its own extra
         ("report", {"bokeh"}),

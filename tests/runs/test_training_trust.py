@@ -68,6 +68,7 @@ def foreign_run(folder: Path) -> Path:
 COMMANDS = {
     "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
     "play": ["play", "run", "max_steps=5", "out=game.gif"],
+    "package": ["package", "run"],
     "resume": ["resume=run", "total_steps=80"],
     "config": ["config=run/config.yaml", "run_dir=new"],
     "plan": ["--plan", "config=run/config.yaml"],

@@ -1,0 +1,236 @@
+"""A saved run as a directory for the Hugging Face Hub, from which `load_policy` reads the policy.
+
+The directory holds text, numbers and a film, and nothing that runs when it is read:
+
+- ``README.md``: the model card.
+- ``config.yaml``: the configuration of the run, without ``run_dir``.
+- ``model.safetensors``: the policy (`accel_rl.tools.weights`).
+- ``scores.json``: a `Scores`.
+- ``metrics.csv``, ``evaluation.csv``: tables of the run, if it has them.
+- ``replay.mp4``: the film that the Hub shows, if the environment can be filmed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from accel_rl import __version__
+from accel_rl.agents import AnyAgent
+from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvError, make_env_factory, probe_spec
+from accel_rl.extras import missing_package
+from accel_rl.functions import first_line
+from accel_rl.runs.directory import write_config
+from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
+from accel_rl.runs.saved import (
+    PACKAGED_WEIGHTS,
+    find_checkpoint,
+    read_saved,
+    read_trusted_config,
+)
+from accel_rl.runs.tables import Row, read_rows
+from accel_rl.settings import check_settings
+from accel_rl.tools.card import Scores, model_card
+from accel_rl.tools.movie import SHOWN_BY_BROWSERS, film, read_pictures
+from accel_rl.tools.output import check_new_folder
+from accel_rl.tools.play import PlayOptions, film_game
+from accel_rl.tools.policy import load_agent
+from accel_rl.tools.weights import pack_weights
+
+FILM = "replay.mp4"
+FILM_STEPS = 3_000
+"""of a game that is filmed for the package, which shows its first minute"""
+_MEAN, _STD = "episode_return_raw_mean", "episode_return_raw_std"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions:
+    """Options of `package_run` and of ``accel_rl package``."""
+
+    checkpoint: int | str | None = None
+    """Number of steps at which the checkpoint was saved.
+    best: the policy of the best evaluation. none: the last checkpoint."""
+    out: str | None = None
+    """Directory to make. none: package in the run directory."""
+    trust: bool = False
+    """Import code that the run names (module:function), even if another person made the run."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class Package(NamedTuple):
+    """A directory that `package_run` made.
+
+    Attributes:
+        path: the directory.
+        why_no_film: why the directory has no film; None if it has one.
+    """
+
+    path: Path
+    why_no_film: str | None
+
+
+def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
+    """Make a directory from a saved run as the Hugging Face Hub expects the files of a model.
+
+    The directory appears when all its files are complete, or not at all. The film is the first
+    minute of the run's ``game.mp4``. If the run has none, or ``checkpoint`` is given, a game is
+    filmed.
+
+    Args:
+        run_dir: directory of the run.
+        options: the options.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ValueError: safetensors is not installed, the run cannot be read, or ``out`` exists.
+        OSError: a file could not be written.
+    """
+    run_dir = Path(run_dir)
+    try:
+        import safetensors  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(missing_package("package", "hub", error)) from error
+    config = read_trusted_config(run_dir, trust=options.trust)
+    is_own = read_saved(run_dir, trust=options.trust).is_own
+    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    out = Path(options.out) if options.out else run_dir / "package"
+    check_new_folder(out)
+    agent, steps = _load(checkpoint, config)
+    scores = read_scores(run_dir, config, steps)
+    with _appearing(out) as folder:
+        weights = pack_weights(agent, {"format": "pt", "steps": str(steps)})
+        write_whole(folder / PACKAGED_WEIGHTS, weights)
+        # Another person's file would gain a signature that vouches for the code in it.
+        shown_config = dataclasses.replace(config, run_dir=None)
+        write_config(shown_config, folder / "config.yaml", signed=is_own)
+        for name in ("metrics.csv", "evaluation.csv"):
+            if read_rows(run_dir / name, "steps"):  # which checks that it is a table of numbers
+                text = "\n".join([*whole_lines(run_dir / name), ""])
+                write_whole(folder / name, text.encode())
+        text = json.dumps(dataclasses.asdict(scores), indent=2) + "\n"
+        write_whole(folder / "scores.json", text.encode())
+        why_no_film = _film(run_dir, config, checkpoint, options, folder)
+        card = model_card(config, scores, sorted(each.name for each in folder.iterdir()))
+        write_whole(folder / "README.md", card.encode())
+    return Package(out, why_no_film)
+
+
+def _load(checkpoint: Path, config: TrainConfig) -> tuple[AnyAgent, int]:
+    factory = make_env_factory(config.env, config.atari, config.info_keys)
+    spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
+    return load_agent(checkpoint, config, spec, torch.device("cpu"))
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Give a new directory beside ``out``, which gets that name if nothing fails within."""
+    folder = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
+    with naming(out):
+        folder.mkdir()
+    try:
+        yield folder
+        with naming(out):
+            folder.rename(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_scores(run_dir: Path, config: TrainConfig, steps: int) -> Scores:
+    """Return the scores of the policy after ``steps`` steps, from the best source of the run.
+
+    ``evaluation.json`` comes before ``evaluation.csv``, if they are about this policy, and
+    ``metrics.csv``, the last games of training until then, is the last.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    scores = Scores(
+        env=config.env,
+        algo=config.algo,
+        training_seed=config.seed,
+        checkpoint_steps=steps,
+        accel_rl_version=__version__,
+    )
+    if found := _evaluation(run_dir / "evaluation.json", steps):
+        return dataclasses.replace(scores, source="evaluation.json", **found)
+    for name, episodes in (("evaluation.csv", "episodes"), ("metrics.csv", "episodes_in_window")):
+        rows = [row for row in read_rows(run_dir / name, "steps") if _is_about(row, steps, name)]
+        if rows:
+            return dataclasses.replace(
+                scores,
+                source=name,
+                mean_reward=rows[-1][_MEAN],
+                std_reward=rows[-1][_STD],
+                num_episodes=int(rows[-1][episodes]),
+            )
+    return scores
+
+
+def _is_about(row: Row, steps: int, table: str) -> bool:
+    """Whether a row has scores, of the policy after ``steps`` steps or of the training before."""
+    is_of_policy = row["steps"] == steps
+    is_before = table == "metrics.csv" and row["steps"] <= steps
+    return (is_of_policy or is_before) and math.isfinite(row[_MEAN])
+
+
+def _evaluation(path: Path, steps: int) -> dict[str, Any]:
+    """The scores in the report at ``path``, if it is about the policy after ``steps`` steps."""
+    try:
+        report = json.loads(read_text(path))
+        if report["checkpoint_steps"] != steps or report["mean"] is None:
+            return {}
+        mean, std = float(report["mean"]), float(report["std"])
+        if not (math.isfinite(mean) and math.isfinite(std)):
+            raise ValueError("a score is not finite")
+        games = {"num_episodes": int(report["num_games"]), "greedy": bool(report["greedy"])}
+    except FileNotFoundError:
+        return {}
+    except Exception as error:  # the disk's, or one of the JSON reader's many
+        raise ValueError(
+            f"{path} is not a report of evaluate ({first_line(error)}); delete it, or write it "
+            "again by accel_rl evaluate with overwrite=true"
+        ) from error
+    return {"mean_reward": mean, "std_reward": std, **games}
+
+
+def _film(
+    run_dir: Path,
+    config: TrainConfig,
+    checkpoint: Path,
+    options: PackageOptions,
+    folder: Path,
+) -> str | None:
+    """Write the film to ``folder``; return why there is none."""
+    game = run_dir / "game.mp4"
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.checkpoint is not None or not game.is_file():
+            game = Path(temporary) / "game.mp4"
+            try:
+                film_game(config, checkpoint, game, PlayOptions(max_steps=FILM_STEPS))
+            except EnvError as error:
+                return first_line(error)
+        pictures, rate = read_pictures(game)
+        first = next(pictures, None)
+        if first is None:
+            return f"{game} holds no pictures"
+        with film(folder / FILM, rate, SHOWN_BY_BROWSERS) as movie:
+            movie.add(first)
+            for picture in pictures:
+                movie.add(picture)
+    return None

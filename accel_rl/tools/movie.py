@@ -72,7 +72,7 @@ class _Mp4:
         if self._writer is None:
             height, width, _ = picture.shape
             self._writer = self._open(self._codec, (width, height))
-            if not self._writer.isOpened():
+            if self._codec != FAST and not self._writer.isOpened():
                 self._writer = self._open(FAST, (width, height))
         self._writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
         self._num_frames += 1

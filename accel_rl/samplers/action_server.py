@@ -456,7 +456,7 @@ class _SmallFields:
     def __init__(self, rollout: Rollout, device: torch.device, num_kept: int) -> None:
         fields = {name: _raw(getattr(rollout, name)).numpy() for name in _SMALL_FIELDS}
         layout = {name: (each.shape, each.dtype) for name, each in fields.items()}
-        self._pinned = torch.zeros(layout_bytes(layout), dtype=torch.uint8, pin_memory=True)
+        self._pinned = torch.empty(layout_bytes(layout), dtype=torch.uint8, pin_memory=True)
         self.host = carve(layout, self._pinned.numpy())
         begin = self._pinned.data_ptr()
         self._kept = []

@@ -186,7 +186,7 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
                 sampler.collect(server)
                 if number in (0, 2, 3, 6):  # some rollouts nobody asks for
                     rollout = server.finish().map(torch.clone)
-                    rollouts.append(rollout._replace(host=None))  # which only a GPU needs
+                    rollouts.append(rollout[:-2])  # the last two only a GPU needs
             server.close()
     for expected, found in zip(rollouts[:4], rollouts[4:], strict=True):
         for a, b in zip(expected, found, strict=True):

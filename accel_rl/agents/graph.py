@@ -144,7 +144,7 @@ def _ports(name: str, space: Space, meaning: str) -> list[Port]:
 
 
 def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
-    """What is told beside actions, and in words how greedy actions and evaluations follow."""
+    """Return the outputs beside the action, and how greedy and evaluated actions are chosen."""
     if isinstance(agent, SquashedAgent):
         D = agent.num_actions
         ports = [

@@ -67,7 +67,7 @@ class Exchange(Protocol):
         ...
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Return the maximum, element by element, likewise.
+        """Return the element-wise maximum over the learners that share an update. All must call it.
 
         Args:
             x: the tensor of this learner.

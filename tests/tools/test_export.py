@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from saved_runs import SMALL_DQN, trained
+from saved_runs import Q_LEARNING, SMALL_OPTIONS, trained
 from space_envs import SpaceEnv
 from torch import nn
 
@@ -22,18 +22,8 @@ from accel_rl.tools import export
 from accel_rl.tools.export import ExportOptions, export_run
 from accel_rl.tools.policy import SavedPolicy, load_policy
 
-Q_LEARNING = SMALL_DQN[1:]
 TOLD = ["previous_action_reward=true", "horizon=16", "minibatch_size=32"]
-OPTIONS = {
-    **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
-    "eps_rainbow": Q_LEARNING,
-    "r2d2": ["min_steps=400", "replay_size=2000", "total_steps=440"],
-    "pqn": ["minibatch_size=64"],
-    "ga3c": ["serial=false", "num_envs=4"],
-    "ppo_mujoco": ["env=control_envs:Swing", "horizon=16", "minibatch_size=32"],
-    "sac": ["env=control_envs:Swing", *Q_LEARNING],
-}
-CASES = {name: [f"algo={name}", *OPTIONS.get(name, ())] for name in PRESETS} | {
+CASES = {name: [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS} | {
     "small-images": ["algo=a2c", "env=test_export:Images", "model=minatar"],
     "atari": ["algo=a2c", "env=pong", "horizon=4"],
     "masked": ["algo=ppo", "env=space_envs:masked"],

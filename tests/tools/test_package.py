@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from saved_runs import SMALL_DQN, prefer_action, trained
+from saved_runs import Q_LEARNING, SMALL_OPTIONS, prefer_action, trained
 from space_envs import SpaceEnv
 from torch import nn
 
@@ -30,17 +30,7 @@ from accel_rl.tools.policy import SavedPolicy, load_policy
 pytest.importorskip("safetensors", reason="of the extra hub")
 
 NAMES = ["README.md", "config.yaml", "metrics.csv", "model.safetensors", "replay.mp4"]
-Q_LEARNING = SMALL_DQN[1:]
 TOLD = ["previous_action_reward=true", "horizon=16", "minibatch_size=32"]
-OPTIONS = {
-    **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
-    "eps_rainbow": Q_LEARNING,
-    "r2d2": ["min_steps=400", "replay_size=2000", "total_steps=440"],
-    "pqn": ["minibatch_size=64"],
-    "ga3c": ["serial=false", "num_envs=4"],
-    "ppo_mujoco": ["env=control_envs:Swing", "horizon=16", "minibatch_size=32"],
-    "sac": ["env=control_envs:Swing", *Q_LEARNING],
-}
 QUICK = {
     "dqn": ["algo=dqn", *Q_LEARNING],
     "masked": ["algo=ppo", "env=space_envs:masked", *TOLD[1:], "normalize_observation=true"],
@@ -51,7 +41,7 @@ QUICK = {
     "gru-told": ["algo=ppo", "gru=true", *TOLD],
     "own-network": ["algo=a2c", "model=test_package:tied"],
 }
-PRESETS_OF_ALL = {name: [f"algo={name}", *OPTIONS.get(name, ())] for name in PRESETS}
+PRESETS_OF_ALL = {name: [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS}
 
 
 def nested() -> SpaceEnv:

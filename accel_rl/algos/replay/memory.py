@@ -172,7 +172,8 @@ class Replay:
     def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Steps and environments, ``[num]`` int64 each, with replacement.
 
-        They are in the memory of those drawn before, so that a CUDA graph may read them there.
+        The next call with the same ``num`` overwrites these tensors. So a CUDA graph finds every
+        draw at the same address.
         """
         if self._drawn.shape[1] != num:
             self._drawn = torch.empty(2, num, dtype=torch.int64, device=self.device)

@@ -248,6 +248,8 @@ class TrainConfig:
         """Likewise of what is compiled, on a CPU."""
         if self.overlap:
             return "overlap=true, whose second thread compiles nothing"
+        if not self.learner.in_rollouts:
+            return f"algo={self.algo}, whose batches differ in size"
         if self.has_memory and self.sampler.horizon > _MOST_CAPTURED_STEPS:
             return (
                 f"{self.memory}=true and horizon={self.sampler.horizon}: a sequence is compiled "

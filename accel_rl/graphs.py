@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from accel_rl.capture import Capture
 
 _NUM_WARM = 3  # calls before one is recorded, in which libraries set themselves up
 _MOST_GRAPHS = 8  # of one function: each has memory of its own
+_RECORDING = threading.Lock()  # one thread at a time
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -93,6 +95,7 @@ class Recording(NamedTuple):
 @contextmanager
 def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     # What Python frees while a stream records may call what CUDA then forbids.
+    _RECORDING.acquire()
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -107,6 +110,7 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+        _RECORDING.release()
 
 
 def _give_up(graph: torch.cuda.CUDAGraph) -> None:

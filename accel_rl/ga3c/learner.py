@@ -29,6 +29,8 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
+from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
@@ -166,7 +168,9 @@ class GA3CConfig(LearnerConfig):
 
     def never_captured(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``capture=on``, and why: all of it."""
-        return f"algo={run.algo}, whose threads change batch sizes and parameters as they go"
+        if run.has_memory:
+            return f"{run.memory}=true with algo={run.algo}, whose segments differ in length"
+        return super().never_captured(run)
 
     @property
     def rule(self) -> RMSProp:
@@ -199,6 +203,7 @@ class Samples(NamedTuple):
     longest: int = 0  # T
     sequences: Sequences | None = None  # of [T * K] observations, for a network that remembers
     place: Tensor | None = None  # [N] int64
+    weight: Tensor | None = None  # [N] float32, 0 of what only fills up the batch; None: 1
 
 
 def ga3c_loss(
@@ -284,11 +289,18 @@ class GA3C:
     The losses and the entropy in the metrics are means over samples, whatever ``reduction``.
     """
 
-    def __init__(self, agent: ActorCriticAgent, config: GA3CConfig, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        agent: ActorCriticAgent,
+        config: GA3CConfig,
+        exchange: Exchange,
+        capture: Capture = EAGER,
+    ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._update = Update(config, exchange)
+        self._update = Update(config, exchange, capture)
+        self._is_captured = isinstance(capture, Graphs)
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
@@ -301,9 +313,16 @@ class GA3C:
     def update(self, batch: Samples, progress: float) -> dict[str, Tensor]:
         """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
 
-        Returns metrics as 0-d tensors on the batch's device, without waiting for it.
+        Returns metrics as 0-d tensors on the batch's device, without waiting for it. With graphs
+        the tensors of ``batch`` must be where those of the last one of this size were.
         """
-        config, N = self.config, len(batch.action)
+        rate = self.config.lr * self.config.remaining(progress)
+        given = Fixed(batch) if self._is_captured else batch
+        self._update.run(self._compute, rate, given)
+        return self._update.take()
+
+    def _compute(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor], None, None]:
+        config, weight = self.config, batch.weight
         output = self._evaluate(batch)
         return_, advantage = self._targets(output, batch)
         loss = ga3c_loss(
@@ -316,11 +335,16 @@ class GA3C:
             config.log_eps,
             floors=config.compatibility,
         )
+        N: Any = len(batch.action)
+        target = return_
+        if weight is not None:
+            N = weight.sum()
+            loss = A2CLoss(*(each * weight for each in loss))
+            target = return_ * weight
         metrics = {name: each / N for name, each in sums(loss._asdict()).items()}
-        metrics["mean_value_target"] = return_.mean()
+        metrics["mean_value_target"] = target.mean() if weight is None else target.sum() / N
         total = loss.total if config.reduction == "sum" else loss.total / N
-        self._update.step(total, metrics, config.lr * config.remaining(progress))
-        return self._update.take()
+        return total, metrics, None, None
 
     def _evaluate(self, batch: Samples) -> PolicyValue:
         observation, precision = batch.observation, self.config.precision

@@ -27,7 +27,7 @@ from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.topology import available_cpus
 from accel_rl.training.build import agent_of
-from accel_rl.training.devices import learner_device
+from accel_rl.training.devices import learner_device, make_capture
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
@@ -188,6 +188,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
     learner = config.learner
     assert isinstance(learner, GA3CConfig)
     device = learner_device(config, team.ranks)
+    capture = make_capture(config, device)
     agents = config.sampler.num_groups
     sampler = QueuedSampler(
         config.env_factory,
@@ -216,7 +217,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
-        threads = QueueThreads(agent, learns, versions, sampler, device)
+        threads = QueueThreads(agent, learns, versions, sampler, device, capture)
         evaluator = None
         if config.evaluation_interval:
             evaluator = Evaluator(config, agent, device, team)

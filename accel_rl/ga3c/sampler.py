@@ -171,6 +171,11 @@ class QueuedSampler:
         self.is_running = False
         self._ended_by = ""
 
+    @property
+    def most_predicted(self) -> int:
+        """Maximum number of environments for which a policy acts at once."""
+        return self._limit * self._envs_per_agent
+
     def start(self, state: SamplerState | None = None) -> None:
         """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
 

@@ -21,14 +21,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import RecurrentAgent, sample_categorical
+from accel_rl.agents import PolicyAgent, RecurrentAgent, sample_categorical
 from accel_rl.agents.recurrent import joined_state, one_step, split_state
 from accel_rl.algos.actor_critic import ActorCriticAgent
+from accel_rl.capture import EAGER, Capture
 from accel_rl.ga3c.learner import GA3C, Samples
+from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size, probability_of
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.sampler import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import Prediction, QueuedPolicy, QueuedSampler
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
 from accel_rl.parallel import FlatParameters
 
@@ -66,12 +69,15 @@ class QueueThreads:
         versions: Versions,
         sampler: QueuedSampler,
         device: torch.device,
+        capture: Capture = EAGER,
     ) -> None:
         self._agent = agent
         self._learner = learner
         self._versions = versions
         self._sampler = sampler
         self._device = device
+        self._capture = capture
+        self._graphs = capture if isinstance(capture, Graphs) else None
         self._keeps_probability = learner.config.keeps_probability
         # That of the model; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
@@ -173,20 +179,29 @@ class QueueThreads:
     def _make_network(self) -> tuple[ActorCriticAgent, VersionExchange]:
         with self._making:
             model: Any = copy.deepcopy(self._agent.model)
-            return type(self._agent)(model), VersionExchange(FlatParameters(model), self._versions)
+            flat, copies = FlatParameters(model), self._graphs is not None
+            return type(self._agent)(model), VersionExchange(flat, self._versions, copies=copies)
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        policy = partial(predict, agent, exchange, self._device, self._keeps_probability)
+        policy: QueuedPolicy = partial(
+            predict, agent, exchange, self._device, self._keeps_probability
+        )
+        if self._graphs is not None and isinstance(agent, PolicyAgent):
+            most, told = self._sampler.most_predicted, self._keeps_probability
+            policy = GraphPredictor(agent, exchange, self._graphs, self._device, told, most)
         with closing(exchange):
             while not stop.is_set():
                 self._sampler.serve(policy)
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        learner = GA3C(agent, self._learner.config, exchange)
+        learner = GA3C(agent, self._learner.config, exchange, self._capture)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.least_samples
+        places = None
+        if self._graphs is not None:
+            places = Places(least + self._sampler.config.horizon - 1, self._device)
         with closing(exchange):
             while not stop.is_set():
                 try:
@@ -196,7 +211,7 @@ class QueueThreads:
                 num_queued = len(queue)
                 began = perf_counter()
                 exchange.pull()
-                metrics = learner.update(self._batch(segments), self.progress())
+                metrics = learner.update(self._batch(segments, places), self.progress())
                 lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
                 with self._lock:
                     done = self.trainings
@@ -207,8 +222,8 @@ class QueueThreads:
                     done.lags[lag] += 1
                     done.metrics.append(metrics)
 
-    def _batch(self, segments: list[Segment]) -> Samples:
-        """One after the other."""
+    def _batch(self, segments: list[Segment], places: Places | None) -> Samples:
+        """One after the other; for graphs in ``places``."""
         names = ["observation", "action", "return_"]
         if self._keeps_probability:
             names.append("behaviour_probability")
@@ -218,6 +233,11 @@ class QueueThreads:
         if self._learner.config.vtrace:
             fields["discount"] = np.full_like(fields["return_"], self._learner.config.gamma)
             fields["discount"][np.cumsum([len(segment) for segment in segments]) - 1] = 0
+        if places is not None:
+            weight = np.zeros(padded_size(len(fields["return_"])), np.float32)
+            weight[: len(fields["return_"])] = 1
+            placed: dict[str, Any] = places.put({**fields, "weight": weight})
+            return Samples(**placed, longest=self._sampler.config.horizon)
         tensors: dict[str, Any] = {
             name: _to_device(each, self._device) for name, each in fields.items()
         }
@@ -281,9 +301,7 @@ def predict(
     if isinstance(agent, RecurrentAgent) and after is not None:
         after = joined_state(agent.model, after[:n], action)
     value = output.value.cpu().numpy()  # waits for the device
-    probability = None
-    if tells_probability:
-        probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1).cpu().numpy()
+    probability = probability_of(action, logits).cpu().numpy() if tells_probability else None
     remembered = None if after is None else after.cpu().numpy()
     acted = action.cpu().numpy()
     return Prediction(acted, value, exchange.version, moved - began, probability, remembered)

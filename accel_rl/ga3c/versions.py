@@ -111,12 +111,18 @@ class VersionExchange:
 
     ``parameters``: of a network of its own. ``version``: the number of the version they are;
     ``made``: that of the last one it made. ``take_metrics`` gives none, unless it is set.
+    ``copies``: versions are copied into memory of the network's own, as CUDA graphs need it, and
+    not looked at where they are.
     """
 
     num_sharing = 1
 
-    def __init__(self, parameters: FlatParameters, versions: Versions) -> None:
+    def __init__(
+        self, parameters: FlatParameters, versions: Versions, *, copies: bool = False
+    ) -> None:
         self.parameters = parameters
+        self._copies = copies
+        self._slot: int | None = None
         self.versions = versions
         self.take_metrics: Callable[[], dict[str, float]] = dict
         self.made = 0
@@ -163,8 +169,14 @@ class VersionExchange:
 
     def close(self) -> None:
         """Let go of the version; the network must not be used any more."""
-        self.versions.release(self._slot)
+        if self._slot is not None:
+            self.versions.release(self._slot)
+            self._slot = None
 
     def _take_over(self) -> None:
         self._slot, flat, self.version = self.versions.take()
-        self.parameters.attach(flat)
+        if self._copies:
+            self.parameters.parameter.copy_(flat)
+            self.close()
+        else:
+            self.parameters.attach(flat)

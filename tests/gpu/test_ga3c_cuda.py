@@ -1,8 +1,11 @@
 """GA3C with its model on a GPU."""
 
+import copy
 import dataclasses
 import io
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,10 +13,13 @@ import torch
 from rich.console import Console
 
 from accel_rl.agents import PolicyAgent
+from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
+from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size
 from accel_rl.ga3c.threads import predict
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import SamplerConfig
@@ -69,3 +75,153 @@ def test_run_on_a_gpu_ends_with_its_steps_taken(tmp_path: Path) -> None:
     result = train(config, Console(file=io.StringIO()))
     assert result.status is not None and result.status.steps >= 5_000
     assert result.updates > 50
+
+
+def batches(rng: np.random.Generator, number: int) -> list[dict[str, np.ndarray]]:
+    """Of 12 to 24 samples each; the last of a segment has discount 0."""
+    made = []
+    for n in rng.integers(12, 25, number):
+        discount = np.where(rng.random(n) < 0.2, 0, 0.99).astype(np.float32)
+        discount[-1] = 0
+        made.append(
+            {
+                "observation": rng.standard_normal((n, 6), np.float32),
+                "action": rng.integers(3, size=n),
+                "return_": rng.standard_normal(n, np.float32),
+                "behaviour_probability": rng.uniform(0.1, 1, n).astype(np.float32),
+                "discount": discount,
+            }
+        )
+    return made
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_updates_by_graphs_are_those_without(
+    reduction: Literal["sum", "mean"], vtrace: bool
+) -> None:
+    """Batches of every size, filled up."""
+    config = dataclasses.replace(LEARNER, reduction=reduction, vtrace=vtrace, lr=1e-3)
+    cuda, graphs = torch.device("cuda"), Graphs(torch.device("cuda"))
+    ends: list[torch.Tensor] = []
+    means: list[torch.Tensor] = []
+    for capture in (EAGER, graphs):
+        torch.manual_seed(0)
+        flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
+        versions = Versions(flat.parameter, config.rule, 0.5)
+        exchange = VersionExchange(flat, versions, copies=capture is graphs)
+        agent = PolicyAgent(flat._model)  # type: ignore[arg-type]
+        learner, places = GA3C(agent, config, exchange, capture), Places(24, cuda)
+        collected = []
+        for number, fields in enumerate(batches(np.random.default_rng(1), 100)):
+            n = len(fields["action"])
+            if capture is graphs:
+                weight = (np.arange(padded_size(n)) < n).astype(np.float32)
+                batch = Samples(**places.put({**fields, "weight": weight}), longest=24)
+            else:
+                moved = {name: torch.from_numpy(each).to(cuda) for name, each in fields.items()}
+                batch = Samples(**moved, longest=24)
+            metrics = learner.update(batch, number / 100)
+            collected.append(torch.stack([metrics[name] for name in sorted(metrics)]))
+        ends.append(versions.take()[1].clone())
+        means.append(torch.stack(collected))
+    assert graphs.num_recorded == 2  # of 16 and of 32 rows
+    assert (ends[0] - ends[1]).norm() / ends[0].norm() < 1e-5
+    torch.testing.assert_close(means[0], means[1], atol=1e-4, rtol=1e-3)
+
+
+def test_predictions_by_graphs_are_those_without() -> None:
+    """Also of environments that were cut off, and with parameters that others have made."""
+    cuda, graphs = torch.device("cuda"), Graphs(torch.device("cuda"))
+    torch.manual_seed(0)
+    flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
+    versions = Versions(flat.parameter, LEARNER.rule, None)
+    networks = [copy.deepcopy(flat._model) for _ in range(2)]
+    agents = [PolicyAgent(network) for network in networks]  # type: ignore[arg-type]
+    exchanges = [
+        VersionExchange(FlatParameters(network), versions, copies=bool(k))
+        for k, network in enumerate(networks)
+    ]
+    by_graphs = GraphPredictor(agents[1], exchanges[1], graphs, cuda, True, 16)
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        n, m = rng.integers(1, 17), rng.integers(0, 4)
+        observation = rng.standard_normal((n + m, 6), np.float32)
+        uniform = rng.random(n)
+        own = predict(agents[0], exchanges[0], cuda, True, observation, uniform)
+        other = by_graphs(observation, uniform)
+        np.testing.assert_array_equal(own.action, other.action)
+        np.testing.assert_allclose(own.value, other.value, atol=1e-6)
+        np.testing.assert_allclose(
+            own.behaviour_probability, other.behaviour_probability, atol=1e-6
+        )
+        assert own.version == other.version
+        versions.update(torch.randn_like(flat.parameter), 1e-3)
+    assert graphs.num_recorded >= 2
+
+
+@pytest.mark.parametrize("option", ["vtrace", "max_importance_ratio"])
+def test_run_with_graphs_ends_with_its_steps_taken(tmp_path: Path, option: str) -> None:
+    given: dict[str, Any] = {option: True if option == "vtrace" else 2.0}
+    config = TrainConfig(
+        algo="ga3c",
+        env="catch",
+        model="mlp",
+        total_steps=20_000,
+        device="cuda",
+        capture="on",
+        run_dir=str(tmp_path / "run"),
+        sampler=SamplerConfig(num_envs=8, horizon=5, num_groups=4),
+        learner=dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2, **given),
+    )
+    result = train(config, Console(file=io.StringIO()))
+    assert result.status is not None and result.status.steps >= 20_000
+    assert result.updates > 50
+
+
+@pytest.mark.skipif(not hasattr(torch.cuda, "num_launches"), reason="counts on the emulated GPU")
+def test_graphs_start_few_operations() -> None:
+    """Of an update with 20 samples, and of acting for 8 environments."""
+    updates, acting = num_launches(Graphs(torch.device("cuda")))
+    assert updates <= 23 and acting <= 5
+    without = num_launches(EAGER)
+    assert without[0] > 4 * updates and without[1] > 3 * acting
+
+
+def num_launches(capture: Capture) -> tuple[int, int]:
+    cuda, is_captured = torch.device("cuda"), isinstance(capture, Graphs)
+    flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
+    versions = Versions(flat.parameter, LEARNER.rule, 0.5)
+    exchange = VersionExchange(flat, versions, copies=is_captured)
+    agent = PolicyAgent(flat._model)  # type: ignore[arg-type]
+    learner, places = GA3C(agent, LEARNER, exchange, capture), Places(24, cuda)
+    policy: Any = partial(predict, agent, exchange, cuda, False)
+    if isinstance(capture, Graphs):
+        policy = GraphPredictor(agent, exchange, capture, cuda, False, 8)
+    rng = np.random.default_rng(1)
+    fields = {
+        "observation": rng.standard_normal((20, 6), np.float32),
+        "action": rng.integers(3, size=20),
+        "return_": rng.standard_normal(20, np.float32),
+        "weight": np.ones(20, np.float32),
+    }
+
+    def update() -> None:
+        if is_captured:
+            learner.update(Samples(**places.put(fields), longest=24), 0.0)
+        else:
+            moved = {name: torch.from_numpy(each).to(cuda) for name, each in fields.items()}
+            del moved["weight"]
+            learner.update(Samples(**moved, longest=24), 0.0)
+
+    def act() -> None:
+        policy(fields["observation"][:8], rng.random(8))
+
+    counted = []
+    for call in (update, act):
+        for _ in range(6):
+            call()
+        before = torch.cuda.num_launches()  # type: ignore[attr-defined]
+        call()
+        counted.append(torch.cuda.num_launches() - before)  # type: ignore[attr-defined]
+    return counted[0], counted[1]

@@ -113,7 +113,7 @@ def test_copy_of_a_captured_agent_acts_with_its_own_parameters() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["algo=ga3c"], "capture=on does not support algo=ga3c.*use capture=off"),
+        (["algo=ga3c", "lstm=true"], "capture=on does not support lstm=true.*use capture=off"),
         (["gradient_cosine_interval=2"], "gradient_cosine_interval=2.*use capture=off"),
         (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
     ],
@@ -125,12 +125,13 @@ def test_options_that_exclude_capturing_are_named(arguments: list[str], match: s
     assert make_capture(config, torch.device("cuda")) is EAGER
 
 
-def test_overlapping_is_captured_on_a_gpu_alone() -> None:
-    config = parse_arguments(["overlap=true", "capture=on"])
+@pytest.mark.parametrize("option", ["overlap=true", "algo=ga3c"])
+def test_what_is_captured_on_a_gpu_alone(option: str) -> None:
+    config = parse_arguments([option, "capture=on"])
     assert isinstance(make_capture(config, torch.device("cuda")), Graphs)
-    with pytest.raises(ValueError, match=r"on a CPU with overlap=true.*use capture=off"):
+    with pytest.raises(ValueError, match=rf"on a CPU with {option}.*use capture=off"):
         make_capture(config, CPU)
-    assert make_capture(parse_arguments(["overlap=true", "capture=auto"]), CPU) is EAGER
+    assert make_capture(parse_arguments([option, "capture=auto"]), CPU) is EAGER
 
 
 def test_capture_is_off_unless_asked_for() -> None:

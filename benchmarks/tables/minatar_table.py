@@ -2,9 +2,9 @@
 
     python benchmarks/tables/minatar_table.py SWEEP_DIR...
 
-Keeps the rows of each finished run as ``benchmarks/results/minatar/ALGORITHM_GAME_SEED.csv`` and
-writes ``minatar.md``, ``minatar_curves.png`` and ``minatar_profiles.png`` beside that folder from
-all rows there, those of earlier sweeps too. Without a sweep it draws these again.
+Keeps the rows of each finished run as ``benchmarks/results/minatar/ALGORITHM_GAME_SEED.csv``, and
+writes ``docs/results.md`` and its figures from all rows there, those of earlier sweeps too.
+Without a sweep it draws these again.
 
 A score is the mean return of the last 100 episodes of training. For aggregates over games it is
 scaled, so that 0 is a random player's and 1 the best algorithm's mean in that game.
@@ -31,7 +31,8 @@ from accel_rl.sweep.aggregate import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.tables.minatar import ALGORITHMS
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROOT = Path(__file__).resolve().parents[2]
+ROWS, DOCS = ROOT / "benchmarks" / "results" / "minatar", ROOT / "docs"
 COLUMNS = ("steps", "episodes", "training_seconds", "episode_return_raw_mean")
 MOST_ROWS = 60
 RANDOM = {"asterix": 0.6, "breakout": 0.6, "freeway": 0.1, "seaquest": 0.1, "space_invaders": 2.7}
@@ -50,16 +51,31 @@ STYLES = {
     "rainbow": ("#8a5aa5", "--"),
     "pqn": ("#333333", "-"),
 }
-HEAD = """# MinAtar
+HEAD = """# Results on MinAtar
 
-![Learning curves by game](minatar_curves.png)
+[MinAtar](https://arxiv.org/abs/1903.03176) has five Atari games on a 10x10 grid, here with sticky
+actions (probability 0.1) and rising difficulty, as in its paper. Each can be learned on one core in
+minutes. All games are played with the same settings, which `benchmarks/tables` in the repository
+has, with the command that makes this page. Actor-critics and PQN take 3 million steps, Q-learning
+from a replay 1 million.
 
-![Performance profiles](minatar_profiles.png)
+![Learning curves by game](pictures/minatar_curves.png)
 
-Mean return of the last 100 episodes of training: the mean over seeds, and the number of seeds in
-brackets. IQM: interquartile mean of scaled scores over all games and seeds (0: random actions, 1:
-the best algorithm's mean in that game), with a 95 % interval by the stratified bootstrap over
-seeds, for algorithms that have played all five games.
+## Scores
+
+Mean return of the last 100 episodes of training, with the actions by which the algorithm explores.
+A cell is the mean over seeds, with the number of seeds in brackets. An empty cell was not run.
+
+IQM is the interquartile mean of scaled scores over all games and seeds: 0 is a player with random
+actions, and 1 the best algorithm's mean in that game. Its 95 % interval is a stratified bootstrap
+over seeds. Speeds and times are those of one core of a shared machine with two.
+
+"""
+PROFILES = """
+![Performance profiles](pictures/minatar_profiles.png)
+
+The share of runs above each scaled score
+([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)).
 """
 Values = NDArray[np.float64]
 
@@ -81,13 +97,13 @@ def main(sweeps: Sequence[str]) -> None:
     for sweep in sweeps:
         for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
             keep(metrics)
-    runs = read(RESULTS / "minatar")
+    runs = read(ROWS)
     if not runs:
         sys.exit(f"error: there is no finished run in {', '.join(sweeps) or 'the results'}")
     scaled = scale(runs)
-    (RESULTS / "minatar.md").write_text(page(runs, scaled))
     draw_games(runs)
-    draw_profiles(scaled)
+    has_profiles = draw_profiles(scaled)
+    (DOCS / "results.md").write_text(page(runs, scaled) + (PROFILES if has_profiles else ""))
 
 
 def keep(metrics: Path) -> None:
@@ -101,7 +117,7 @@ def keep(metrics: Path) -> None:
     game = config["env"].removeprefix(PREFIX)
     every = -(-len(rows) // MOST_ROWS)
     kept = rows[::-1][::every][::-1]
-    path = RESULTS / "minatar" / f"{algorithm}_{game}_{config['seed']}.csv"
+    path = ROWS / f"{algorithm}_{game}_{config['seed']}.csv"
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -148,7 +164,7 @@ def scale(runs: Runs) -> dict[str, dict[str, Values]]:
 def page(runs: Runs, scaled: Mapping[str, Mapping[str, Values]]) -> str:
     """The table, as Markdown."""
     lines = [
-        HEAD,
+        HEAD.rstrip() + "\n",
         f"| algorithm | million steps | {' | '.join(GAMES)} | IQM | steps/s | minutes a run |",
         f"|{'---|' * (len(GAMES) + 5)}",
     ]
@@ -165,6 +181,8 @@ def page(runs: Runs, scaled: Mapping[str, Mapping[str, Values]]) -> str:
         minutes = np.median([run.seconds / 60 for run in every])
         numbers = f"{_iqm(scaled[algorithm])} | {speed:,.0f} | {minutes:.0f}"
         lines.append(f"| {algorithm} | {million:.0f} | {' | '.join(cells)} | {numbers} |")
+    players = " | ".join(f"{RANDOM[game]:.1f}" for game in GAMES)
+    lines.append(f"| random actions | | {players} | 0 | | |")
     return "\n".join([*lines, ""])
 
 
@@ -198,11 +216,11 @@ def draw_games(runs: Runs) -> None:
         axes.set_ylabel("return")
     for axes in panels[3:5]:
         axes.set_xlabel("million steps")
-    save(figure, RESULTS / "minatar_curves.png", "MinAtar", "mean over seeds")
+    save(figure, DOCS / "pictures" / "minatar_curves.png", "MinAtar", "mean over seeds")
 
 
-def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> None:
-    """The share of runs whose scaled score is above each threshold (Agarwal et al. 2021)."""
+def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> bool:
+    """The share of runs whose scaled score is above each threshold, if one has played all games."""
     thresholds = np.linspace(0, 1.2, 121)
     curves = []
     for algorithm, of in scaled.items():
@@ -218,7 +236,8 @@ def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> None:
         axes.set_xlabel("scaled score: 0 random, 1 the best algorithm's mean")
         axes.set_ylabel("share of runs above it")
         title = "MinAtar: performance profiles"
-        save(figure, RESULTS / "minatar_profiles.png", title, "five games")
+        save(figure, DOCS / "pictures" / "minatar_profiles.png", title, "five games")
+    return bool(curves)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from accel_rl.functions import find_function
 
 FILMS = (".mp4", ".gif")
-END_SECONDS = 30.0
+END_SECONDS = 60.0
 """for which a tracker may go on after its run has ended"""
 
 

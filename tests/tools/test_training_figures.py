@@ -1,5 +1,6 @@
 """Pictures end no run: neither Matplotlib's settings nor odd names keep a command from its end."""
 
+import gc
 import math
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from saved_runs import quiet
@@ -115,6 +117,20 @@ def test_picture_that_matplotlib_cannot_draw_is_an_error_of_plot(tmp_path, monke
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(ValueError, match=r"latex could not be found.*matplotlibrc"):
         to_png(new_figure(2.0, 2.0))
+
+
+def test_learning_curve_leaves_no_pixels_until_python_looks_for_cycles(tmp_path) -> None:
+    def num_renderers() -> int:
+        return sum(type(each) is RendererAgg for each in gc.get_objects())
+
+    gc.collect()
+    before = num_renderers()
+    gc.disable()
+    try:
+        draw_learning_curve(tmp_path / "curve.png", [], "catch", 1)
+        assert num_renderers() == before
+    finally:
+        gc.enable()
 
 
 def test_dollar_signs_are_no_formula(tmp_path) -> None:

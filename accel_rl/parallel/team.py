@@ -182,7 +182,7 @@ class Team:
                 values[rank] = record.value[1]
         return values
 
-    def find_failed(self, seconds: float = 5.0) -> tuple[list[int], list[int]]:
+    def find_failed(self, seconds: float = 3.0) -> tuple[list[int], list[int]]:
         """Find the learners that caused a failure.
 
         Args:
@@ -198,8 +198,8 @@ class Team:
             deadline = time.monotonic() + seconds
             silent = [rank for rank in range(self.ranks.size) if rank != self.ranks.rank]
             while True:
-                lost = [rank for rank in silent if self.is_lost(rank)]
                 silent = [x for x in silent if not self._find(f"reached/failure/{x}", x, 1)]
+                lost = [x for x in silent if self.is_lost(x) or self._has_ended(x)]
                 if lost or not silent or time.monotonic() > deadline:
                     return lost, silent
                 time.sleep(0.05)
@@ -336,6 +336,7 @@ class Team:
         self.uses_nccl = nccl
         is_one_machine = self.ranks.local_size == self.ranks.size
         if is_one_machine:
+            self.watch()  # torchrun does not tell who has ended
             self._agreement = self._open_shared()
             if not nccl:
                 self.group = self._agreement
@@ -356,7 +357,6 @@ class Team:
             ) from error
         self.group = TorchGroup()
         if nccl and is_one_machine:
-            self.watch()
             self._watcher = Watcher(self._processes, self._has_left)
 
     def _has_left(self, rank: int) -> bool:

@@ -1,13 +1,17 @@
 """How learners talk through the store; several of them in one process, over a store in memory."""
 
+import contextlib
 import os
 import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore
+from torch.distributed import FileStore, HashStore, PrefixStore
 
 from accel_rl.parallel import Ranks, RecordError, Team, TeamError
 from accel_rl.parallel.records import LAUNCHER, Records
@@ -120,8 +124,9 @@ def test_learners_with_different_secrets_are_told_so_at_once(other: bytes | None
 
 
 def test_malformed_address_without_signatures_is_an_error() -> None:
-    (first, _), store = make_teams(2, key=None)
+    (first, second), store = make_teams(2, key=None)
     first.ranks = Ranks(0, 2, 0, 2)
+    second.reach("process", 1, os.getpid())
     store.set("address/1", b'unsigned 0 [1,"2",3]')
     with pytest.raises(RecordError, match=r"address/1 .*3 integers"):
         first.open_group()
@@ -216,6 +221,46 @@ def test_process_that_has_ended_is_waited_for_no_longer_where_no_launcher_tells(
     second.reach("saved", 1, 500)
     assert first.wait_for_all("saved", 1) == {1: 500}
     first.close()
+
+
+SECOND_OF_GROUP = """
+import sys, time
+from torch.distributed import FileStore
+from accel_rl.parallel import Ranks, Team
+team = Team(Ranks(1, 2, 1, 2), FileStore(sys.argv[1], 2), 60.0)
+team.open_group()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_learner_of_a_group_that_was_killed_is_named_at_once_where_no_launcher_tells(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "store")
+    command = [sys.executable, "-c", SECOND_OF_GROUP, path]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second,
+        contextlib.closing(Team(Ranks(0, 2, 0, 2), FileStore(path, 2), 60.0)) as first,
+    ):
+        try:
+            first.open_group()
+            assert second.stdout is not None and second.stdout.readline() == "ready\n"
+        finally:
+            second.kill()
+        began = time.monotonic()
+        assert first.read(waits=True) == {1: []}
+        first.meet("end")
+        assert first.find_failed()[0] == [1]
+        assert time.monotonic() - began < 2.0
+
+
+def test_learner_that_ended_after_it_noticed_a_failure_is_not_blamed() -> None:
+    (first, second, _), store = make_teams(3)
+    second.reach("failure", 1)
+    lose(store, 1)
+    lose(store, 2)
+    assert first.find_failed()[0] == [2]
 
 
 def test_steps_of_all_are_counted_together_and_a_request_is_seen_by_all() -> None:

@@ -11,11 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 
-from accel_rl import __version__
-from accel_rl.extras import TRAINING_PACKAGES, missing_package
-from accel_rl.processes import NO_MORE_PROCESSES, check_threads, open_standard_descriptors
+# All else is imported where Ctrl-C is noted: an import may swallow a KeyboardInterrupt.
 from accel_rl.stopping import noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
@@ -28,49 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: finished. 1: refused or failed, with one message on standard error. 130, 143, 129: stopped by
     Ctrl-C, SIGTERM or SIGHUP, results saved.
     """
-    open_standard_descriptors()  # before anything that stays open
-    # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
-    # that the simulators need: on a busy machine that made training ten times slower. A spin of a
-    # few microseconds still bridges the gaps between one operation and the next.
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
-    given = sys.argv[1:] if arguments is None else arguments
     with noting_interrupts() as noted:
         try:
-            # Loading torch takes a second or two, in which Ctrl-C shall be as quiet as later.
-            if list(given) == ["--version"]:
-                from accel_rl.console import print_text
-
-                return print_text(__version__)
-            if given and given[0] in TOOLS:
-                from accel_rl.cli.tools import run_tool
-
-                return run_tool(given[0], given[1:])
-            if given and given[0] == "sweep":
-                from accel_rl.sweep.command import sweep
-
-                return sweep(given[1:])
-            if given and given[0] == "slurm":
-                from accel_rl.sweep.slurm import slurm
-
-                return slurm(given[1:])
-            if given and given[0] == "tune":
-                from accel_rl.cli.tune import tune
-
-                return tune(given[1:])
-            is_word = bool(given) and given[0].isalpha()
-            if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
-                print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
-                return 1
-            from accel_rl.cli.run import run
-
-            return run(given)
+            return _do(sys.argv[1:] if arguments is None else arguments)
         except KeyboardInterrupt:
             return _interrupted()
         except Exception as error:
             if noted:  # NumPy turns a Ctrl-C that comes while it loads into an ImportError
                 return _interrupted()
+            from accel_rl.extras import TRAINING_PACKAGES, missing_package
+
             if not isinstance(error, ModuleNotFoundError):
                 raise
             if (error.name or "").partition(".")[0] not in TRAINING_PACKAGES:
@@ -79,8 +43,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
 
 
+def _do(given: Sequence[str]) -> int:
+    """Do what the command line says; return the exit code."""
+    from accel_rl.processes import open_standard_descriptors
+
+    open_standard_descriptors()  # before anything that stays open
+    # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
+    # that the simulators need: on a busy machine that made training ten times slower. A spin of a
+    # few microseconds still bridges the gaps between one operation and the next.
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
+    if list(given) == ["--version"]:
+        from accel_rl import __version__
+        from accel_rl.console import print_text
+
+        return print_text(__version__)
+    if given and given[0] in TOOLS:
+        from accel_rl.cli.tools import run_tool
+
+        return run_tool(given[0], given[1:])
+    if given and given[0] == "sweep":
+        from accel_rl.sweep.command import sweep
+
+        return sweep(given[1:])
+    if given and given[0] == "slurm":
+        from accel_rl.sweep.slurm import slurm
+
+        return slurm(given[1:])
+    if given and given[0] == "tune":
+        from accel_rl.cli.tune import tune
+
+        return tune(given[1:])
+    from difflib import get_close_matches
+
+    is_word = bool(given) and given[0].isalpha()
+    if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
+        print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
+        return 1
+    from accel_rl.cli.run import run
+
+    return run(given)
+
+
 def _interrupted() -> int:
     """Return the exit code after SIGINT, which OpenBLAS raises if it cannot start its threads."""
+    from accel_rl.processes import NO_MORE_PROCESSES, check_threads
+
     try:
         check_threads(1)
     except RuntimeError:

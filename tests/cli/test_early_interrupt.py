@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +22,30 @@ def test_swallowed_interrupt_stops_before_the_run_begins() -> None:
         with pytest.raises(KeyboardInterrupt), StopRequest():
             pass
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+SWALLOWED_BY_THE_FIRST_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def __del__(self):  # where Python only prints an exception
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "accel_rl.processes":
+            Interrupt()
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["accel_rl", "env=catch", "serial=true", "learners=1", "total_steps=2000", "run_dir=run"]
+runpy.run_module("accel_rl", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_interrupt_that_the_first_import_swallows_ends_the_command(tmp_path) -> None:
+    command = [sys.executable, "-c", SWALLOWED_BY_THE_FIRST_IMPORT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 130, done.stderr
 
 
 def test_interrupt_of_an_earlier_command_does_not_stop_the_next() -> None:

@@ -2,10 +2,13 @@
 
     python benchmarks/soak/soak.py [key=value ...]
 
-A worker is killed every ``kill_seconds`` and replaced. Every few seconds the memory of each process
-(proportional set size), its open descriptors and threads are read from /proc, and the steps and the
-processor time of the run. The warm-up lasts until the first learning curve and the first checkpoint
-are written, and at least a fifth of the time. The time after it has three thirds.
+A worker is killed every ``kill_seconds`` and replaced. Every few seconds the memory of each
+process, its descriptors and threads are read from /proc, and the steps and the processor time of
+the run. The memory that is judged is the proportional set size without pages of files. The kernel
+divides the pages of a library among all programs that have loaded it, so a process seems to shrink
+while another program of the same environment runs. The whole of it is recorded, too.
+The warm-up lasts until the first learning curve and the first checkpoint are written, and at least
+a fifth of the time. The time after it has three thirds.
 Asserts: the median memory of each kind of process differs by at most ``memory_percent`` among the
 thirds and by ``growth_percent`` from the second to the last, no kind has more descriptors or
 threads, and steps per second of processor time have not fallen by more than ``speed_percent``.
@@ -76,11 +79,15 @@ class Options:
 
 
 class Look(NamedTuple):
-    """A process at a time, in seconds since the start. ``memory``: in MB."""
+    """A process at a time, in seconds since the start.
+
+    ``memory``: in MB, without pages of files. ``with_files``: the whole proportional set size.
+    """
 
     seconds: float
     kind: str
     memory: float
+    with_files: float
     descriptors: int
     threads: int
 
@@ -121,6 +128,7 @@ def main() -> int:
         "steps": seen.paces[-1].steps if seen.paces else 0,
         "thirds": {
             "memory_mb": {kind: thirds(seen, kind, "memory") for kind in KINDS},
+            "with_files_mb": {kind: thirds(seen, kind, "with_files") for kind in KINDS},
             "descriptors": {kind: thirds(seen, kind, "descriptors") for kind in KINDS},
             "threads": {kind: thirds(seen, kind, "threads") for kind in KINDS},
             "steps_per_second": speeds(seen, "seconds"),
@@ -240,8 +248,20 @@ def look(pid: int, seconds: float) -> Iterator[Look]:
 
 
 def _look_at(process: psutil.Process, kind: str, seconds: float) -> Look:
-    memory = round(process.memory_full_info().pss / 1e6, 2)
-    return Look(seconds, kind, memory, process.num_fds(), process.num_threads())
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError as error:
+        raise psutil.NoSuchProcess(process.pid) from error
+    kilobytes = {name: int(size) for name, size, _ in (line.split() for line in lines)}
+    memory = kilobytes["Pss_Anon:"] + kilobytes["Pss_Shmem:"]
+    return Look(
+        seconds,
+        kind,
+        round(memory * 1024 / 1e6, 2),
+        round(kilobytes["Pss:"] * 1024 / 1e6, 2),
+        process.num_fds(),
+        process.num_threads(),
+    )
 
 
 def bounds_of(seen: Seen) -> list[tuple[float, float]]:
@@ -333,7 +353,8 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     ]
     figure = new_figure(8.0, 6.4)
     all_axes = figure.subplots(3, sharex=True)
-    names = ("memory (PSS), MB", "open descriptors", "steps")
+    memory = "memory (PSS)\nwithout files, MB" if "with_files" in rows[0] else "memory (PSS), MB"
+    names = (memory, "open descriptors", "steps")
     for axes, name, curves in zip(all_axes, names, [*seen.values(), speed], strict=True):
         axes.set_ylim(0, 1.1 * max(max(curve.y, default=1) for curve in curves))
         axes.set_ylabel(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -56,3 +57,37 @@ class Learner(Protocol):
             state: the value that `get_state` returned, perhaps in an older version.
         """
         ...
+
+
+def check_learner(learner: Learner) -> None:
+    """Check that a run can use a learner of a user's class.
+
+    Raises:
+        ValueError: A member of `Learner` is missing, or `update` takes other arguments.
+    """
+    name = type(learner).__name__
+    for member in ("behaviour", "metric_names", "update", "get_state", "set_state"):
+        if not hasattr(learner, member):
+            raise ValueError(f"the learner {name} must define {member}, as accel_rl.algos.Learner")
+    check_call(f"{name}.update", learner.update, "batch", "progress", "steps")
+
+
+def check_call(name: str, function: Callable[..., object], *arguments: str) -> None:
+    """Check that a function takes arguments in an order.
+
+    Args:
+        name: the function's name in the message.
+        function: the function.
+        arguments: names of the arguments. Only their number counts.
+
+    Raises:
+        ValueError: It does not.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} must take the arguments ({', '.join(arguments)}); "
+            f"it takes ({', '.join(signature.parameters)})"
+        ) from error

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, ClassVar, Literal, Self
 
 from accel_rl.agents import AnyAgent
-from accel_rl.algos.learner import Learner
+from accel_rl.algos.learner import Learner, check_call
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.capture import Compiled
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
@@ -24,7 +24,8 @@ class LearnerConfig:
     with one update for each rollout.
 
     Raises:
-        ValueError: A value is out of range, or the class does not define `make_learner` itself.
+        ValueError: A value is out of range, or the class does not define `make_learner` itself, or
+            lacks `make_agent` or `rule`.
     """
 
     built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
@@ -89,7 +90,13 @@ class LearnerConfig:
     def _check_class(self) -> None:
         kind = type(self)
         if kind is not LearnerConfig and "make_learner" in vars(kind):
-            return
+            for name in ("make_agent", "rule"):
+                if getattr(kind, name) is getattr(LearnerConfig, name):
+                    raise ValueError(
+                        f"learner is of class {kind.__name__}, which must define {name}"
+                    )
+            name = f"{kind.__name__}.make_learner"
+            return check_call(name, self.make_learner, "agent", "exchange", "task")
         hint = ""
         base = next((each for each in kind.__mro__[1:] if "make_learner" in vars(each)), None)
         if base not in (None, LearnerConfig):

@@ -15,6 +15,7 @@ import torch
 
 from accel_rl.agents import AnyAgent, is_softmax
 from accel_rl.algos import Network, Task
+from accel_rl.algos.learner import check_learner
 from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
@@ -84,6 +85,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         task = Task(spec, share.num_envs, share.horizon, learner_seed, ranks)
         learner = config.learner.make_learner(agent, exchange, task)
+        check_learner(learner)
         evaluator = None
         is_apart = config.parallel.sync == "store"
         if config.evaluation_interval and (ranks.is_first or not is_apart):

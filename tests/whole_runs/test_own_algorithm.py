@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -21,7 +22,7 @@ from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.agents import AnyAgent, PolicyAgent, RolloutTensors
-from accel_rl.algos import ActorCriticConfig, Task, Update
+from accel_rl.algos import ActorCriticConfig, LearnerConfig, Task, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.update import masked_shares
@@ -223,6 +224,38 @@ def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
     assert runs[0].name == "catch-test_own_algorithm-ratio-0"
 
 
+def few_arguments() -> TrainConfig:
+    @dataclass(frozen=True, kw_only=True)
+    class Few(RatioConfig):
+        def make_learner(self, agent, exchange) -> Ratio:  # type: ignore[no-untyped-def, override]
+            raise AssertionError
+
+    return TrainConfig(learner=Few())
+
+
+def no_rule() -> TrainConfig:
+    class Ruleless(LearnerConfig):
+        make_agent = RatioConfig.make_agent
+        make_learner = RatioConfig.make_learner
+
+    return TrainConfig(learner=Ruleless())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatelessConfig(RatioConfig):
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+        learner = super().make_learner(agent, exchange, task)
+        return SimpleNamespace(**{**vars(learner), "update": learner.update})  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerConfig(RatioConfig):
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+        learner = super().make_learner(agent, exchange, task)
+        learner.update = lambda batch: {}  # type: ignore[assignment, misc]
+        return learner
+
+
 # ---- the preset ----------------------------------------------------------------------------------
 
 
@@ -250,6 +283,11 @@ def test_help_shows_the_options_of_a_preset_of_ones_own() -> None:
         (["algo=test_own_algorithm:gives_another_thing"], "returned an object of class int; it mu"),
         (["algo=test_own_algorithm:takes_more"], "algo=.*TypeError.*without arguments"),
         (["algo=test_own_algorithm:heir"], "algo=.*Heir, which must define make_learner"),
+        (["algo=test_own_algorithm:no_rule"], "algo=.*Ruleless, which must define rule"),
+        (
+            ["algo=test_own_algorithm:few_arguments"],
+            r"Few.make_learner must take .*\(agent, exchange, task\); it takes \(agent, exchange\)",
+        ),
         ([ALGO, "mosst=3"], "unknown option mosst; did you mean most"),
         ([ALGO, "lstm=true"], "lstm=true cannot be learned with algo=test_own_algorithm:ratio"),
         ([ALGO, "num_envs=many"], "num_envs=many is not valid; it must be: integer"),
@@ -260,6 +298,25 @@ def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (StatelessConfig(), "the learner SimpleNamespace must define get_state, as accel_rl.algos"),
+        (EagerConfig(), r"Ratio.update must take .*progress, steps\); it takes \(batch\)"),
+    ],
+    ids=["no state", "wrong arguments"],
+)
+def test_learner_that_lacks_a_member_is_refused_before_the_run_starts(
+    learner: RatioConfig, message: str, tmp_path: Path
+) -> None:
+    config = replace(
+        parse_arguments([*SERIAL, WHOLE]), learner=learner, run_dir=str(tmp_path / "run")
+    )
+    with pytest.raises(ValueError, match=message):
+        train(config, Console(quiet=True))
+    assert not list(tmp_path.iterdir())
 
 
 def test_file_of_options_may_name_the_preset(tmp_path: Path) -> None:

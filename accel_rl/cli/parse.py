@@ -244,7 +244,9 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
             wanted = f"{key.lstrip('-').replace('-', '_')}={text or 'VALUE'}"
             raise ValueError(f"{argument!r}: options are written without dashes: {wanted}")
         if not equals or not key:
-            raise ValueError(f"{argument!r} is not of the form key=value; --help lists the keys")
+            raise ValueError(
+                f"{argument!r} is not of the form key=value without spaces; --help lists the keys"
+            )
         if key in given:
             raise ValueError(f"{key} is given twice")
         # As a shell does where it sees a path, of which not every one does behind key=.

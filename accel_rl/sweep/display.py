@@ -95,7 +95,7 @@ class SweepDisplay:
                 f"{job.run.name}: {each.steps / job.run.config.planned_steps:.0%}, "
                 f"{each.steps:,.0f} steps, "
                 f"{f'{speed:,.0f} steps/s' if math.isfinite(speed) else 'speed none yet'}, "
-                f"score {_number(each.score)}, sweep left {clock_or_unknown(left)}"
+                f"score {_number(each.score)}, sweep left {clock(left)}"
             )
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ def table(
     head.add_column(justify="right", no_wrap=True)
     head.add_row(
         ProgressBar(total=len(jobs), completed=states.count("finished")),
-        ", ".join([*numbers, *([f"left {clock_or_unknown(left)}"] if running else [])]),
+        ", ".join([*numbers, *([f"left {clock(left)}"] if running else [])]),
     )
     if not running:
         return head
@@ -155,15 +155,11 @@ def table(
                 count(planned),
                 _number(each.steps_per_second, 0),
                 _number(each.score),
-                clock_or_unknown(_steps_left(job, each) / (each.steps_per_second or math.nan)),
+                clock(_steps_left(job, each) / (each.steps_per_second or math.nan)),
             )
         )
     columns = ("run", "steps", "of", "steps/s", "score", "left")
     return Group(head, make_table(columns, rows, width))
-
-
-def clock_or_unknown(seconds: float) -> str:
-    return clock(seconds) if math.isfinite(seconds) else "unknown"
 
 
 def _number(value: float, digits: int = 2) -> str:

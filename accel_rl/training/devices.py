@@ -31,8 +31,8 @@ def check_learners(config: TrainConfig, ranks: Ranks) -> None:
     found = torch.cuda.device_count()
     if config.gpus is not None and config.gpus > found:
         raise ValueError(
-            f"gpus={config.gpus}, but torch finds {found} here; use gpus={found}"
-            + (f" learners={config.num_learners} to share them" if found else "")
+            f"gpus={config.gpus}, but torch finds {found or 'no'} GPU{'s' * (found > 1)} here; use "
+            + (f"gpus={found} learners={config.num_learners} to share" if found else "gpus=0")
         )
     if ranks.size > 1:
         _check_against_launcher(config, ranks)

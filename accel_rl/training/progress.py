@@ -144,8 +144,9 @@ class Status:
 
     @property
     def seconds_left(self) -> float:
-        """At the present speed."""
-        return max(0, self.planned_steps - self.steps) / max(self.steps_per_second, 1e-9)
+        """At the present speed; infinite if no step has been taken since the last row."""
+        left = max(0, self.planned_steps - self.steps)
+        return left / self.steps_per_second if self.steps_per_second else math.inf
 
 
 class Progress(Protocol):
@@ -201,11 +202,12 @@ def line(status: Status) -> str:
     """The status as one line of text."""
     mean = status.scores["episode_return_raw_mean"]
     score = f"score {mean:.2f}" if mean == mean else "score none yet"
+    worst = status.bottleneck
     return (
         f"{status.steps / status.planned_steps:4.0%}  {status.steps:,} steps  "
         f"{status.steps_per_second:,.0f} steps/s  {score}  "
-        f"episodes {status.num_episodes:,}  left {clock(status.seconds_left)}  "
-        f"limited by {status.bottleneck.name} ({status.bottleneck.share:.0%})"
+        f"episodes {status.num_episodes:,}  left {clock(status.seconds_left)}"
+        + (f"  limited by {worst.name} ({worst.share:.0%})" if worst.share else "")
     )
 
 
@@ -250,12 +252,13 @@ def summary(
 ) -> RenderableType:
     """The end of a run as a table; speeds and shares are those that ``status`` has.
 
-    ``is_cut``: it has ended after ``max_minutes``.
+    ``is_cut``: it has ended after ``max_minutes``. A run without any step has no ``limit``.
     """
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     how = "ended after max_minutes" if is_cut else "finished"
+    how += "" if status.steps else ", before its first rollout"
     how = how if stopped_by is None else f"stopped by {stopped_by.name}"
     frames = f", {status.steps * status.frame_skip:,} frames" if status.frame_skip > 1 else ""
     table.add_row("run", how)
@@ -271,7 +274,8 @@ def summary(
     table.add_row("speed", _speed(status))
     table.add_row("spent", _split(status.split))
     worst = status.bottleneck
-    table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    if worst.share:
+        table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
     table.add_row("files", Text(str(run_dir)))  # a name is no markup
     if stopped_by is not None or is_cut:
         table.add_row("go on", Text(f"with resume={run_dir}"))
@@ -287,7 +291,9 @@ def count(number: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03."""
+    """Hours, minutes and seconds: 1:02:03; "unknown" if ``seconds`` is infinite or NaN."""
+    if not math.isfinite(seconds):
+        return "unknown"
     whole = round(min(seconds, 359_999_999))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 

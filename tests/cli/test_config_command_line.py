@@ -101,7 +101,7 @@ def test_option_becomes_its_value(argument: str, key: str, value: Any) -> None:
         (["num_envs=4", "sampler.num_envs=8"], r"sampler.num_envs is given twice"),
         (["--num-envs=4"], r"options are written without dashes: num_envs=4"),
         (["--seed"], r"options are written without dashes: seed=VALUE"),
-        (["breakout"], r"'breakout' is not of the form key=value"),
+        (["breakout"], r"'breakout' is not of the form key=value without spaces"),
         (["=3"], r"'=3' is not of the form key=value"),
     ],
 )
@@ -211,7 +211,7 @@ def test_cuda_without_a_gpu_is_refused(capfd, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "ranks", "message"),
     [
-        (["gpus=2"], None, "gpus=2, but torch finds 0 here; use gpus=0"),
+        (["gpus=2"], None, "gpus=2, but torch finds no GPU here; use gpus=0"),
         (["learners=0"], None, "learners is 0; it must be at least 1"),
         (["gpus=0", "device=cuda"], None, "gpus=0 contradicts device=cuda; leave out one"),
         (

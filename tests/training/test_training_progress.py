@@ -113,6 +113,20 @@ def test_summary_without_an_episode_asks_whether_there_is_an_end() -> None:
     assert "no episode has finished: too few steps, or does the environment never return" in text
 
 
+def test_run_cut_before_its_first_rollout_says_so_and_blames_nothing() -> None:
+    nothing = status(
+        steps=0,
+        steps_per_second=0.0,
+        num_episodes=0,
+        scores={"episode_return_raw_mean": math.nan},
+        bottleneck=Bottleneck("simulators", 0.0, "more CPU cores would help"),
+    )
+    text = "\n".join(render(summary(nothing, Path("runs/x"), 0, None, is_cut=True), 80))
+    assert "ended after max_minutes, before its first rollout" in text
+    assert "limit" not in text
+    assert line(nothing).endswith("episodes 0  left unknown")
+
+
 def test_environments_without_frame_skip_show_no_frames() -> None:
     assert "frames" not in "\n".join(render(panel(status(frame_skip=1), "x"), 80))
 
@@ -169,7 +183,13 @@ def test_count_is_short(number: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0:00:00"), (59.6, "0:01:00"), (3_723, "1:02:03"), (1e20, "99999:59:59")],
+    [
+        (0, "0:00:00"),
+        (59.6, "0:01:00"),
+        (3_723, "1:02:03"),
+        (1e20, "99999:59:59"),
+        (math.inf, "unknown"),
+    ],
 )
 def test_clock_shows_hours_minutes_seconds(seconds: float, text: str) -> None:
     assert clock(seconds) == text

@@ -35,7 +35,7 @@ from accel_rl.tools.output import check_output
 MOST_FILM_BYTES = 64 << 20
 """a larger film is left out"""
 _MOST_NAMED = 12
-"""runs that have an entry of their own in the legend"""
+"""runs that have a box of their own below the curves"""
 _PARTS = {
     "waiting_for_simulators_share": ("simulators", "#1f6f8b"),
     "inference_share": ("choosing actions", "#c8553d"),
@@ -138,7 +138,7 @@ def _headline(groups: Sequence[Group], axis: str) -> str:
 
 def _score(group: Group) -> str:
     mean, half = float(group.mean[-1]), float(group.half_width[-1])
-    return f"{mean:,.2f}" + ("" if math.isnan(half) else f" ± {half:,.2f}")
+    return f"{mean:,.2f}" + ("" if math.isnan(half) else f"\xa0±\xa0{half:,.2f}")
 
 
 def _draw(groups: Sequence[Group], axis: str, nonce: str) -> tuple[str, list[str]]:
@@ -148,34 +148,39 @@ def _draw(groups: Sequence[Group], axis: str, nonce: str) -> tuple[str, list[str
     except ModuleNotFoundError as error:
         raise ValueError(missing_package("report", "report", error)) from error
     envs = dict.fromkeys(group.env for group in groups)
-    figures = [_curves([group for group in groups if group.env == env], axis) for env in envs]
-    script, divisions = embed.components(figures)
+    drawn = [_curves([group for group in groups if group.env == env], axis) for env in envs]
+    script, divisions = embed.components([plot for plot, _ in drawn])
     inline = resources.Resources(mode="inline", components=["bokeh"])
     code = "\n".join(inline.js_raw)
     head = f'<script nonce="{nonce}">{code}</script>'
     script = script.strip().replace("<script", f'<script nonce="{nonce}"', 1)
+    script += f'<script nonce="{nonce}">{_CHOOSE_LINES}</script>'
     hint = (
         "<p class='hint'>Thick lines are means over the seeds, bands their 95 % intervals (from "
-        "three seeds on). Click a name to hide its lines; point at a line for its numbers.</p>"
+        "three seeds on). Untick a name to hide its lines; point at a line for its numbers.</p>"
     )
     titles = [f"<h2>Learning curves: {escape(env)}</h2>" for env in envs]
+    choices = [choice for _, choice in drawn]
     return head + script, [
-        title + division + hint for title, division in zip(titles, divisions, strict=True)
+        title + division + choice + hint
+        for title, division, choice in zip(titles, divisions, choices, strict=True)
     ]
 
 
-def _curves(groups: Sequence[Group], axis: str) -> Any:
+def _curves(groups: Sequence[Group], axis: str) -> tuple[Any, str]:
+    """A figure, and below it a box to tick for each group and each seed."""
     models: Any = import_module("bokeh.models")
     plot: Any = import_module("bokeh.plotting").figure(
         height=420,
         sizing_mode="stretch_width",
         tools="pan,box_zoom,wheel_zoom,reset,save",
+        toolbar_location="above",
         x_axis_label=axis,
         y_axis_label=f"score (mean of the last {EPISODE_WINDOW} games)",
     )
     plot.toolbar.logo = None
     plot.toolbar.active_scroll = None
-    items: list[Any] = []
+    choices = ""
     lines: list[Any] = []
     are_named = sum(len(group.seeds) for group in groups) <= _MOST_NAMED
     for number, group in enumerate(groups):
@@ -193,14 +198,13 @@ def _curves(groups: Sequence[Group], axis: str) -> Any:
         source = _source(group, mean, group.mean)
         own.append(plot.line("x", "y", source=source, color=colour, line_width=3))
         lines += [*thin, own[-1]]
-        items.append(models.LegendItem(label=_plain(group.label), renderers=own))
+        boxes = [_choice(group.label, colour, own)]
         if are_named:
             for seed, line in zip(group.seeds, thin, strict=False):
-                items.append(models.LegendItem(label=f"    seed {seed}", renderers=[line]))
+                boxes.append(_choice(f"seed {seed}", f"{colour}8c", [line]))
         elif thin:
-            items.append(models.LegendItem(label=f"    its {len(thin)} seeds", renderers=thin))
-    legend = models.Legend(items=items, click_policy="hide", border_line_color=None)
-    plot.add_layout(legend, "right")
+            boxes.append(_choice(f"its {len(thin)} seeds", f"{colour}8c", thin))
+        choices += f"<div class='choices'>{''.join(boxes)}</div>"
     digits = "0.0" if axis == "minutes" else "0,0"
     tips = [("", "@run"), (axis, f"@x{{{digits}}}"), ("score", "@y{0,0.00}")]
     plot.add_tools(models.HoverTool(renderers=lines, tooltips=tips))
@@ -210,7 +214,26 @@ def _curves(groups: Sequence[Group], axis: str) -> Any:
     plot.x_range.start = 0
     plot.grid.grid_line_color = "#e3e3e3"
     plot.outline_line_color = None
-    return plot
+    return plot, choices
+
+
+_CHOOSE_LINES = """
+for (const box of document.querySelectorAll("input[data-lines]"))
+  box.addEventListener("change", () => {
+    for (const id of box.dataset.lines.split(" "))
+      for (const page of Bokeh.documents)
+        if (page.get_model_by_id(id)) page.get_model_by_id(id).visible = box.checked
+  })
+"""
+
+
+def _choice(name: str, colour: str, lines: Sequence[Any]) -> str:
+    """A box that shows and hides ``lines``; a browser that reloads the page ticks it again."""
+    ids = " ".join(line.id for line in lines)
+    return (
+        f"<label><input type='checkbox' checked autocomplete='off' data-lines='{ids}'>"
+        f"<span class='key' style='background:{colour}'></span>{escape(name)}</label>"
+    )
 
 
 def _source(group: Group, which: str, y: Any) -> Any:
@@ -218,12 +241,6 @@ def _source(group: Group, which: str, y: Any) -> Any:
     return import_module("bokeh.models").ColumnDataSource(
         {"x": group.x, "y": y, "run": np.full(len(y), run)}
     )
-
-
-def _plain(text: str) -> str:
-    """``text`` that Bokeh takes for no formula, on one line of a legend."""
-    short = text if len(text) <= 48 else text[:47] + "…"
-    return short.replace("$$", "$ $").replace("\\", "/")
 
 
 def _scores(groups: Sequence[Group], axis: str) -> str:
@@ -269,8 +286,12 @@ def _time_split(runs: Sequence[Path]) -> str:
     if not bars:
         return ""
     colours = [*_PARTS.values(), ("other", "#9a9a9a")]
-    key = "".join(f"<span class='key' style='background:{c}'></span>{what} " for what, c in colours)
-    return f"<h2>Where the time went</h2><p>{key}</p><table class='wide'>{''.join(bars)}</table>"
+    keys = "".join(
+        f"<span><span class='key' style='background:{colour}'></span>{what}</span>"
+        for what, colour in colours
+    )
+    table = f"<table class='wide'>{''.join(bars)}</table>"
+    return f"<h2>Where the time went</h2><div class='choices'>{keys}</div>{table}"
 
 
 def _film(runs: Sequence[Path]) -> str:
@@ -327,11 +348,15 @@ h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;margin-top:2em}
 .lead{font-size:1.2em;margin:.4em 0}.hint,footer{color:#666;font-size:.85em}
 table{border-collapse:collapse}td,th{padding:.25em .9em .25em 0;text-align:left;vertical-align:top}
 tr+tr td{border-top:1px solid #e3e3e3}th{font-weight:600}.scroll{overflow-x:auto}
-td:first-child{min-width:8em}td{overflow-wrap:anywhere;max-width:28em}.wide{width:100%}.number{white-space:nowrap}
+td{overflow-wrap:break-word;max-width:28em}.wide{width:100%}.number{white-space:nowrap}
 .bar{width:60%}.bar div{display:flex;min-width:100%}.bar span{color:#fff;font-size:.8em;
 height:1.8em;line-height:1.8em;text-align:center;overflow:hidden}
-.key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}
+.key{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
+.choices{display:flex;flex-wrap:wrap;gap:.2em 1.2em;margin:.4em 0}.choices input{margin:0 .4em 0 0}
+.choices label{overflow-wrap:anywhere;cursor:pointer}
 .film{max-width:100%;min-width:240px;image-rendering:pixelated}summary{cursor:pointer}
+@media(max-width:600px){.wide tr,.wide td{display:block;width:auto;padding-right:0}
+.wide tr+tr td{border:0}.wide .number{margin-bottom:.6em}}
 """
 
 

@@ -120,7 +120,7 @@ def draw_bars(
     if legend and len(kinds) > 1:
         for kind in kinds:
             all_axes[-1].barh(0, 0, color=KINDS[kind][1], label=KINDS[kind][0])
-        figure.legend(loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+        figure.legend(loc="outside lower left", ncols=3, fontsize="small", frameon=False)
     save(figure, path, title, foot)
 
 
@@ -134,9 +134,10 @@ def _draw_panel(axes: Axes, panel: Panel, top: float) -> None:
     for place, bar in enumerate(panel.bars):
         middle, low, high = (bar.spread[key] for key in ("median", "low", "high"))
         axes.barh(place, middle, 0.72, color=KINDS[bar.kind][1])
+        is_crossed = bar.mark is not None and high <= bar.mark < high + 0.1 * top
         axes.plot([low, high], [place, place], color=INK, linewidth=1)
         axes.text(
-            max(high, bar.mark or 0) + 0.012 * top,
+            (bar.mark if is_crossed else high) + 0.012 * top,
             place,
             _number(middle),
             va="center",

@@ -246,7 +246,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     axes.set_xlabel("milliseconds a step")
     axes.tick_params(axis="y", length=0)
     style_axes(axes, grid="x")
-    figure.legend(loc="outside lower center", ncols=len(SHARES), fontsize="small", frameon=False)
+    figure.legend(loc="outside lower left", ncols=len(SHARES), fontsize="small", frameon=False)
     title = f"Where the time of a step goes, {report['options']['game'].capitalize()}"
     save(figure, path, title, where(report))
 

@@ -28,6 +28,7 @@ OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tens
 EXTRAS = (
     "all",
     "atari",
+    "browser",
     "envpool",
     "export",
     "hub",
@@ -44,6 +45,7 @@ EXTRAS = (
 )
 APART = (
     "all",
+    "browser",
     "envpool",
     "export",
     "hub",
@@ -225,6 +227,7 @@ def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
     ("extra", "added"),
     [
         ("atari", {"ale-py", "opencv-python-headless"}),
+        ("browser", {"playwright"}),
         ("envpool", {"envpool"}),
         ("export", {"onnx", "onnxruntime", "onnxscript", "safetensors"}),
         ("hub", {"huggingface-hub", "safetensors"}),
@@ -253,6 +256,13 @@ def test_extra_for_all_requires_what_the_others_do(wheel: zipfile.ZipFile) -> No
     # EnvPool has no packages for some of our versions of Python; the others have many dependencies.
     others = (requirements(wheel, extra) for extra in EXTRAS if extra not in APART)
     assert requirements(wheel, "all") == set().union(*others)
+
+
+def test_readme_lists_every_extra() -> None:
+    table = re.search(r"\| extra \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert table is not None
+    first_cells = re.findall(r"^\|([^|]*)\|", table[0], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == list(EXTRAS)
 
 
 def test_wheel_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:

@@ -10,7 +10,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 # All else is imported where Ctrl-C is noted: an import may swallow a KeyboardInterrupt.
 from accel_rl.stopping import noting_interrupts
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     with noting_interrupts() as noted:
         try:
-            return _do(sys.argv[1:] if arguments is None else arguments)
+            return _choose(sys.argv[1:] if arguments is None else arguments)()
         except KeyboardInterrupt:
             return _interrupted()
         except Exception as error:
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
 
 
-def _do(given: Sequence[str]) -> int:
-    """Do what the command line says; return the exit code."""
+def _choose(given: Sequence[str]) -> Callable[[], int]:
+    """Return what does what the command line says, and gives the exit code."""
     from accel_rl.processes import open_standard_descriptors
 
     open_standard_descriptors()  # before anything that stays open
@@ -58,32 +59,32 @@ def _do(given: Sequence[str]) -> int:
         from accel_rl import __version__
         from accel_rl.console import print_text
 
-        return print_text(__version__)
+        return partial(print_text, __version__)
     if given and given[0] in TOOLS:
         from accel_rl.cli.tools import run_tool
 
-        return run_tool(given[0], given[1:])
+        return partial(run_tool, given[0], given[1:])
     if given and given[0] == "sweep":
         from accel_rl.sweep.command import sweep
 
-        return sweep(given[1:])
+        return partial(sweep, given[1:])
     if given and given[0] == "slurm":
         from accel_rl.sweep.slurm import slurm
 
-        return slurm(given[1:])
+        return partial(slurm, given[1:])
     if given and given[0] == "tune":
         from accel_rl.cli.tune import tune
 
-        return tune(given[1:])
+        return partial(tune, given[1:])
     from difflib import get_close_matches
 
     is_word = bool(given) and given[0].isalpha()
     if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
         print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
-        return 1
+        return lambda: 1
     from accel_rl.cli.run import run
 
-    return run(given)
+    return partial(run, given)
 
 
 def _interrupted() -> int:

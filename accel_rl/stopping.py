@@ -61,6 +61,7 @@ def noting_interrupts() -> Iterator[list[int]]:
         yield _noted
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        _noted.clear()
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -85,3 +85,10 @@ def test_other_errors_of_loading_are_told(monkeypatch) -> None:
     monkeypatch.setattr("accel_rl.cli.run.run", load)
     with pytest.raises(ImportError, match="libgomp"):
         main(["env=catch"])
+
+
+def test_interrupt_that_ended_a_command_does_not_stop_a_run_of_the_same_program() -> None:
+    with pytest.raises(KeyboardInterrupt), noting_interrupts():
+        signal.raise_signal(signal.SIGINT)
+    with StopRequest() as stop:
+        assert not stop.is_asked()

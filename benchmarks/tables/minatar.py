@@ -78,7 +78,8 @@ def ga3c() -> TrainConfig:
 
 
 def ppo() -> TrainConfig:
-    return _synchronous(presets.ppo(), _PPO, 32, 64)
+    # With 0.01, breakout stayed at 6: the policy became certain of one course of the ball too soon.
+    return _synchronous(presets.ppo(), replace(_PPO, entropy_coefficient=0.05), 32, 64)
 
 
 def appo() -> TrainConfig:

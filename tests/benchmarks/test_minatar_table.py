@@ -1,4 +1,4 @@
-"""The table of results on MinAtar, from runs that were made up."""
+"""The table on MinAtar: its settings are valid, and its page is right for runs that were made up."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from accel_rl.envs.minatar import GAMES
+from accel_rl.presets import find_preset
 from benchmarks.tables import minatar_table
+from benchmarks.tables.minatar import ALGORITHMS
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,12 @@ def make_run(sweep: Path, algorithm: str, game: str, seed: int, score: float, la
     rows = ["steps,episodes,training_seconds,episode_return_raw_mean", "25000,0,10,nan"]
     rows += [f"{steps},9,{steps / 2500},{score * steps / last}" for steps in (50_000, last)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_of_each_algorithm_are_a_preset(name: str) -> None:
+    config = find_preset(f"benchmarks.tables.minatar:{name}")()
+    assert config.model in ("minatar", "pqn") and config.total_steps in (1_000_000, 3_000_000)
 
 
 def test_page_has_means_over_seeds_and_scaled_scores(tmp_path: Path) -> None:

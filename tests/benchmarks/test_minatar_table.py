@@ -1,4 +1,4 @@
-"""The table on MinAtar: its settings are valid, and its page is right for runs that were made up."""
+"""The table on MinAtar: its settings are valid, and its page is right for made-up runs."""
 
 import re
 from pathlib import Path

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _choose(given: Sequence[str]) -> Callable[[], int]:
-    """Return what does what the command line says, and gives the exit code."""
+    """Return the function that runs the command; it returns the exit code."""
     from accel_rl.processes import open_standard_descriptors
 
     open_standard_descriptors()  # before anything that stays open

@@ -167,7 +167,7 @@ class GA3CConfig(LearnerConfig):
             )
 
     def never_captured(self, run: RunOptions) -> str | None:
-        """Return what does not go together with ``capture=on``, and why: all of it."""
+        """Return the option that ``capture=on`` does not work with, and why, or None."""
         if run.has_memory:
             return f"{run.memory}=true with algo={run.algo}, whose segments differ in length"
         return super().never_captured(run)

@@ -77,6 +77,15 @@ def test_run_on_a_gpu_ends_with_its_steps_taken(tmp_path: Path) -> None:
     assert result.updates > 50
 
 
+def make_small(*, copies: bool) -> tuple[PolicyAgent, VersionExchange]:
+    """For vectors of 6 numbers and 3 actions; gradients are clipped."""
+    torch.manual_seed(0)
+    model = make_model("mlp", (6,), np.dtype(np.float32), 3).to("cuda")
+    flat = FlatParameters(model)
+    versions = Versions(flat.parameter, LEARNER.rule, 0.5)
+    return PolicyAgent(model), VersionExchange(flat, versions, copies=copies)
+
+
 def batches(rng: np.random.Generator, number: int) -> list[dict[str, np.ndarray]]:
     """Of 12 to 24 samples each; the last of a segment has discount 0."""
     made = []
@@ -106,11 +115,7 @@ def test_updates_by_graphs_are_those_without(
     ends: list[torch.Tensor] = []
     means: list[torch.Tensor] = []
     for capture in (EAGER, graphs):
-        torch.manual_seed(0)
-        flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
-        versions = Versions(flat.parameter, config.rule, 0.5)
-        exchange = VersionExchange(flat, versions, copies=capture is graphs)
-        agent = PolicyAgent(flat._model)  # type: ignore[arg-type]
+        agent, exchange = make_small(copies=capture is graphs)
         learner, places = GA3C(agent, config, exchange, capture), Places(24, cuda)
         collected = []
         for number, fields in enumerate(batches(np.random.default_rng(1), 100)):
@@ -123,7 +128,7 @@ def test_updates_by_graphs_are_those_without(
                 batch = Samples(**moved, longest=24)
             metrics = learner.update(batch, number / 100)
             collected.append(torch.stack([metrics[name] for name in sorted(metrics)]))
-        ends.append(versions.take()[1].clone())
+        ends.append(exchange.versions.take()[1].clone())
         means.append(torch.stack(collected))
     assert graphs.num_recorded == 2  # of 16 and of 32 rows
     assert (ends[0] - ends[1]).norm() / ends[0].norm() < 1e-5
@@ -190,10 +195,7 @@ def test_graphs_start_few_operations() -> None:
 
 def num_launches(capture: Capture) -> tuple[int, int]:
     cuda, is_captured = torch.device("cuda"), isinstance(capture, Graphs)
-    flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
-    versions = Versions(flat.parameter, LEARNER.rule, 0.5)
-    exchange = VersionExchange(flat, versions, copies=is_captured)
-    agent = PolicyAgent(flat._model)  # type: ignore[arg-type]
+    agent, exchange = make_small(copies=is_captured)
     learner, places = GA3C(agent, LEARNER, exchange, capture), Places(24, cuda)
     policy: Any = partial(predict, agent, exchange, cuda, False)
     if isinstance(capture, Graphs):

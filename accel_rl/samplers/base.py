@@ -83,7 +83,8 @@ class SamplerConfig:
     """Maximum number of restarts before the run ends with an error."""
     step_timeout_seconds: float = option(60.0, "engine", idle=_is_serial)
     """Seconds after which a group that has not finished its step counts as hung.
-    Resets within the step count towards it."""
+    Resets within the step count towards it. Reading the states for a checkpoint has the same
+    limit."""
     reset_timeout_seconds: float = option(300.0, "engine")
     """Limit in seconds for starting, for resets between rollouts, and for reading the spec of the
     first environment. Random first steps count towards it."""

@@ -31,6 +31,7 @@ from accel_rl.samplers.shared import (
     GRACE_SECONDS,
     RESET,
     STEP,
+    TIMEOUTS,
     WAIT_FOR_RESET,
     count_down,
     take,
@@ -147,11 +148,9 @@ class WorkerPool:
 
     def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
         """As in `Pool`; groups that were retired are ended."""
-        config, workers = self._config, self._workers
-        is_step = command == STEP
-        timeout = config.step_timeout_seconds if is_step else config.reset_timeout_seconds
+        workers = self._workers
         with self.sending, workers:
-            deadline = self._now() + timeout
+            deadline = self._now() + getattr(self._config, TIMEOUTS[command])
             for group, row in zip(groups, rows, strict=True):
                 # First, so that whoever looks at this group meanwhile does not take what its
                 # workers have done before for this order.

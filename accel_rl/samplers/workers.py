@@ -38,6 +38,7 @@ from accel_rl.samplers.shared import (
     GRACE_SECONDS,
     ORDERS_STORES,
     STEP,
+    TIMEOUTS,
     PoolSpec,
     Setup,
     create_memory,
@@ -289,10 +290,10 @@ class Workers:
 
     def hung(self, worker: int, group: int) -> WorkerError:
         """Kill a worker that is late with its order of ``group``; what to say of it."""
-        is_step = self.arrays.command[group] == STEP
-        option = "step_timeout_seconds" if is_step else "reset_timeout_seconds"
+        command = int(self.arrays.command[group])
+        option = TIMEOUTS[command]
         process = self.processes[worker]
-        within = " (a reset within a step included)" if is_step else ""
+        within = " (a reset within a step included)" if command == STEP else ""
         error = WorkerError(
             f"{process.describe()} has not answered within {option}="
             f"{getattr(self._config, option):g}; its simulator hangs{process.place()}, or needs "

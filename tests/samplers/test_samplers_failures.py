@@ -60,6 +60,18 @@ def test_failing_worker_is_named_in_time_and_none_is_left(fault, message):
     assert not worker_pids()
 
 
+def test_worker_that_stops_while_states_are_read_for_a_checkpoint_is_late_after_a_step_s_time():
+    sampler = ParallelSampler(ToyEnv, config=config(step_timeout_seconds=0.5))
+    sampler.start()
+    victim = worker_pids()[0]
+    os.kill(victim, signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(WorkerError, match=rf"pid {victim}\b.*within step_timeout_seconds=0\.5"):
+        sampler.get_state()
+    assert time.monotonic() - started < 2
+    assert not worker_pids()
+
+
 def test_worker_traceback_is_kept():
     sampler = ParallelSampler(partial(FaultyEnv, "raise"), config=config())
     sampler.start()

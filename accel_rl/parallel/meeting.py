@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -36,6 +37,8 @@ SECRET_VARIABLE = "ACCEL_RL_SECRET"
 SECRET_FILE_VARIABLE = "ACCEL_RL_SECRET_FILE"
 """environment variable with the path of a file that holds the secret"""
 
+_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 0.1
+"""for a connection to the store, and until the next try"""
 _LEAST_BYTES = 32
 _MOST_BYTES = 65536
 _ADVICE = "make one with `openssl rand -hex 32`"
@@ -97,17 +100,40 @@ def open_loopback_store(port: int = 0, timeout: timedelta = timedelta(seconds=30
 def _open_store(ranks: Ranks, timeout: timedelta) -> Store:
     if STORE_VARIABLE in os.environ:
         host, _, given = os.environ[STORE_VARIABLE].rpartition(":")
-        return TCPStore(host, int(given), is_master=False, timeout=timeout)
+        return _store_of_another(host, int(given), timeout)
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # which has the store
     if ranks.local_size == ranks.size and not has_agent and "MASTER_PORT" in os.environ:
         port = int(os.environ["MASTER_PORT"])
         if ranks.is_first:
             return open_loopback_store(port, timeout)
-        return TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        return _store_of_another("127.0.0.1", port, timeout)
+    if (has_agent or not ranks.is_first) and {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        _wait_for_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout)
     # Public, but without types; the store of torchrun's agent if there is one, else of rank 0.
     store: Store = next(dist.rendezvous("env://", timeout=timeout))[0]  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     return store
+
+
+def _store_of_another(host: str, port: int, timeout: timedelta) -> TCPStore:
+    _wait_for_listener(host, port, timeout)
+    return TCPStore(host, port, is_master=False, timeout=timeout)
+
+
+def _wait_for_listener(host: str, port: int, timeout: timedelta) -> None:
+    """Return when somebody listens there. While torch waits for that, no signal is handled."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            socket.create_connection((host, port), _TRY_SECONDS).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"nobody has listened at {host}:{port} within "
+                    f"learner_timeout_seconds={timeout.total_seconds():g} ({error})"
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _find_secret(ranks: Ranks) -> bytes | None:

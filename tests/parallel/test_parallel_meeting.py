@@ -1,7 +1,10 @@
 """Where learners find their store and their secret."""
 
 import os
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,6 +67,44 @@ def test_port_that_is_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
         with pytest.raises(TeamError, match=r"learner 0 finds no store .*in use"):
             meet_by_store(ONE_MACHINE[0])
+
+
+def elsewhere(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the store be where nobody listens; its address."""
+    address = f"127.0.0.1:{free_port()}"
+    if kind == "own launcher":
+        monkeypatch.setenv(STORE_VARIABLE, address)
+        return address
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", address.partition(":")[2])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    if kind == "agent":
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    return address
+
+
+KINDS = ["own launcher", "agent", "another launcher"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_store_that_is_nowhere_is_told_with_its_address(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = elsewhere(kind, monkeypatch)
+    with pytest.raises(TeamError, match=f"{address} within learner_timeout_seconds=0.2"):
+        meet_by_store(ONE_MACHINE[1], 0.2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signal_ends_the_wait_for_a_store(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(kind, monkeypatch)
+    began = time.monotonic()
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        meet_by_store(ONE_MACHINE[1], 5.0)
+    assert time.monotonic() - began < 2
 
 
 @pytest.fixture

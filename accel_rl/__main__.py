@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 # All else is imported where Ctrl-C is noted: an import may swallow a KeyboardInterrupt.
-from accel_rl.stopping import noting_interrupts
+from accel_rl.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
 COMMANDS = (*TOOLS, "slurm", "sweep", "tune")
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _choose(given: Sequence[str]) -> Callable[[], int]:
     """Return the function that runs the command; it returns the exit code."""
+    if LAUNCHER_VARIABLE in os.environ:  # which keeps them until here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     from accel_rl.processes import open_standard_descriptors
 
     open_standard_descriptors()  # before anything that stays open

@@ -27,6 +27,20 @@ def stop_signals() -> list[signal.Signals]:
     return [x for x in SIGNALS if x != HANGUP or signal.getsignal(x) is not signal.SIG_IGN]
 
 
+@contextmanager
+def keeping_signals() -> Iterator[None]:
+    """Within, `SIGNALS` wait. In a process that is started here they wait until it takes them.
+
+    Batch systems send them to all processes of a run. One that has no handlers yet would die of
+    them, and the run would fail where it should end in order.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
 """environment variable in which our own launcher, or a sweep, says its process id"""
 

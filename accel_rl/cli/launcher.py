@@ -34,6 +34,7 @@ from accel_rl.stopping import (
     SIGNALS,
     STOP_SECONDS,
     is_started,
+    keeping_signals,
     stop_signals,
 )
 
@@ -90,7 +91,8 @@ def _start(
     add_package_path(environment)
     # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
     command = [sys.executable, "-P", "-m", "accel_rl", *arguments]
-    return subprocess.Popen(command, env=environment, start_new_session=True)
+    with keeping_signals():
+        return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 @contextlib.contextmanager

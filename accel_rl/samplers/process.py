@@ -26,7 +26,7 @@ from accel_rl.processes import add_package_path, disown_in_forks
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup
-from accel_rl.stopping import SIGNALS
+from accel_rl.stopping import keeping_signals
 from accel_rl.topology import format_cpus
 
 _TELL_SECONDS = 0.5
@@ -343,13 +343,8 @@ def store_factory(factory: EnvFactory) -> int:
 
 
 def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[bytes]:
-    """Start a worker's process, in which signals that it leaves to its server wait at first.
-
-    Batch systems send them to all processes of a run. A worker that has no handlers yet would die
-    of them, and the run would fail where it should end in order.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which the child inherits
-    try:
+    """Start a worker's process, which never takes the signals that it leaves to its server."""
+    with keeping_signals():
         return subprocess.Popen(
             # -P: no module of the working directory may hide one of the standard library.
             [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
@@ -358,8 +353,6 @@ def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[byt
             pass_fds=kept_open,
             process_group=0,
         )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:

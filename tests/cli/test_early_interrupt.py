@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from accel_rl.__main__ import main
+from accel_rl.cli.launcher import _start
 from accel_rl.stopping import StopRequest, noting_interrupts
 
 
@@ -46,6 +47,12 @@ def test_interrupt_that_the_first_import_swallows_ends_the_command(tmp_path) -> 
     command = [sys.executable, "-c", SWALLOWED_BY_THE_FIRST_IMPORT]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 130, done.stderr
+
+
+def test_learner_keeps_an_interrupt_that_comes_while_its_python_starts() -> None:
+    learner = _start(["--version"], 0, 2, 1, "secret", has_keys=False)
+    learner.send_signal(signal.SIGINT)
+    assert learner.wait(100) == 130
 
 
 def test_interrupt_of_an_earlier_command_does_not_stop_the_next() -> None:

@@ -94,7 +94,7 @@ def _why_one(config: TrainConfig, num: int) -> str:
         "affinity=off": config.sampler.affinity == "off",
         f"{config.memory}=true": config.has_memory,
         f"model={config.model}": ":" in config.model,
-        f"algo={config.algo} does not say how learners divide it": not config.learner.divides(),
+        f"algo={config.algo} is not divided among learners": not config.learner.divides(),
         f"total_steps={config.total_steps:,} is below {LEAST_STEPS:,}": (
             config.total_steps < LEAST_STEPS
         ),

@@ -57,7 +57,7 @@ def suggest(name: str, known: Sequence[str], likeness: float = 0.6) -> str:
     spelled = {each.lower(): each for each in known}  # PPO for ppo
     if close := difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=likeness):
         return _question([spelled[each] for each in close])
-    return f"there are {', '.join(known)}" if len(known) < 20 else "--help lists all"
+    return f"there are {', '.join(known)}" if len(known) < 20 else "--help=all lists all"
 
 
 def _with_word(word: str, names: Sequence[str]) -> list[str]:

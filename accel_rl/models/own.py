@@ -243,14 +243,14 @@ def _check_layers(path: str, model: nn.Module) -> None:
         kind = type(layer).__name__
         if isinstance(layer, _BatchNorm) and layer.training:
             raise ValueError(
-                f"model={path}: what {kind} ({name}) gives depends on the batch, and batches that "
-                "act are not those that are learned from; use LayerNorm or GroupNorm, or call "
-                "eval() on it where its statistics are given"
+                f"model={path}: the output of {kind} ({name}) depends on the rest of the batch, "
+                "and the network acts and learns on different batches; use LayerNorm or "
+                "GroupNorm, or call eval() on the layer if its statistics are fixed"
             )
         if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
             raise ValueError(
-                f"model={path}: with {kind} ({name}) the network that acts would be another one "
-                "than the network that learns; leave it out, or give it probability 0"
+                f"model={path}: {kind} ({name}) is random, so the network would not learn from the "
+                "outputs that it acted on; leave the layer out, or give it probability 0"
             )
 
 

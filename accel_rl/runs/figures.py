@@ -42,13 +42,22 @@ _import_matplotlib()
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
+from matplotlib.ticker import (  # noqa: E402
+    EngFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    StrMethodFormatter,
+)
 
 __all__ = [
     "COLOURS",
     "EngFormatter",
     "Figure",
+    "LogLocator",
     "MaxNLocator",
+    "NullFormatter",
+    "StrMethodFormatter",
     "draw_learning_curve",
     "new_figure",
     "plain",

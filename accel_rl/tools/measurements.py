@@ -12,7 +12,16 @@ import numpy as np
 
 from accel_rl.algos.norms import KINDS
 from accel_rl.algos.update import COSINE
-from accel_rl.runs.figures import COLOURS, Figure, new_figure, plain, to_png
+from accel_rl.runs.figures import (
+    COLOURS,
+    Figure,
+    LogLocator,
+    NullFormatter,
+    StrMethodFormatter,
+    new_figure,
+    plain,
+    to_png,
+)
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
@@ -95,6 +104,9 @@ def _draw_norms(runs: Sequence[Measured], options: PlotOptions) -> Figure:
                 axes.ticklabel_format(axis="y", useOffset=False)
             else:
                 axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                axes.yaxis.set_minor_formatter(NullFormatter())
             if kind == KINDS[0]:
                 axes.set_title(plain(layer) or "all parameters")
         row[0].set_ylabel(kind.replace("_", " "))

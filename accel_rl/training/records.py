@@ -365,7 +365,9 @@ class Records:
             return
         if not alone and not self._others.are_in_step:
             self._count_late_reports()
-        self.draw_curve()
+        began = perf_counter()
+        self.draw_curve()  # may load Matplotlib, for seconds that no training takes
+        self._began += perf_counter() - began
 
     def _count_late_reports(self) -> None:
         """What others have reported since the last row, behind which no steps were taken."""

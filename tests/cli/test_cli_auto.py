@@ -58,7 +58,7 @@ def test_long_run_on_two_cores_has_two_learners_that_simulate_themselves(
         (["lstm=true"], "lstm=true"),
         (["affinity=off"], "affinity=off"),
         (["model=mine:make"], "model=mine:make"),
-        (["algo=ga3c"], "algo=ga3c does not say how learners divide it"),
+        (["algo=ga3c"], "algo=ga3c is not divided among learners"),
         ([f"total_steps={LEAST_STEPS - 1}"], "total_steps=99,999 is below 100,000"),
         (["max_minutes=0.5"], "max_minutes=0.5 is below 1"),
         (["evaluation_interval=4e5"], "evaluations take more than a fourth of the steps"),

@@ -70,7 +70,7 @@ def test_option_becomes_its_value(argument: str, key: str, value: Any) -> None:
         (["entropy_coef=1"], r"did you mean entropy_coefficient\?$"),
         (["sampler.num_env=5"], r"unknown option sampler.num_env; did you mean sampler.num_envs"),
         (["learning_rate=1"], r"unknown option learning_rate; did you mean lr\?$"),
-        (["qqqq=1"], r"unknown option qqqq; --help lists all"),
+        (["qqqq=1"], r"unknown option qqqq; --help=all lists all"),
         (["sampler=3"], r"sampler is a group of options"),
         (["algo=a2d"], r"algo=a2d is unknown; did you mean a2c"),
         (["algo=sarsa"], r"algo=sarsa is unknown; there are a2c, a2c_baselines, a3c, paac, ga3c"),

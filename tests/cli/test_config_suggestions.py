@@ -48,7 +48,7 @@ def test_word_gives_the_options_that_have_it(arguments: str, suggestion: str) ->
 
 @pytest.mark.parametrize("arguments", ["epsilon=1", "buffer_size=1", "algo=dqn ent_coef=1", "e=1"])
 def test_name_like_none_of_the_algorithm_s_gives_where_all_are(arguments: str) -> None:
-    assert answer(arguments) == "--help lists all"
+    assert answer(arguments) == "--help=all lists all"
 
 
 SWEEP = "; several values are for `sweep`, on its command line"

@@ -85,6 +85,21 @@ def test_picture_has_a_panel_for_each_thing_measured(
     assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
 
 
+def test_norms_have_plain_numbers_at_their_axes(runs: dict[str, Path], monkeypatch, tmp_path):
+    labels = []
+
+    def keep(figure):  # type: ignore[no-untyped-def]
+        figure.canvas.draw()
+        for axes in figure.axes:
+            ticks = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+            labels.extend(tick.get_text() for tick in ticks)
+        return b""
+
+    monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
+    plot_measurements([runs["a2c"]], PlotOptions(what="norms", out=str(tmp_path / "out.png")))
+    assert any(labels) and not [label for label in labels if "10^" in label]
+
+
 def test_lines_are_those_of_the_tables(runs: dict[str, Path], monkeypatch, tmp_path) -> None:
     drawn = []
 

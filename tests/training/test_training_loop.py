@@ -160,6 +160,22 @@ def test_time_out_of_training_does_not_count(tmp_path, monkeypatch) -> None:
     records.close()
 
 
+def test_last_curve_takes_no_training_time(tmp_path, monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
+    records = make_records(make_config(), tmp_path, Tape())
+
+    def slow() -> bool:
+        now[0] += 40.0
+        return True
+
+    monkeypatch.setattr(records, "draw_curve", slow)
+    now[0] = 110.0
+    records.finish(20)
+    assert records.whole_run().seconds == 10.0
+    records.close()
+
+
 def test_evaluation_while_others_go_on_counts_but_for_the_shares(tmp_path, monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])

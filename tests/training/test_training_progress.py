@@ -242,11 +242,10 @@ def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
 @pytest.mark.parametrize(
     ("slow", "names"),
     [
-        ((Records, "draw_curve"), {"simulators", "inference", "learning"}),
         ((Records, "save"), {"simulators", "inference", "learning"}),
         ((Records, "write_row"), {"logging"}),
     ],
-    ids=["curve", "last_checkpoint", "rows"],
+    ids=["last_checkpoint", "rows"],
 )
 def test_short_run_gets_advice_about_what_options_change(
     slow: tuple[type, str], names: set[str], tmp_path, monkeypatch

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.chaos import warm
@@ -34,6 +35,8 @@ MARK = "ACCEL_RL_CHAOS"
 START_SECONDS = 90.0
 HANG_SECONDS = 120.0
 """after which a run that should have ended, or gone on, counts as hung"""
+OTHERS_SECONDS = 3.0
+"""for shared memory of another program, whose process has ended, to be gone"""
 LEFT_SECONDS = 15.0
 """for processes to be gone after the end of the first one: learners save before they end"""
 _UNFINISHED = re.compile(r"\..*\.part")
@@ -355,7 +358,8 @@ class Trial:
         if left_files := [name for name in names if not name.startswith("torchelastic_")]:
             self.fail(f"temporary files left: {left_files}")
         for name in set(os.listdir("/dev/shm")) - shared_before:
-            if not _is_open(f"/dev/shm/{name}"):
+            # Another program's may be without a process until its tracker deletes it.
+            if not wait_until(partial(_is_open, f"/dev/shm/{name}"), OTHERS_SECONDS):
                 self.fail(f"left: /dev/shm/{name}")
         is_killed = "KILL" in self.result.signal
         if not is_killed and (parts := unfinished(self.run_dir)):

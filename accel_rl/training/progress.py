@@ -130,9 +130,13 @@ def _hint(name: str, is_serial: bool, on_gpu: bool) -> str:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands. Speeds and time shares are those since the last row of metrics."""
+    """Where a run stands. Speeds and time shares are those since the last row of metrics.
+
+    ``since_steps``: steps at which speeds and shares begin.
+    """
 
     steps: int
+    since_steps: int
     planned_steps: int
     frame_skip: int
     seconds: float
@@ -271,7 +275,8 @@ def summary(
     table.add_row(
         "time", clock(status.seconds) if status.seconds >= 60 else f"{status.seconds:.1f} s"
     )
-    table.add_row("speed", _speed(status))
+    resumed = f" since the resume at {status.since_steps:,} steps" if status.since_steps else ""
+    table.add_row("speed", f"{_speed(status)}{resumed}")
     table.add_row("spent", _split(status.split))
     worst = status.bottleneck
     if worst.share:

@@ -398,6 +398,7 @@ class Records:
         on_gpu = self._exchange.parameters.parameter.is_cuda
         return Status(
             steps=self.steps,
+            since_steps=before.steps,
             planned_steps=self._config.planned_steps,
             frame_skip=self._of_first.frame_skip,
             seconds=now.wall,

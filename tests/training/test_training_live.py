@@ -43,6 +43,7 @@ with closing(Keys()) as keys, StopRequest(keys.close, asks=lambda: "q" in keys.r
 def status(steps: int = 1000, score: float = 3.0) -> Status:
     return Status(
         steps=steps,
+        since_steps=0,
         planned_steps=10_000,
         frame_skip=1,
         seconds=10.0,

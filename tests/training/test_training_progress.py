@@ -39,6 +39,7 @@ ESCAPE = "\x1b"
 def status(**changes: object) -> Status:
     values: dict = {
         "steps": 1_260_000,
+        "since_steps": 0,
         "planned_steps": 25_000_000,
         "frame_skip": 4,
         "seconds": 423.4,
@@ -99,6 +100,13 @@ def test_summary_says_what_stopped_the_run_and_how_to_go_on() -> None:
     text = "\n".join(render(summary(status(), Path("runs/x"), 1, signal.SIGTERM), 80))
     assert "stopped by SIGTERM" in text and "with resume=runs/x" in text
     assert "resume" not in "\n".join(render(summary(status(), Path("runs/x"), 1, None), 80))
+
+
+def test_summary_of_a_resumed_run_says_since_when_its_speed_is() -> None:
+    resumed = status(since_steps=1_000_000)
+    lines = render(summary(resumed, Path("runs/x"), 1, None), 80)
+    speed = "3,012 steps/s, 12,049 frames/s since the resume at 1,000,000 steps"
+    assert any(each.strip() == f"speed     {speed}" for each in lines)
 
 
 def test_before_the_first_episode_no_score_is_shown() -> None:
@@ -242,7 +250,7 @@ def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
 @pytest.mark.parametrize(
     ("slow", "names"),
     [
-        ((Records, "save"), {"simulators", "inference", "learning"}),
+        ((Records, "save"), {"simulators", "inference", "learning", "logging"}),
         ((Records, "write_row"), {"logging"}),
     ],
     ids=["last_checkpoint", "rows"],

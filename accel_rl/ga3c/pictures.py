@@ -20,7 +20,8 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
     """Writes a PNG of the counts in each window and of how fast they trained, over time.
 
     ``rows``: those of ``tuner.csv``, one for each window: ``seconds`` at its end, the counts that
-    ran in it, trainings a second, and whether the counts were kept (others have a hollow mark).
+    ran in it, updates a second (``trainings_per_second``), and whether the counts were kept
+    (others have a hollow mark).
 
     Raises:
         OSError: the file could not be written; the one before stays.
@@ -42,19 +43,21 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
             markersize=4,
             label=label,
         )
-    speed.set_ylabel("trainings a second")
+    speed.set_ylabel("updates a second")
     for colour, (name, label) in zip(COLOURS[1:], _COUNTS.items(), strict=False):
         axes = agents if name == "num_agents" else few
         edges = np.append(0.0, minutes)  # a row tells of the window that ends with it
         axes.stairs(table[name], edges, baseline=None, color=colour, linewidth=1.5, label=label)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel("number")
+    few.set_ylabel("threads")
+    agents.set_ylabel("agents")
     agents.set_xlabel("minutes")
     for axes in (speed, few, agents):
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
         style_axes(axes)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    for axes in (speed, few):  # beside the lines, which may be anywhere
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.suptitle(plain(title), fontsize=11)
     write_whole(path, to_png(figure))
 

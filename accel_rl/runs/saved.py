@@ -136,7 +136,7 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
             )
         raise ValueError(
             f"{run_dir} has no checkpoint yet; the run writes one every checkpoint_interval steps "
-            "and at its end; one that failed before that can only be begun anew"
+            "and at its end; start the run again if it failed before that"
         )
     if which is None:
         return there[-1]

@@ -324,6 +324,13 @@ def test_gif_shows_the_game_at_its_speed(pay, tmp_path) -> None:
         assert sum(durations(gif)) == 4 * 200
 
 
+def test_film_is_encoded_all_the_same_where_opencv_has_not_the_codec(tmp_path) -> None:
+    with film(tmp_path / "film.mp4", 20.0, "none") as movie:
+        movie.add(np.zeros((64, 64, 3), np.uint8))
+    code = int(cv2.VideoCapture(str(tmp_path / "film.mp4")).get(cv2.CAP_PROP_FOURCC))
+    assert code.to_bytes(4, "little") == b"FMP4"
+
+
 def test_gif_of_a_fast_film_leaves_out_pictures_but_keeps_the_speed(tmp_path) -> None:
     path = tmp_path / "film.gif"
     with film(path, 60.0) as movie:

@@ -19,7 +19,8 @@ RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin
 # Two at a time: many tests wait, or compute in one thread. More would disturb those that measure time.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2
+# Each process begins with one half, so that it alone makes the fixtures of a module, and helps the other at the end.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 # Tests that failed are run once more, alone: some measure time, and another test ran beside them. Both results are printed.
 ALONE := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3
 EMULATED_GPU := build/emulated_gpu/device.so

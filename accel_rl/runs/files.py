@@ -6,6 +6,7 @@ What is being written lies beside it as ``.NAME.<16 hexadecimal digits>.part``.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import re
@@ -183,10 +184,13 @@ def _open_now(name: str, flags: int) -> int:
 def draw_or_warn(draw: Callable[[], object], path: Path) -> bool:
     """Call ``draw``, which draws the picture ``path``; log a warning and return False if it fails.
 
-    Matplotlib is to be imported in ``draw``, since its import may fail, too.
+    Matplotlib is to be imported in ``draw``, since its import may fail, too. A picture leaves
+    nothing in memory: its objects refer to each other, and in a run that makes few others Python
+    would look for them only after dozens of pictures.
     """
     try:
         draw()
+        gc.collect()
     except Exception as error:
         _LOGGER.warning("%s was not drawn: %s: %s", path, type(error).__name__, error)
         _LOGGER.info("%s", traceback.format_exc())

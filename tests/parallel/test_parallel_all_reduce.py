@@ -38,7 +38,12 @@ def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
         told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
         environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
         learners.append(subprocess.Popen([sys.executable, script, tmp_path], env=environment))
-    assert [learner.wait(timeout=100) for learner in learners] == [0] * size
+    try:
+        assert [learner.wait(timeout=100) for learner in learners] == [0] * size
+    finally:
+        for learner in learners:  # too slow: none may be left for the tests that follow
+            learner.kill()
+            learner.wait()
     expected = run(0, 1)
     for rank in range(size):
         found = torch.load(tmp_path / f"{size}_{rank}.pt")

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _choose(given: Sequence[str]) -> Callable[[], int]:
     """Return the function that runs the command; it returns the exit code."""
-    if LAUNCHER_VARIABLE in os.environ:  # which keeps them until here
+    if LAUNCHER_VARIABLE in os.environ:  # our launcher lets signals wait until here
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     from accel_rl.processes import open_standard_descriptors
 

@@ -121,7 +121,7 @@ def _store_of_another(host: str, port: int, timeout: timedelta) -> TCPStore:
 
 
 def _wait_for_listener(host: str, port: int, timeout: timedelta) -> None:
-    """Return when somebody listens there. While torch waits for that, no signal is handled."""
+    """Return when somebody listens there: while torch itself waits for that, signals do nothing."""
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
         try:
@@ -131,7 +131,8 @@ def _wait_for_listener(host: str, port: int, timeout: timedelta) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"nobody has listened at {host}:{port} within "
-                    f"learner_timeout_seconds={timeout.total_seconds():g} ({error})"
+                    f"learner_timeout_seconds={timeout.total_seconds():g} ({error}); "
+                    "see whether the launcher and the first learner run"
                 ) from error
         time.sleep(_PAUSE_SECONDS)
 

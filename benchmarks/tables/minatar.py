@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from accel_rl import presets
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig
+from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3CConfig
 
@@ -40,11 +42,11 @@ _PPO = PPOConfig(
     max_gradient_norm=0.5,
     normalize_advantage=True,
 )
-# Young and Tian 2019 (arXiv:1903.03176), but an update of twice the batch every fourth step.
+# Young and Tian 2019 (arXiv:1903.03176), but an update of four times the batch every 16 steps.
 _DQN = DQNConfig(
-    lr=2.5e-4,
-    batch_size=64,
-    training_intensity=16.0,
+    lr=5e-4,
+    batch_size=128,
+    training_intensity=8.0,
     min_steps=5_000,
     replay_size=100_000,
     target_update_steps=4_000,
@@ -67,7 +69,8 @@ def a3c() -> TrainConfig:
 
 def paac() -> TrainConfig:
     """A2C with the loss and the rule of PAAC's code; only the learning rate is MinAtar's."""
-    return _synchronous(presets.paac(), replace(presets.paac().learner, lr=5e-3), 32, 5)
+    config: Any = presets.paac()
+    return _synchronous(config, replace(config.learner, lr=5e-3), 32, 5)
 
 
 def ga3c() -> TrainConfig:
@@ -133,7 +136,7 @@ ALGORITHMS: dict[str, Callable[[], TrainConfig]] = {
 
 
 def _synchronous(
-    config: TrainConfig, learner: object, num_envs: int, horizon: int, steps: int = STEPS
+    config: TrainConfig, learner: LearnerConfig, num_envs: int, horizon: int, steps: int = STEPS
 ) -> TrainConfig:
     config = _of_minatar(config, learner, steps)
     sampler = replace(config.sampler, num_envs=num_envs, horizon=horizon, num_groups=1)
@@ -141,7 +144,7 @@ def _synchronous(
 
 
 def _asynchronous(
-    config: TrainConfig, learner: object, num_envs: int, horizon: int, steps: int = STEPS
+    config: TrainConfig, learner: LearnerConfig, num_envs: int, horizon: int, steps: int = STEPS
 ) -> TrainConfig:
     own = num_envs // NUM_LEARNERS
     return replace(_synchronous(config, learner, own, horizon, steps), learners=NUM_LEARNERS)
@@ -151,7 +154,7 @@ def _q_learning(config: TrainConfig, learner: DQNConfig) -> TrainConfig:
     return _synchronous(config, learner, 16, 4, REPLAY_STEPS)
 
 
-def _of_minatar(config: TrainConfig, learner: object, steps: int) -> TrainConfig:
+def _of_minatar(config: TrainConfig, learner: LearnerConfig, steps: int) -> TrainConfig:
     return replace(
         config,
         env="minatar/breakout",

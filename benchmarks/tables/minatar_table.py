@@ -12,11 +12,10 @@ scaled, so that 0 is a random player's and 1 the best algorithm's mean in that g
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from accel_rl.envs.minatar import GAMES, PREFIX
 from accel_rl.runs.figures import new_figure
 from accel_rl.runs.tables import read_rows
-from accel_rl.runs.yaml_file import read_yaml
 from accel_rl.sweep.aggregate import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.tables.minatar import ALGORITHMS
+from benchmarks.tables.rows import keep
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, DOCS = ROOT / "benchmarks" / "results" / "minatar", ROOT / "docs"
 COLUMNS = ("steps", "episodes", "training_seconds", "episode_return_raw_mean")
-MOST_ROWS = 60
 RANDOM = {"asterix": 0.6, "breakout": 0.6, "freeway": 0.1, "seaquest": 0.1, "space_invaders": 2.7}
 """mean returns of uniformly random actions, over 100 episodes"""
 STYLES = {
@@ -95,8 +93,7 @@ Runs = Mapping[str, Mapping[str, Sequence[Run]]]
 def main(sweeps: Sequence[str]) -> None:
     """Keep the rows of the sweeps, and write page and figures."""
     for sweep in sweeps:
-        for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
-            keep(metrics)
+        keep(sweep, ROWS, COLUMNS, _name_of)
     runs = read(ROWS)
     if not runs:
         sys.exit(f"error: there is no finished run in {', '.join(sweeps) or 'the results'}")
@@ -106,23 +103,10 @@ def main(sweeps: Sequence[str]) -> None:
     (DOCS / "results.md").write_text(page(runs, scaled) + (PROFILES if has_profiles else ""))
 
 
-def keep(metrics: Path) -> None:
-    """Write some rows of a run, the last one included, if it has finished."""
-    config = read_yaml(metrics.with_name("config.yaml")).tree
-    rows = read_rows(metrics, *COLUMNS)
-    total = config["total_steps"]
-    if not rows or rows[-1]["steps"] < total or not str(config["env"]).startswith(PREFIX):
-        return
-    algorithm = str(config["algo"]).rpartition(":")[2]
-    game = config["env"].removeprefix(PREFIX)
-    every = -(-len(rows) // MOST_ROWS)
-    kept = rows[::-1][::every][::-1]
-    path = ROWS / f"{algorithm}_{game}_{config['seed']}.csv"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([f"{row[column]:.7g}" for column in COLUMNS] for row in kept)
+def _name_of(config: Any) -> str | None:
+    game = str(config["env"]).removeprefix(PREFIX)
+    module, _, algorithm = str(config["algo"]).rpartition(":")
+    return f"{algorithm}_{game}" if module == "benchmarks.tables.minatar" else None
 
 
 def read(folder: Path) -> Runs:

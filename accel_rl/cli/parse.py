@@ -156,23 +156,33 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
             raise ValueError(f"{key}={text} is not valid; write the value itself")
         texts[full] = text
     tree = OmegaConf.structured(base)
-    for key, text in texts.items():
-        option = options[key]
-        try:
-            change = OmegaConf.create()
-            OmegaConf.update(change, key, _value(option, text))
-            tree = OmegaConf.merge(tree, change)
-        except OmegaConfBaseException as error:
-            hint = _SWEEP_HINT if isinstance(base, TrainConfig) and _is_list(option, text) else ""
-            raise ValueError(
-                f"{key}={text} is not valid; it must be: {option.type_name}{hint}"
-            ) from error
+    try:
+        tree = _merged(tree, options, texts)
+    except OmegaConfBaseException:
+        for key, text in texts.items():  # which one is it?
+            option = options[key]
+            try:
+                tree = _merged(tree, options, {key: text})
+            except OmegaConfBaseException as error:
+                is_run = isinstance(base, TrainConfig)
+                hint = _SWEEP_HINT if is_run and _is_list(option, text) else ""
+                raise ValueError(
+                    f"{key}={text} is not valid; it must be: {option.type_name}{hint}"
+                ) from error
     try:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
         raise ValueError(first_line(error)) from error
     assert isinstance(config, type(base))
     return config, texts
+
+
+def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) -> Any:
+    """OmegaConf's ``tree`` with other values, which are given as text under their full keys."""
+    changes = OmegaConf.create()
+    for key, text in texts.items():
+        OmegaConf.update(changes, key, _value(options[key], text))
+    return OmegaConf.merge(tree, changes)
 
 
 def resolve_key(key: str, options: Mapping[str, Option]) -> str:

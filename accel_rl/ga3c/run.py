@@ -100,7 +100,7 @@ class Tuning:
             draw_tuner(path, self._rows, self._title)
 
         if self._rows:
-            draw_or_warn(draw, path)
+            draw_or_warn(draw, path, is_last=True)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -297,4 +297,4 @@ def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:
 
         draw_lags(path, lags, title)
 
-    draw_or_warn(draw, path)
+    draw_or_warn(draw, path, is_last=True)

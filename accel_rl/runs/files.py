@@ -181,16 +181,18 @@ def _open_now(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def draw_or_warn(draw: Callable[[], object], path: Path) -> bool:
+def draw_or_warn(draw: Callable[[], object], path: Path, *, is_last: bool = False) -> bool:
     """Call ``draw``, which draws the picture ``path``; log a warning and return False if it fails.
 
     Matplotlib is to be imported in ``draw``, since its import may fail, too. A picture leaves
     nothing in memory: its objects refer to each other, and in a run that makes few others Python
-    would look for them only after dozens of pictures.
+    would look for them only after dozens of pictures. The search takes as long as half a picture,
+    so the last one of a run, for which ``is_last`` is true, goes without.
     """
     try:
         draw()
-        gc.collect()
+        if not is_last:
+            gc.collect()
     except Exception as error:
         _LOGGER.warning("%s was not drawn: %s: %s", path, type(error).__name__, error)
         _LOGGER.info("%s", traceback.format_exc())

@@ -287,7 +287,7 @@ class Records:
         self._of_first.progress.say(text)
         _LOGGER.info("%s", text)
 
-    def draw_curve(self) -> bool:
+    def draw_curve(self, *, is_last: bool = False) -> bool:
         """Draw ``learning_curve.png``; log a warning and return False if that fails."""
         path = self._run_dir / "learning_curve.png"
         title = f"{self._config.title}, {clock(self.seconds)}"
@@ -297,7 +297,7 @@ class Records:
 
             draw_learning_curve(path, self._curve.rows, title, self._of_first.frame_skip)
 
-        return draw_or_warn(draw, path)
+        return draw_or_warn(draw, path, is_last=is_last)
 
     def save(self, due: int | None = None, *, alone: bool = False) -> None:
         """A checkpoint, unless the last one is of the same step and knows all evaluations.
@@ -366,7 +366,7 @@ class Records:
         if not alone and not self._others.are_in_step:
             self._count_late_reports()
         began = perf_counter()
-        self.draw_curve()  # may load Matplotlib, for seconds that no training takes
+        self.draw_curve(is_last=True)  # may load Matplotlib, for seconds that no training takes
         self._began += perf_counter() - began
 
     def _count_late_reports(self) -> None:

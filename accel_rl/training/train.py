@@ -362,7 +362,7 @@ def _save_what_can_be(records: Records, error: Exception, tell: Callable[[], Non
     if not has_diverged and not records.is_learning:
         _attempt(partial(records.save, alone=True))
     tell()
-    _attempt(records.draw_curve)  # last, because it may load Matplotlib, for seconds
+    _attempt(partial(records.draw_curve, is_last=True))  # may load Matplotlib, for seconds
 
 
 def _attempt(write: Callable[[], object]) -> Exception | None:

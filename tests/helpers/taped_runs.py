@@ -96,9 +96,9 @@ class TapedRecords(Records):
         self.tape.append(f"save {self.steps}")
         super().save(mark, alone=alone)
 
-    def draw_curve(self) -> bool:
+    def draw_curve(self, *, is_last: bool = False) -> bool:
         self.tape.append(f"curve {self.steps}")
-        return super().draw_curve()
+        return super().draw_curve(is_last=is_last)
 
 
 def make_config(**changes: Any) -> TrainConfig:

@@ -90,7 +90,9 @@ class A2CConfig(ActorCriticConfig):
     rmsprop_decay: float = 0.9
     """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 1e-6
-    """Number added to the running mean inside the root."""
+    """Number added to the running mean inside the root.
+    Where the squares of gradients are smaller, as with rare rewards, updates are small, too. Then a
+    smaller number helps, such as 1e-8."""
     rmsprop_initial: float = 0.0
     """Initial value of the running mean."""
 

@@ -75,7 +75,9 @@ class GA3CConfig(LearnerConfig):
     rmsprop_decay: float = 0.99
     """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 0.1
-    """Number added to the running mean inside the root."""
+    """Number added to the running mean inside the root.
+    Where the squares of gradients are smaller, as with rare rewards, updates are small, too. Then a
+    smaller number helps, such as 1e-8."""
     rmsprop_initial: float = 1.0
     """Initial value of the running mean."""
     num_predictors: int = option(2, "engine", common=True)

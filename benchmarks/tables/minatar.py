@@ -23,13 +23,15 @@ STEPS, REPLAY_STEPS = 3_000_000, 1_000_000
 NUM_LEARNERS = 2
 """of the asynchronous algorithms; together they have as many environments as the others"""
 
+# With the usual 1e-5 asterix is not learned: squares of gradients are far smaller there.
+_EPS, _ENTROPY = 1e-8, 0.05
 _RMSPROP = A2CConfig(
-    lr=1e-3,
+    lr=6e-3,
     lr_schedule="linear",
     value_coefficient=0.25,
-    entropy_coefficient=0.01,
+    entropy_coefficient=_ENTROPY,
     max_gradient_norm=0.5,
-    rmsprop_eps=1e-5,
+    rmsprop_eps=_EPS,
     rmsprop_initial=1.0,
 )
 _PPO = PPOConfig(
@@ -68,15 +70,22 @@ def a3c() -> TrainConfig:
 
 
 def paac() -> TrainConfig:
-    """A2C with the loss and the rule of PAAC's code; only the learning rate is MinAtar's."""
+    """A2C with the loss and the rule of PAAC's code, but with A2C's rate, epsilon and entropy."""
     config: Any = presets.paac()
-    return _synchronous(config, replace(config.learner, lr=5e-3), 32, 5)
+    learner = replace(config.learner, lr=6e-3, rmsprop_eps=_EPS, entropy_coefficient=_ENTROPY)
+    return _synchronous(config, learner, 32, 5)
 
 
 def ga3c() -> TrainConfig:
     config = presets.ga3c()
     assert isinstance(config.learner, GA3CConfig)
-    learner = replace(config.learner, lr=1e-3, max_gradient_norm=5.0)
+    learner = replace(
+        config.learner,
+        lr=2e-3,
+        rmsprop_eps=_EPS,
+        entropy_coefficient=_ENTROPY,
+        max_gradient_norm=5.0,
+    )
     return _of_minatar(config, learner, STEPS)
 
 

@@ -47,7 +47,9 @@ def _a2c(num_envs: int, steps: int, learners: int = 1) -> TrainConfig:
     """The learning rate grows with the square root of the batch, as in the paper."""
     config: Any = minatar.a2c()
     learner = replace(
-        config.learner, lr=1e-3 * sqrt(num_envs / 32), gradient_cosine_interval=COSINE_INTERVAL
+        config.learner,
+        lr=config.learner.lr * sqrt(num_envs / 32),
+        gradient_cosine_interval=COSINE_INTERVAL,
     )
     return _changed(config, learner, learners, steps, num_envs=num_envs)
 
@@ -55,7 +57,7 @@ def _a2c(num_envs: int, steps: int, learners: int = 1) -> TrainConfig:
 def _a3c(learners: int) -> TrainConfig:
     """Each learner has 16 environments, and pushes and pulls at every update."""
     config: Any = minatar.a3c()
-    learner = replace(config.learner, lr=1e-3 * sqrt(16 / 32))
+    learner = replace(config.learner, lr=config.learner.lr * sqrt(16 / 32))
     return _changed(config, learner, learners, 1_000_000, num_envs=16)
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +32,7 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.runs.directory import refuse_used
 from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
 from accel_rl.stopping import Interrupted
@@ -97,10 +99,12 @@ def _say(text: str, console: Console) -> None:
 
 
 def _probe(config: TrainConfig) -> None:
-    """Raises ValueError where no learner could have the environment or the network.
+    """Raises ValueError where no learner could have the environment, the network or ``run_dir``.
 
     Here, there is one message of that, before any process starts.
     """
+    if config.run_dir is not None and config.resume is None:
+        refuse_used(Path(config.run_dir))
     spec = config.probe_spec()
     device = learner_device(config, Ranks())
     if device.type == "cpu":  # memory of a GPU is for the learners alone

@@ -38,19 +38,30 @@ def make_run_directory(config: TrainConfig, now: datetime) -> Path:
     if config.run_dir is None:
         return _make_new(config, now)
     path = Path(config.run_dir)
-    try:
+    with _usable(path):
         path.mkdir(parents=True, exist_ok=True)
-        is_used = any(path.iterdir())
+    refuse_used(path)
+    return path
+
+
+def refuse_used(path: Path) -> None:
+    """Raises ValueError if ``run_dir`` holds something already; it need not be there."""
+    with _usable(path):
+        if os.path.lexists(path) and any(path.iterdir()):
+            raise ValueError(
+                f"run_dir={path} is not empty, and a run never overwrites another; "
+                "choose another, or leave it out for a new one"
+            )
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ValueError(
             f"run_dir={path} cannot be used: {error.strerror}; choose another"
         ) from error
-    if is_used:
-        raise ValueError(
-            f"run_dir={path} is not empty, and a run never overwrites another; "
-            "choose another, or leave it out for a new one"
-        )
-    return path
 
 
 def _make_new(config: TrainConfig, now: datetime) -> Path:

@@ -211,8 +211,8 @@ def _values(key: str, text: str, algos: str = "") -> list[str]:
     if any(option.is_list for option in options):
         return [text]
     values = text.split(",")
-    kinds = {kind for each in options for kind in each.alternatives} if ".." in text else set()
-    if not kinds & {int, float}:  # of text two dots may be a part
+    kinds = {kind for each in options for kind in each.alternatives}
+    if not (kinds & {int, float} and any(map(_is_range, values))):  # text may have dots, too
         return values
     if int not in kinds:
         raise ValueError(
@@ -222,7 +222,7 @@ def _values(key: str, text: str, algos: str = "") -> list[str]:
     full = []
     for value in values:
         ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
-        if ".." not in value:
+        if not _is_range(value):
             full.append(value)
         elif ends and int(ends[2]) - int(ends[1]) >= MOST_RUNS:
             raise ValueError(f"{key}={text}: a sweep can have at most {MOST_RUNS:,} runs")
@@ -234,6 +234,11 @@ def _values(key: str, text: str, algos: str = "") -> list[str]:
                 f"is included and not the smaller one, as in {key}=0..4"
             )
     return full
+
+
+def _is_range(value: str) -> bool:
+    """Whether it is one, or is meant as one, as ``0-4`` is."""
+    return ".." in value or re.fullmatch("[0-9]+-[0-9]+", value) is not None
 
 
 @functools.cache

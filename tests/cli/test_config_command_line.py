@@ -275,9 +275,14 @@ def test_learners_that_cannot_be_had_are_refused(
     assert message in capfd.readouterr().err
 
 
-def test_used_run_directory_is_refused(capfd, tmp_path) -> None:
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_used_run_directory_is_refused_before_learners_start(
+    num_learners: int, capfd, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("accel_rl.cli.run.launch", lambda *_, **__: pytest.fail("they start"))
     (tmp_path / "notes.txt").write_text("mine")
-    assert main(["env=catch", f"run_dir={tmp_path}", "serial=true"]) == 1
+    given = ["env=catch", f"run_dir={tmp_path}", "serial=true", f"learners={num_learners}"]
+    assert main(given) == 1
     assert "is not empty, and a run never overwrites another" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -91,6 +91,7 @@ def test_names_can_be_those_of_folders() -> None:
         (["seed=0.."], "seed=0..: 0.. is no range"),
         (["seed=7,0..1.5"], "seed=7,0..1.5: 0..1.5 is no range"),
         (["seed=0...4"], "seed=0...4: 0...4 is no range"),
+        (["seed=0-4"], "seed=0-4: 0-4 is no range; write the first integer and the last"),
         (["lr=1e-3.."], "lr=1e-3..: a range is of integers, and lr takes other numbers, too; list"),
         (["learner.lr=0..1"], "learner.lr=0..1: a range is of integers"),
         (["sed=0..1"], "run sed=0..1: unknown option sed; did you mean seed?"),

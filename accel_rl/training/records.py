@@ -195,6 +195,7 @@ class Records:
         Raises:
             FloatingPointError: a metric of the learner is not finite.
             TeamError: another learner is gone, or has other parameters.
+            ValueError: the learner told a metric that is not among its `metric_names`.
         """
         metrics = self._learner_metrics.take()
         own = make_report(
@@ -205,6 +206,11 @@ class Records:
             self._last_row = self._read()
             return
         report = own if alone else self._others.merge(own, self.steps)
+        if unnamed := ", ".join(report.metrics.keys() - set(self._rows.metric_names)):
+            raise ValueError(
+                f"the learner's update returned a value for {unnamed}, which is not in its "
+                "metric_names; add it there"
+            )
         self.scores.add(report.episodes, report.num_episodes)
         self.updates = self._own_updates + self._others.num_updates
         before, now = self._last_row, self._read()

@@ -36,7 +36,7 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.signing import UntrustedError
 from accel_rl.sweep.plan import check_runs, plan_runs
 from accel_rl.tools.policy import load_policy
-from accel_rl.training.train import train
+from accel_rl.training.train import RunError, train
 
 HERE = Path(__file__).parent
 ALGO = "algo=test_own_algorithm:ratio"
@@ -256,6 +256,13 @@ class EagerConfig(RatioConfig):
         return learner
 
 
+class UnnamedConfig(RatioConfig):
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+        learner = super().make_learner(agent, exchange, task)
+        learner.metric_names = ("mean_ratio", *learner._update.names)
+        return learner
+
+
 # ---- the preset ----------------------------------------------------------------------------------
 
 
@@ -317,6 +324,14 @@ def test_learner_that_lacks_a_member_is_refused_before_the_run_starts(
     with pytest.raises(ValueError, match=message):
         train(config, Console(quiet=True))
     assert not list(tmp_path.iterdir())
+
+
+def test_metric_without_a_name_ends_the_run(tmp_path: Path) -> None:
+    config = replace(
+        parse_arguments([*SERIAL, WHOLE]), learner=UnnamedConfig(), run_dir=str(tmp_path / "run")
+    )
+    with pytest.raises(RunError, match="a value for spread, which is not in its metric_names"):
+        train(config, Console(quiet=True))
 
 
 def test_file_of_options_may_name_the_preset(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_last_curve_takes_no_training_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
     records = make_records(make_config(), tmp_path, Tape())
 
-    def slow() -> bool:
+    def slow(*, is_last: bool) -> bool:
         now[0] += 40.0
         return True
 
@@ -235,7 +235,7 @@ def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypa
     tape = Tape()
     records = make_records(make_config(), tmp_path, tape)
 
-    def broken() -> None:
+    def broken(*, is_last: bool) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr(records, "draw_curve", broken)

@@ -66,7 +66,8 @@ A cell is the mean over seeds, with the number of seeds in brackets. An empty ce
 
 IQM is the interquartile mean of scaled scores over all games and seeds: 0 is a player with random
 actions, and 1 the best algorithm's mean in that game. Its 95 % interval is a stratified bootstrap
-over seeds. Speeds and times are those of one core of a shared machine with two.
+over seeds. Speeds and times are those of one core of a shared machine with two, on which other
+programs ran.
 
 """
 PROFILES = """

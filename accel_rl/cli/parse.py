@@ -159,22 +159,27 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
     try:
         tree = _merged(tree, options, texts)
     except OmegaConfBaseException:
-        for key, text in texts.items():  # which one is it?
-            option = options[key]
-            try:
-                tree = _merged(tree, options, {key: text})
-            except OmegaConfBaseException as error:
-                is_run = isinstance(base, TrainConfig)
-                hint = _SWEEP_HINT if is_run and _is_list(option, text) else ""
-                raise ValueError(
-                    f"{key}={text} is not valid; it must be: {option.type_name}{hint}"
-                ) from error
+        for key, text in texts.items():  # one of them alone fails, too
+            _check_value(base, options, key, text)
+        raise
     try:
         config = OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:
         raise ValueError(first_line(error)) from error
     assert isinstance(config, type(base))
     return config, texts
+
+
+def _check_value(base: object, options: Mapping[str, Option], key: str, text: str) -> None:
+    """Raises ValueError if the dataclass instance ``base`` takes no ``text`` under ``key``."""
+    try:
+        _merged(OmegaConf.structured(base), options, {key: text})
+    except OmegaConfBaseException as error:
+        is_run = isinstance(base, TrainConfig)
+        hint = _SWEEP_HINT if is_run and _is_list(options[key], text) else ""
+        raise ValueError(
+            f"{key}={text} is not valid; it must be: {options[key].type_name}{hint}"
+        ) from error
 
 
 def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) -> Any:

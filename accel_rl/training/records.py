@@ -206,7 +206,7 @@ class Records:
             self._last_row = self._read()
             return
         report = own if alone else self._others.merge(own, self.steps)
-        if unnamed := ", ".join(report.metrics.keys() - set(self._rows.metric_names)):
+        if unnamed := ", ".join(sorted(report.metrics.keys() - set(self._rows.metric_names))):
             raise ValueError(
                 f"the learner's update returned a value for {unnamed}, which is not in its "
                 "metric_names; add it there"

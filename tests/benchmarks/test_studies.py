@@ -23,10 +23,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_settings_are_presets_with_the_batch_that_is_said(study: str, name: str) -> None:
     config: Any = find_preset(f"benchmarks.tables.studies:{name}")()
     batch, sampler = STUDIES[study].settings[name].batch, config.sampler
-    num_learners = 1 if config.learners is None or study == "learners" else config.learners
     if batch is not None:
-        rollout = sampler.num_envs * sampler.horizon * num_learners
-        assert config.learner.samples_per_update(rollout) == batch
+        assert config.learner.samples_per_update(sampler.num_envs * sampler.horizon) == batch
     assert config.total_steps is not None and config.total_steps <= 3_000_000
 
 

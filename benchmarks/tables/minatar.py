@@ -57,8 +57,9 @@ _DQN = DQNConfig(
     epsilon_final=0.05,
     epsilon_steps=100_000,
 )
-# Returns in MinAtar are larger than in Atari games with clipped rewards.
-_ATOMS = replace(_DQN, num_atoms=51, v_min=0.0, v_max=50.0)
+# At the start each value is the middle of the range, and falls by `gamma` at a target update. From
+# 0 to 50, freeway's values began at 25, far above its true ones, and it was not learned.
+_ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0)
 
 
 def a2c() -> TrainConfig:

@@ -106,7 +106,7 @@ class DQNConfig(ReplayConfig):
     num_atoms: int = 1
     """Number of atoms of a distribution over values. 1: values only."""
     v_min: float = option(-10.0, idle=when("learner.num_atoms", 1))
-    """Value of the lowest atom."""
+    """Value of the lowest atom. Values start at the middle of the range, which should be near 0."""
     v_max: float = option(10.0, idle=when("learner.num_atoms", 1))
     """Value of the highest atom."""
     huber_delta: float = option(1.0, idle=_has_atoms)

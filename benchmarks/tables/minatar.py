@@ -57,9 +57,9 @@ _DQN = DQNConfig(
     epsilon_final=0.05,
     epsilon_steps=100_000,
 )
-# At the start each value is the middle of the range, and falls by `gamma` at a target update. From
-# 0 to 50, freeway's values began at 25, far above its true ones, and it was not learned.
-_ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0)
+# A distribution begins uniform, and each copy to the target network narrows it and moves its mean by
+# `gamma`. So the range is around 0, and copies are frequent: see README.md.
+_ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_steps=1_000)
 
 
 def a2c() -> TrainConfig:

@@ -37,10 +37,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """A question, and the settings by which it is asked, by the name of their preset."""
+    """A question, the settings by which it is asked, by the name of their preset, and the answer.
+
+    ``finding``: what the recorded runs say, or nothing if there are none.
+    """
 
     title: str
     settings: dict[str, Setting]
+    question: str
+    finding: str = ""
 
 
 def _a2c(num_envs: int, steps: int, learners: int = 1) -> TrainConfig:
@@ -104,10 +109,18 @@ STUDIES = {
             f"a2c_{n}": Setting(f"{n} simulators", n * 5, partial(_a2c, n, STEPS))
             for n in (16, 64, 256)
         },
+        """\
+The paper trains A2C with 16 to 512 simulators, and raises the learning rate with the square root
+of the batch. Scores after equal numbers of steps stay the same in most games.
+""",
     ),
     "simulators_ppo": Study(
         "PPO with more simulators and shorter rollouts",
         {f"ppo_{n}": Setting(f"{n} simulators", 1024, partial(_ppo, n)) for n in (16, 64, 256)},
+        """\
+The paper goes from 8 simulators with rollouts of 256 steps to 512 with rollouts of 4, and changes
+nothing else. Here a rollout always has 8,192 steps in all.
+""",
     ),
     "batch_dqn": Study(
         "DQN with larger batches",
@@ -115,6 +128,10 @@ STUDIES = {
             f"dqn_{n}": Setting(f"batch of {n:,}", n, partial(_dqn, n, lr))
             for n, lr in ((32, 2.5e-4), (256, 7.5e-4), (2048, 15e-4))
         },
+        """\
+The paper raises the batch of DQN from 32 to 2,048 and its learning rate to six times, with as
+many samples learned from for each step.
+""",
     ),
     "learners": Study(
         "Learners of 16 simulators each, in step and through the store",
@@ -123,6 +140,11 @@ STUDIES = {
             for n in (1, 2, 4, 8)
         }
         | {f"a3c_{n}": Setting(f"{n} by the store", 80, partial(_a3c, n)) for n in (2, 4, 8)},
+        """\
+Learners with 16 simulators each either add up their gradients at each update (A2C), which is one
+learner with a larger batch, or push to and pull from the store at their own pace (A3C). In the
+paper A3C has 1 to 32 such learners.
+""",
     ),
     "lag_ga3c": Study(
         "GA3C: the age of experience, and corrections for it",
@@ -134,6 +156,11 @@ STUDIES = {
             ),
             "ga3c_1000_vtrace": Setting("1,000, V-trace", None, partial(_ga3c, 1_000, vtrace=True)),
         },
+        """\
+GA3C ([Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)) learns from segments that
+waited in a queue, so that the policy that acted is some updates old. A longer queue makes them
+older. A ratio of probabilities or V-trace corrects for it.
+""",
     ),
 }
 

@@ -1,9 +1,9 @@
-"""The figure and the table of each study of `studies`.
+"""The page with the figure and the table of each study of `studies`.
 
     python benchmarks/tables/study_figures.py SWEEP_DIR...
 
 Keeps the rows of each finished run as ``benchmarks/results/studies/SETTING_SEED.csv``, and writes
-``STUDY.md`` beside them and ``docs/pictures/study_STUDY.png`` from all rows there.
+``docs/scale.md`` and its figures from all rows there, those of earlier sweeps too.
 
 The gradient noise scale is the batch at which noise and gradient are of one size (McCandlish et al.
 2018, arXiv:1812.06162). It follows from ``gradient_cosine``, see `noise_scale`.
@@ -30,11 +30,24 @@ from benchmarks.tables.rows import keep
 from benchmarks.tables.studies import STUDIES, Setting, Study
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS, PICTURES = ROOT / "benchmarks" / "results" / "studies", ROOT / "docs" / "pictures"
+ROWS, DOCS = ROOT / "benchmarks" / "results" / "studies", ROOT / "docs"
 SCORE, COSINE, LAG = "episode_return_raw_mean", "gradient_cosine", "lag_updates_mean"
 COLUMNS = ("steps", "training_seconds", SCORE, COSINE, LAG)
 POINTS = 30
 """of a curve, each with its interval"""
+HEAD = """# Scale and learning
+
+What happens to learning when there are more simulators, larger batches or more learners? These
+studies ask it on [MinAtar](https://arxiv.org/abs/1903.03176)'s breakout, for algorithms that
+[Stooke and Abbeel 2018](https://arxiv.org/abs/1803.02811) scaled on Atari games.
+`benchmarks/tables` in the repository has the settings, and a command for each study.
+
+A score is the mean return of the last 100 episodes of training. Tables have the mean over runs
+with a 95 % interval of a bootstrap over their seeds; `mean` is over all steps. The gradient
+cosine is the cosine between the gradients of half a batch and of all of it, and the [noise
+scale](https://arxiv.org/abs/1812.06162) follows from it: the batch whose noise is as large as the
+gradient. Runs had one core of a machine with two, so speeds say nothing about real scale.
+"""
 Values = NDArray[np.float64]
 
 
@@ -52,12 +65,20 @@ def main(sweeps: Sequence[str]) -> None:
     """Keep the rows of the sweeps, and write tables and figures."""
     for sweep in sweeps:
         keep(sweep, ROWS, COLUMNS, _setting_of)
+    parts, missing = [HEAD], []
     for name, study in STUDIES.items():
         found = {key: read(key) for key in study.settings}
         known = {key: each for key, each in found.items() if each is not None}
         if known:
-            draw(PICTURES / f"study_{name}.png", study, known)
-            (ROWS / f"{name}.md").write_text(table(study, known))
+            draw(DOCS / "pictures" / f"study_{name}.png", study, known)
+            picture = f"![{study.title}](pictures/study_{name}.png)\n"
+            parts += [f"## {study.title}\n", study.question, picture, table(study, known)]
+            parts += [study.finding] if study.finding else []
+        else:
+            missing.append(f"`{name}`")
+    if missing:
+        parts.append(f"Not run yet: {', '.join(missing)}.\n")
+    (DOCS / "scale.md").write_text("\n".join(parts))
 
 
 def _setting_of(config: Any) -> str | None:
@@ -100,11 +121,6 @@ def noise_scale(cosine: float, batch: int) -> float:
 def table(study: Study, found: dict[str, Curves]) -> str:
     """The study's table, as Markdown."""
     lines = [
-        f"# {study.title}",
-        "",
-        "Minatar's breakout. Scores are means of the last 100 episodes, over seeds, with 95 % "
-        "intervals of a bootstrap over seeds; `mean` is over all steps.",
-        "",
         "| setting | runs | samples of an update | score at half | at the end | mean "
         "| gradient cosine | noise scale, samples | lag, updates | steps/s |",
         f"|{'---|' * 10}",

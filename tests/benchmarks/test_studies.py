@@ -14,7 +14,8 @@ from benchmarks.tables.studies import STUDIES
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(study_figures, "ROWS", tmp_path / "rows")
-    monkeypatch.setattr(study_figures, "PICTURES", tmp_path / "pictures")
+    monkeypatch.setattr(study_figures, "DOCS", tmp_path / "docs")
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,12 @@ def test_table_has_intervals_over_seeds(tmp_path: Path) -> None:
             f"100,1,0,0.8\n500,1,{last / 2},0.8\n1000,2,{last},0.8\n"
         )
     study_figures.main([str(tmp_path / "sweep")])
-    (row,) = [
-        line
-        for line in (tmp_path / "rows" / "simulators_a2c.md").read_text().splitlines()
-        if line.startswith("| 16 simulators")
-    ]
+    page = (tmp_path / "docs" / "scale.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| 16 simulators")]
+    assert "`simulators_ppo`" in page.splitlines()[-1]  # has not been run
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:3] == ["3", "80"]
     assert cells[4] == "6.0 (4.0 to 8.0)"
     assert cells[6:] == ["0.80", "103", "", "500"]  # 80 * 0.36 / 0.28
-    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["study_simulators_a2c.png"]
+    (picture,) = (tmp_path / "docs" / "pictures").iterdir()
+    assert picture.name == "study_simulators_a2c.png" and f"(pictures/{picture.name})" in page

@@ -57,8 +57,8 @@ _DQN = DQNConfig(
     epsilon_final=0.05,
     epsilon_steps=100_000,
 )
-# A distribution begins uniform, and each copy to the target network narrows it and moves its mean by
-# `gamma`. So the range is around 0, and copies are frequent: see README.md.
+# A distribution begins uniform, and each copy to the target network narrows it and moves its mean
+# by `gamma`. So the range is around 0, and copies are frequent: see README.md.
 _ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_steps=1_000)
 
 

@@ -119,27 +119,39 @@ def noise_scale(cosine: float, batch: int) -> float:
 
 
 def table(study: Study, found: dict[str, Curves]) -> str:
-    """The study's table, as Markdown."""
-    lines = [
-        "| setting | runs | samples of an update | score at half | at the end | mean "
-        "| gradient cosine | noise scale, samples | lag, updates | steps/s |",
-        f"|{'---|' * 10}",
+    """The study's table, as Markdown, without empty columns."""
+    rows: list[tuple[str, ...]] = [
+        (
+            "setting",
+            "runs",
+            "samples of an update",
+            "score at half",
+            "at the end",
+            "mean",
+            "gradient cosine",
+            "noise scale, samples",
+            "lag, updates",
+            "steps/s",
+        )
     ]
     for key, curves in found.items():
         setting = study.settings[key]
         scores = curves.scores
         half = scores[:, np.searchsorted(curves.steps, curves.steps[-1] / 2)]
-        cells = [
-            setting.label,
-            f"{len(scores)}",
-            f"{setting.batch:,}" if setting.batch else "",
-            *(_interval(each) for each in (half, scores[:, -1], scores.mean(1))),
-            *_noise(setting, curves.cosine),
-            "" if np.isnan(curves.lag).all() else f"{np.nanmean(curves.lag):.0f}",
-            f"{np.median(curves.steps[-1] / curves.seconds):,.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        rows.append(
+            (
+                setting.label,
+                f"{len(scores)}",
+                f"{setting.batch:,}" if setting.batch else "",
+                *(_interval(each) for each in (half, scores[:, -1], scores.mean(1))),
+                *_noise(setting, curves.cosine),
+                "" if np.isnan(curves.lag).all() else f"{np.nanmean(curves.lag):.0f}",
+                f"{np.median(curves.steps[-1] / curves.seconds):,.0f}",
+            )
+        )
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+    return "\n".join([lines[0], f"|{'---|' * len(columns)}", *lines[1:], ""])
 
 
 def _interval(values: Values) -> str:
@@ -154,7 +166,7 @@ def _noise(setting: Setting, cosine: Values) -> tuple[str, str]:
         return "", ""
     mean = float(np.nanmean(cosine))
     scale = noise_scale(mean, setting.batch)
-    return f"{mean:.2f}", f"{scale:,.0f}" if scale < 1e6 else "not measurable"
+    return f"{mean:.2f}", f"{scale:,.0f}" if scale < 1e6 else "too large to tell"
 
 
 def draw(path: Path, study: Study, found: dict[str, Curves]) -> None:

@@ -46,7 +46,7 @@ A score is the mean return of the last 100 episodes of training. Tables have the
 with a 95 % interval of a bootstrap over their seeds; `mean` is over all steps. The gradient
 cosine is the cosine between the gradients of half a batch and of all of it, and the [noise
 scale](https://arxiv.org/abs/1812.06162) follows from it: the batch whose noise is as large as the
-gradient. Runs had one core of a machine with two, so speeds say nothing about real scale.
+gradient. Each run had one core of a machine with two.
 """
 Values = NDArray[np.float64]
 

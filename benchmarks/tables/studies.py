@@ -115,11 +115,11 @@ of the batch. Scores after equal numbers of steps stay the same in most games.
 """,
         """\
 As in the paper, more simulators cost no score. Here they even add to it: after 1.5 M steps 256
-have 17.6, 64 have 14.9 and 16 have 11.6. They are slower at first, since 256 simulators make 160
-updates in their first 200,000 steps, and 16 make 2,500. The cosine agrees with the paper too:
-near 0.71, as of noise alone, with few simulators, and above it with 256. Gradients of less than
-about 2,000 samples are mostly noise here, so more samples do as much good as more updates. On the
-same core the run with 256 simulators takes a third of the time.
+have 17.6, 64 have 14.9 and 16 have 11.6. The 256 are slower at first: in 200,000 steps they make
+160 updates, the 16 make 2,500. The cosine agrees with the paper too: near 0.71, the value of pure
+noise, with few simulators, and above it with 256. Gradients of less than about 2,000 samples are
+mostly noise here, so more samples do as much good as more updates. On the same core the run with
+256 simulators takes a third of the time.
 """,
     ),
     "simulators_ppo": Study(

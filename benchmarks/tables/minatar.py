@@ -58,7 +58,7 @@ _DQN = DQNConfig(
     epsilon_steps=100_000,
 )
 # A distribution begins uniform, and each copy to the target network narrows it and moves its mean
-# by `gamma`. So the range is around 0, and copies are frequent: see README.md.
+# by `gamma`. So the range is around 0, and copies are frequent: see docs/algorithms/cat_dqn.md.
 _ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_steps=1_000)
 
 

@@ -117,9 +117,9 @@ of the batch. Scores after equal numbers of steps stay the same in most games.
 As in the paper, more simulators cost no score. Here they even add to it: after 1.5 M steps 256
 have 17.6, 64 have 14.9 and 16 have 11.6. The 256 are slower at first: in 200,000 steps they make
 160 updates, the 16 make 2,500. The cosine agrees with the paper too: near 0.71, the value of pure
-noise, with few simulators, and above it with 256. Gradients of less than about 2,000 samples are
-mostly noise here, so more samples do as much good as more updates. On the same core the run with
-256 simulators takes a third of the time.
+noise, with few simulators, and above it with 256. By the estimate from the 256, gradients of less
+than about 2,000 samples are mostly noise here, so more samples do as much good as more updates.
+On the same core the run with 256 simulators takes a third of the time.
 """,
     ),
     "simulators_ppo": Study(
@@ -137,8 +137,9 @@ nothing else. Here a rollout always has 8,192 steps in all.
             for n, lr in ((32, 2.5e-4), (256, 7.5e-4), (2048, 15e-4))
         },
         """\
-The paper raises the batch of DQN from 32 to 2,048 and its learning rate to six times, with as
-many samples learned from for each step.
+The paper raises the batch of DQN from 32 to 512 and 1,024, and its learning rate to three and six
+times. Here the same rates belong to batches of 32, 256 and 2,048. For each step of the game, as
+many samples are learned from with every batch.
 """,
     ),
     "learners": Study(

@@ -73,7 +73,8 @@ def main(sweeps: Sequence[str]) -> None:
             draw(DOCS / "pictures" / f"study_{name}.png", study, known)
             picture = f"![{study.title}](pictures/study_{name}.png)\n"
             parts += [f"## {study.title}\n", study.question, picture, table(study, known)]
-            parts += [study.finding] if study.finding else []
+            if study.finding:
+                parts.append(study.finding)
         else:
             missing.append(f"`{name}`")
     if missing:

@@ -53,6 +53,7 @@ def test_page_has_means_over_seeds_and_scaled_scores(tmp_path: Path) -> None:
     )
     assert re.search(row, page)
     assert f"{minatar_table.RANDOM['freeway'] + 10:.1f} (1)" in page
+    assert "| PPO of gymnax | 10 | 15 | 28 | 58 |  | 131 |" in page
     pictures = {path.name for path in (tmp_path / "docs" / "pictures").iterdir()}
     assert pictures == {"minatar_curves.png", "minatar_profiles.png"}
 

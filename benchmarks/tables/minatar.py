@@ -17,6 +17,7 @@ from accel_rl import presets
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.config import TrainConfig
+from accel_rl.envs.minatar import PREFIX
 from accel_rl.ga3c.learner import GA3CConfig
 
 STEPS, REPLAY_STEPS = 3_000_000, 1_000_000
@@ -143,6 +144,13 @@ ALGORITHMS: dict[str, Callable[[], TrainConfig]] = {
         pqn,
     )
 }
+
+
+def cell_of(config: Any) -> tuple[str, str] | None:
+    """Algorithm and game of a run with these options; None if it is no part of the table."""
+    module, _, algorithm = str(config["algo"]).rpartition(":")
+    game = str(config["env"]).removeprefix(PREFIX)
+    return (algorithm, game) if module == "benchmarks.tables.minatar" else None
 
 
 def _synchronous(

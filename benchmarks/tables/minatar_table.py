@@ -3,8 +3,8 @@
     python benchmarks/tables/minatar_table.py SWEEP_DIR...
 
 Keeps the rows of each finished run as ``benchmarks/results/minatar/ALGORITHM_GAME_SEED.csv``, and
-writes ``docs/results.md`` and its figures from all rows there, those of earlier sweeps too.
-Without a sweep it draws these again.
+writes ``docs/results.md`` and its figures from all rows there, those of earlier sweeps too, and
+from the scores of ``greedy_scores.py``. Without a sweep it draws these again.
 
 A score is the mean return of the last 100 episodes of training. For aggregates over games it is
 scaled, so that 0 is a random player's and 1 the best algorithm's mean in that game.
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.envs.minatar import GAMES, PREFIX
+from accel_rl.envs.minatar import GAMES
 from accel_rl.runs.figures import new_figure
 from accel_rl.runs.tables import read_rows
 from accel_rl.sweep.aggregate import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
-from benchmarks.tables.minatar import ALGORITHMS
+from benchmarks.tables import greedy_scores
+from benchmarks.tables.minatar import ALGORITHMS, cell_of
 from benchmarks.tables.rows import keep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +78,13 @@ environments with a network of two layers of 256 units and a discount of 0.999, 
 test episodes. The papers of MinAtar and PQN show curves without numbers.
 
 """
+GREEDY = """
+## Scores without exploration
+
+The last checkpoints of the same runs, with the most probable action, or the one of the largest
+value: the mean return of the games of 100,000 steps.
+
+"""
 PROFILES = """
 ![Performance profiles](pictures/minatar_profiles.png)
 
@@ -95,7 +103,8 @@ class Run(NamedTuple):
 
 
 Runs = Mapping[str, Mapping[str, Sequence[Run]]]
-"""by algorithm and game"""
+Scores = Mapping[str, Mapping[str, Values]]
+"""of each run, by algorithm and game"""
 
 
 def main(sweeps: Sequence[str]) -> None:
@@ -105,16 +114,24 @@ def main(sweeps: Sequence[str]) -> None:
     runs = read(ROWS)
     if not runs:
         sys.exit(f"error: there is no finished run in {', '.join(sweeps) or 'the results'}")
-    scaled = scale(runs)
+    scores = {
+        algorithm: {game: np.array([run.returns[-1] for run in each]) for game, each in of.items()}
+        for algorithm, of in runs.items()
+    }
+    greedy = read_greedy(greedy_scores.SCORES)
     draw_games(runs)
-    has_profiles = draw_profiles(scaled)
-    (DOCS / "results.md").write_text(page(runs, scaled) + (PROFILES if has_profiles else ""))
+    has_profiles = draw_profiles(scale(scores))
+    parts = [
+        page(runs, scores),
+        PROFILES if has_profiles else "",
+        greedy_page(greedy) if greedy else "",
+    ]
+    (DOCS / "results.md").write_text("".join(parts))
 
 
 def _name_of(config: Any) -> str | None:
-    game = str(config["env"]).removeprefix(PREFIX)
-    module, _, algorithm = str(config["algo"]).rpartition(":")
-    return f"{algorithm}_{game}" if module == "benchmarks.tables.minatar" else None
+    cell = cell_of(config)
+    return cell and "_".join(cell)
 
 
 def read(folder: Path) -> Runs:
@@ -134,12 +151,19 @@ def read(folder: Path) -> Runs:
     return found
 
 
-def scale(runs: Runs) -> dict[str, dict[str, Values]]:
-    """Scores by algorithm and game: 0 is a random player's, 1 the best algorithm's mean."""
-    scores = {
-        algorithm: {game: np.array([run.returns[-1] for run in each]) for game, each in of.items()}
-        for algorithm, of in runs.items()
+def read_greedy(path: Path) -> Scores:
+    """The scores of `benchmarks.tables.greedy_scores`, algorithms in the order of the table."""
+    order, found = list(ALGORITHMS), dict[str, dict[str, list[float]]]()
+    for score in sorted(greedy_scores.read(path), key=lambda each: order.index(each.algorithm)):
+        found.setdefault(score.algorithm, {}).setdefault(score.game, []).append(score.mean)
+    return {
+        algorithm: {game: np.array(each) for game, each in of.items()}
+        for algorithm, of in found.items()
     }
+
+
+def scale(scores: Scores) -> dict[str, dict[str, Values]]:
+    """Scores of which 0 is a random player's, and 1 the best algorithm's mean."""
     best = {
         game: max(of[game].mean() for of in scores.values() if game in of)
         for game in GAMES
@@ -153,8 +177,9 @@ def scale(runs: Runs) -> dict[str, dict[str, Values]]:
     }
 
 
-def page(runs: Runs, scaled: Mapping[str, Mapping[str, Values]]) -> str:
-    """The table, as Markdown."""
+def page(runs: Runs, scores: Scores) -> str:
+    """The first table, as Markdown."""
+    scaled = scale(scores)
     lines = [
         HEAD.rstrip() + "\n",
         f"| algorithm | million steps | {' | '.join(GAMES)} | IQM | steps/s | minutes a run |",
@@ -163,21 +188,35 @@ def page(runs: Runs, scaled: Mapping[str, Mapping[str, Values]]) -> str:
     for algorithm, of in runs.items():
         every = [run for each in of.values() for run in each]
         million = max(run.steps[-1] for run in every) / 1e6
-        cells = [
-            f"{np.mean([run.returns[-1] for run in of[game]]):.1f} ({len(of[game])})"
-            if game in of
-            else ""
-            for game in GAMES
-        ]
         speed = np.median([run.steps[-1] / run.seconds for run in every])
         minutes = np.median([run.seconds / 60 for run in every])
         numbers = f"{_iqm(scaled[algorithm])} | {speed:,.0f} | {minutes:.0f}"
-        lines.append(f"| {algorithm} | {million:.0f} | {' | '.join(cells)} | {numbers} |")
+        lines.append(f"| {algorithm} | {million:.0f} | {_cells(scores[algorithm])} | {numbers} |")
     players = " | ".join(f"{RANDOM[game]:.1f}" for game in GAMES)
     lines.append(f"| random actions | | {players} | 0 | | |")
     published = " | ".join(str(PUBLISHED.get(game, "")) for game in GAMES)
     lines.append(f"| PPO of gymnax | 10 | {published} | | | |")
     return "\n".join([*lines, ""])
+
+
+def greedy_page(scores: Scores) -> str:
+    """The second table, of scores without exploration."""
+    scaled = scale(scores)
+    lines = [
+        GREEDY.rstrip() + "\n",
+        f"| algorithm | {' | '.join(GAMES)} | IQM |",
+        f"|{'---|' * (len(GAMES) + 2)}",
+    ]
+    for algorithm, of in scores.items():
+        lines.append(f"| {algorithm} | {_cells(of)} | {_iqm(scaled[algorithm])} |")
+    return "\n".join([*lines, ""])
+
+
+def _cells(scores: Mapping[str, Values]) -> str:
+    return " | ".join(
+        f"{scores[game].mean():.1f} ({len(scores[game])})" if game in scores else ""
+        for game in GAMES
+    )
 
 
 def _iqm(scores: Mapping[str, Values]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,14 @@ from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import read_yaml
 
 MOST_ROWS = 60
+
+
+def finished(sweep: str) -> Iterator[tuple[Path, Any]]:
+    """Directory and options of each run of ``sweep`` that has made all its steps."""
+    for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
+        config, rows = read_yaml(metrics.with_name("config.yaml")).tree, read_rows(metrics, "steps")
+        if rows and rows[-1]["steps"] >= config["total_steps"]:
+            yield metrics.parent, config
 
 
 def keep(
@@ -21,11 +29,11 @@ def keep(
     The file in ``folder`` has the name ``NAME_SEED.csv``. ``name_of``: gives NAME for the options
     of a run, or None for a run that is no part of the table. Columns that a run lacks are NaN.
     """
-    for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
-        config, rows = read_yaml(metrics.with_name("config.yaml")).tree, read_rows(metrics)
+    for run, config in finished(sweep):
         name = name_of(config)
-        if name is None or not rows or rows[-1]["steps"] < config["total_steps"]:
+        if name is None:
             continue
+        rows = read_rows(run / "metrics.csv")
         every = -(-len(rows) // MOST_ROWS)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}_{config['seed']}.csv").open("w", newline="") as file:

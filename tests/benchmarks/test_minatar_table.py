@@ -1,21 +1,32 @@
 """The table on MinAtar: its settings are valid, and its page is right for made-up runs."""
 
+import importlib.util
 import re
+from itertools import cycle
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from accel_rl.envs.minatar import GAMES
+from accel_rl.envs.minatar import GAMES, MinAtarEnv
 from accel_rl.presets import find_preset
-from benchmarks.tables import minatar_table
+from benchmarks.tables import greedy_scores, minatar_table, seaquest_ends
 from benchmarks.tables.minatar import ALGORITHMS
+from tests.helpers.launched_runs import train
+
+UP, DOWN, FIRE = 2, 4, 5
+needs_minatar = pytest.mark.skipif(
+    importlib.util.find_spec("minatar") is None,
+    reason='needs MinAtar: pip install "accel_rl[minatar]"',
+)
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(minatar_table, "ROWS", tmp_path / "rows")
     monkeypatch.setattr(minatar_table, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(greedy_scores, "SCORES", tmp_path / "greedy.csv")
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
 
 
@@ -73,3 +84,58 @@ def test_rows_of_earlier_sweeps_stay(tmp_path: Path) -> None:
 def test_sweep_without_a_finished_run_is_told() -> None:
     with pytest.raises(SystemExit, match="no finished run in nowhere"):
         minatar_table.main(["nowhere"])
+
+
+def test_greedy_scores_have_a_table_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "greedy.csv").write_text(
+        "algorithm,game,seed,games,mean,standard_error,length\n"
+        "ppo,asterix,0,9,8,1,50\nppo,asterix,1,9,9,1,50\na2c,asterix,0,9,3,1,50\n"
+    )
+    make_run(tmp_path / "one", "ppo", "asterix", 0, 4.0, 100_000)
+    minatar_table.main([str(tmp_path / "one")])
+    first, second = (tmp_path / "docs" / "results.md").read_text().split(minatar_table.GREEDY)
+    assert "| ppo | 0 | 4.0 (1) |" in first
+    rows = [line for line in second.splitlines() if line.startswith("|")]
+    assert rows[2:] == ["| a2c | 3.0 (1) |  |  |  |  |  |", "| ppo | 8.5 (2) |  |  |  |  |  |"]
+
+
+def test_finished_run_is_played_once_without_exploration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(
+        tmp_path / "runs" / "one",
+        "algo=benchmarks.tables.minatar:dqn",
+        *("env=catch", "model=mlp", "total_steps=200", "seed=3", "learner.min_steps=100"),
+    )
+    monkeypatch.setattr(greedy_scores, "STEPS", 500)
+    greedy_scores.main([str(tmp_path)])
+    (score,) = greedy_scores.read(tmp_path / "greedy.csv")
+    assert score[:3] == ("dqn", "catch", 3) and score.games >= 40 and score.length == 9
+    assert -1 <= score.mean <= 1 and 0 <= score.standard_error < 0.2
+    assert "one: " in capsys.readouterr().out
+    greedy_scores.main([str(tmp_path)])
+    assert "one: " not in capsys.readouterr().out
+
+
+@needs_minatar
+@pytest.mark.parametrize(
+    ("actions", "end"),
+    [((DOWN, UP), "no diver at the surface"), ((UP, UP), "not yet"), ((DOWN, FIRE), "no oxygen")],
+)
+def test_ends_of_games_of_seaquest_are_told_apart(
+    actions: tuple[int, int],
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The submarine begins at the surface, where nothing hits it."""
+    turns = cycle(actions)
+    policy = Mock(env_spec=MinAtarEnv("seaquest").spec)
+    policy.side_effect = lambda observation: np.full(len(observation), next(turns))
+    monkeypatch.setattr(seaquest_ends, "load_policy", lambda *_, **__: policy)
+    monkeypatch.setattr(seaquest_ends, "MAX_STEPS", 300)
+    seaquest_ends.main(["some/run"])
+    head, _, row, _ = (
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()
+    )
+    assert int(row[head.index(end)]) > 20

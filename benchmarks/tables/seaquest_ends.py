@@ -2,9 +2,9 @@
 
     python -m benchmarks.tables.seaquest_ends RUN_DIR...
 
-Plays 40 games with the last checkpoint of each run, as in training and without exploration. The
-submarine has oxygen for 200 steps. It gets more at the surface, and only with a diver on board:
-surfacing without one ends the game, and so do an empty tank and whatever hits the submarine.
+Plays 40 games with the last checkpoint of each run, as in evaluations and without exploration. The
+submarine has air for 200 steps. It gets more at the surface, and only with a diver on board:
+surfacing without one ends the game, and so do a lack of air and whatever hits the submarine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accel_rl.spaces import zeros
 from accel_rl.tools.policy import load_policy
 
 GAMES, MAX_STEPS = 40, 5_000
-ENDS = ("hit", "no oxygen", "no diver at the surface", "not yet")
+ENDS = ("hit", "no air", "surfaced without a diver", "not yet")
 
 
 def main(runs: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ def main(runs: Sequence[str]) -> None:
     for run in runs:
         for greedy in (False, True):
             cells = " | ".join(_play(run, greedy))
-            print(f"| {Path(run).name} | {'greedy' if greedy else 'as trained'} | {cells} |")
+            print(f"| {Path(run).name} | {'greedy' if greedy else 'as in evaluations'} | {cells} |")
 
 
 def _play(run: str, greedy: bool) -> list[str]:
@@ -58,10 +58,10 @@ def _play(run: str, greedy: bool) -> list[str]:
             if not result.terminated:
                 surfaced[i] += game.surface and not was_up
             elif oxygen <= 0:
-                ends[i] = "no oxygen"
+                ends[i] = "no air"
             else:
                 drowned = game.sub_y == 0 and not was_up and divers == 0
-                ends[i] = "no diver at the surface" if drowned else "hit"
+                ends[i] = "surfaced without a diver" if drowned else "hit"
     counts = Counter(ends)
     error = returns.std() / GAMES**0.5
     return [

@@ -120,7 +120,7 @@ def test_finished_run_is_played_once_without_exploration(
 @needs_minatar
 @pytest.mark.parametrize(
     ("actions", "end"),
-    [((DOWN, UP), "no diver at the surface"), ((UP, UP), "not yet"), ((DOWN, FIRE), "no oxygen")],
+    [((DOWN, UP), "surfaced without a diver"), ((UP, UP), "not yet"), ((DOWN, FIRE), "no air")],
 )
 def test_ends_of_games_of_seaquest_are_told_apart(
     actions: tuple[int, int],

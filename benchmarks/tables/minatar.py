@@ -25,7 +25,7 @@ NUM_LEARNERS = 2
 """of the asynchronous algorithms; together they have as many environments as the others"""
 
 # With the usual 1e-5 asterix is not learned: squares of gradients are far smaller there.
-_EPS, _ENTROPY = 1e-8, 0.05
+_EPS, _ENTROPY = 1e-8, 0.01
 _RMSPROP = A2CConfig(
     lr=6e-3,
     lr_schedule="linear",

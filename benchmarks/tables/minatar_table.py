@@ -88,9 +88,9 @@ value: the mean return of the games of 100,000 steps.
 FINDINGS = """
 ## Why some scores are low
 
-**Exploration.** The bonus on entropy keeps a policy random: until the end, if it is large. A2C, PAAC
-and A3C were run with 0.05 before they were run with 0.01, as PPO is. The smaller bonus is better in
-training but on space_invaders. Mean returns of A2C, seed 0:
+**Exploration.** A large bonus on entropy keeps a policy random until the end. A2C, PAAC and A3C
+were run with 0.05 before they were run with 0.01, which is PPO's. The smaller bonus gives A2C more
+in training, but on space_invaders. Mean returns of A2C, seed 0:
 
 | entropy bonus | actions | asterix | breakout | freeway | seaquest | space_invaders |
 |---|---|---|---|---|---|---|
@@ -99,11 +99,12 @@ training but on space_invaders. Mean returns of A2C, seed 0:
 | 0.01 | as in training | 29.3 | 19.8 | 54.0 | 52.4 | 105.9 |
 | 0.01 | most probable | 38.8 | 21.7 | 62.6 | 65.0 | 91.0 |
 
-**Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays nothing
-by itself, and ends the game if no diver is on board. So a policy first learns to stay down, where it
-gets 4 to 10 points before the air is used up. A2C learned no more with the large bonus, and APPO
-with 0.01 neither: nearly all its games end so. PPO had 6.6 after half of its steps, and then learned
-to surface, which it does seven times a game in the end. A second seed of APPO was not run.
+**Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays
+nothing by itself, and ends the game if no diver is on board. So a policy first learns to stay down,
+where it gets 4 to 10 points before the air is used up. A2C learned no more with the large bonus.
+APPO did not with 0.01 either: nearly all its games end so. PPO had 6.6 after half of its steps, and
+then learned to surface, which it does seven times a game in the end. A second seed of APPO was not
+run.
 
 Categorical DQN learns seaquest half a million steps later than DQN. Why is not known. It is not the
 range of its atoms, not the epsilon of Adam, and not how often the target network is copied: runs

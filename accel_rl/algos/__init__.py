@@ -1,17 +1,26 @@
 """Algorithms: losses and returns as pure functions, and learners that use them."""
 
 from accel_rl.algos.a2c import A2C, A2CConfig
-from accel_rl.algos.actor_critic import ActorCriticConfig, make_policy_agent
+from accel_rl.algos.actor_critic import (
+    ActorCriticConfig,
+    Steps,
+    bootstrap_values,
+    evaluate_steps,
+    fold_ends,
+    make_policy_agent,
+)
+from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.dqn import DQN, DQNConfig
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.learner_config import LearnerConfig
+from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.pqn import PQN, PQNConfig
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
 from accel_rl.algos.task import Batch, Network, RunOptions, Task
-from accel_rl.algos.update import Update
+from accel_rl.algos.update import Update, masked_shares
 
 __all__ = [
     "A2C",
@@ -22,6 +31,7 @@ __all__ = [
     "A2CConfig",
     "ActorCriticConfig",
     "Batch",
+    "Behaviour",
     "DQNConfig",
     "Learner",
     "LearnerConfig",
@@ -31,10 +41,16 @@ __all__ = [
     "ReplayConfig",
     "RunOptions",
     "SACConfig",
+    "Steps",
     "Task",
     "Update",
+    "bootstrap_values",
     "discounted_returns",
+    "evaluate_steps",
+    "fold_ends",
     "fold_truncation",
     "generalized_advantages",
+    "make_normalization",
     "make_policy_agent",
+    "masked_shares",
 ]

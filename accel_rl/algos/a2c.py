@@ -22,18 +22,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from accel_rl.agents import CATEGORICAL, AnyAgent, Evaluated, RolloutTensors
-from accel_rl.agents.masks import split_mask
 from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
-    check_activations,
     check_clips,
-    evaluate,
     fold_ends,
     normalize,
     returns_and_advantages,
-    with_mask,
+    rollout_outputs,
 )
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
@@ -42,8 +39,6 @@ from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue
-from accel_rl.models.image import ImageNetwork
-from accel_rl.models.recall import recall
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
@@ -266,16 +261,7 @@ class A2C:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the loss, ``[T, B]``, and metrics."""
         T, B = batch.reward.shape
-        observation = map_leaves(lambda each: each[:T].flatten(0, 1), batch.observation)
-        sequences = batch.sequences(slice(0, T))
-        if batch.activations is None:
-            output = evaluate(self._agent, observation, self.config.precision, sequences)
-        else:
-            model = self._agent.model
-            assert isinstance(model, ImageNetwork), "only these give activations"
-            check_activations(batch.activations, model.num_layers, self.config.precision)
-            output = recall(model, split_mask(observation)[0], batch.activations)
-            output = with_mask(output, observation)
+        output = rollout_outputs(self._agent, batch, self.config.precision)
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
         evaluated = self._agent.distribution.evaluate(output.logits, action)
         value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ from accel_rl.models import (
     make_model,
     make_recurrent_model,
 )
+from accel_rl.models.image import ImageNetwork
 from accel_rl.models.joined import JoinedNetwork
 from accel_rl.models.own import make_own_mapping_model
 from accel_rl.models.policy_value import WithFree
+from accel_rl.models.recall import recall
 from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
@@ -32,6 +34,7 @@ from accel_rl.spaces import (
     Space,
     describe,
     first_leaf,
+    map_leaves,
     tensor_views,
     without_mask,
 )
@@ -158,6 +161,51 @@ def evaluate(
     return PolicyValue(output.logits.float(), output.value.float())
 
 
+def rollout_outputs(agent: ActorCriticAgent, batch: RolloutTensors, precision: str) -> PolicyValue:
+    """For all steps ``[T * B]`` of a rollout: the network's outputs, or what acting has left."""
+    T = len(batch.reward)
+    observation = map_leaves(lambda each: each[:T].flatten(0, 1), batch.observation)
+    if batch.activations is None:
+        return evaluate(agent, observation, precision, batch.sequences(slice(0, T)))
+    model = agent.model
+    assert isinstance(model, ImageNetwork), "only these give activations"
+    check_activations(batch.activations, model.num_layers, precision)
+    output = recall(model, split_mask(observation)[0], batch.activations)
+    return with_mask(output, observation)
+
+
+class Steps(NamedTuple):
+    """What a policy gives for the steps of a rollout, float32 ``[T, B]`` each, with gradient.
+
+    Attributes:
+        log_prob: log-probabilities of the actions that were taken; densities for floats.
+        entropy: entropies of the policy, in nats.
+        value: values of the observations.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+def evaluate_steps(agent: ActorCriticAgent, batch: RolloutTensors, precision: str) -> Steps:
+    """Run the network on the steps of a rollout, with gradient. This works with every space.
+
+    Args:
+        agent: the agent, of `make_policy_agent`.
+        batch: the rollout, ``[T, B]``.
+        precision: number format of the products, `LearnerConfig.precision`.
+
+    Returns:
+        Log-probabilities, entropies and values.
+    """
+    output = rollout_outputs(agent, batch, precision)
+    action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
+    evaluated = agent.distribution.evaluate(output.logits, action)
+    shape = batch.reward.shape
+    return Steps(*(each.view(shape) for each in (*evaluated, output.value)))
+
+
 def with_mask(output: PolicyValue, observation: Any) -> PolicyValue:
     """Return ``output`` with the logits masked that ``observation`` does not allow."""
     return PolicyValue(masked(output.logits, split_mask(observation)[1]), output.value)
@@ -202,7 +250,16 @@ def returns_and_advantages(
 
 
 def fold_ends(batch: RolloutTensors, final_value: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Rewards and discounts of `fold_truncation`, ``[T, B]`` each, for a rollout."""
+    """Express the ends of a rollout's episodes as rewards and discounts; see `fold_truncation`.
+
+    Args:
+        batch: the rollout, ``[T, B]``.
+        final_value: ``[T, B]`` float, of `bootstrap_values`.
+        gamma: discount of one step.
+
+    Returns:
+        Rewards and discounts, ``[T, B]`` each, without gradient.
+    """
     ends = batch.terminated, batch.truncated, batch.valid
     return fold_truncation(batch.reward, *ends, final_value, gamma)
 
@@ -222,9 +279,19 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) 
 
 
 def bootstrap_values(
-    agent: ActorCriticAgent, batch: RolloutTensors, config: ActorCriticConfig
+    agent: ActorCriticAgent, batch: RolloutTensors, config: LearnerConfig
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[B]`` of the last observations; ``[T, B]`` of final ones; see `values_beyond`."""
+    """Return the values behind the steps of a rollout, without gradient.
+
+    Args:
+        agent: the agent whose network gives them.
+        batch: the rollout, ``[T, B]``.
+        config: its ``precision`` and ``time_limit_terminal`` are used.
+
+    Returns:
+        Values ``[B]`` of the last observations; and ``[T, B]`` of the final observations of
+        truncated episodes, 0 elsewhere.
+    """
     return values_beyond(
         lambda *seen: evaluate(agent, seen[0], config.precision, seen[1]).value,
         batch,

@@ -13,6 +13,9 @@ class Behaviour:
     """Remembers the parameters that acted, where they change within a rollout.
 
     So that probability ratios are to the policy that chose the action, not to a later one.
+
+    Args:
+        parameters: the network's parameters, those of the learner's exchange.
     """
 
     def __init__(self, parameters: FlatParameters) -> None:
@@ -20,18 +23,26 @@ class Behaviour:
         self._before: list[tuple[int, Tensor]] = []
 
     def note(self, t: int, parameter: Tensor | None = None) -> None:
-        """Rows before ``t``, from the last note on, were acted in by ``parameter``, ``[P]``.
+        """Note which parameters acted in the rows before ``t``, from the last note on.
 
-        It is the caller's, to be left as it is until they have been worked on. None: by the present
-        parameters, which are about to change.
+        Args:
+            t: the first row in which others act.
+            parameter: the parameters that acted, ``[P]``, which must not change before the rows
+                have been learned from. None: the present ones, which are about to change.
         """
         acted = self._parameters.parameter.clone() if parameter is None else parameter
         self._before.append((t, acted))
 
     def segments(self, num_rows: int) -> Iterator[slice]:
-        """Runs of rows, in order, all of them; while one is worked on, the parameters are its own.
+        """Go through all rows; meanwhile the network has the parameters that acted in them.
 
-        Afterwards they are the present ones again, and the notes are forgotten.
+        Afterwards it has the present ones again, and the notes are forgotten.
+
+        Args:
+            num_rows: number of rows of the rollout.
+
+        Returns:
+            Slices of rows, in order.
         """
         notes, self._before = self._before, []
         present = self._parameters.parameter

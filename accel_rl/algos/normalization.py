@@ -248,7 +248,19 @@ def normalized_leaves(observation: Any) -> dict[str, Leaf]:
 def make_normalization(
     config: ActorCriticConfig, agent: ActorCriticAgent, exchange: Exchange, task: Task | None
 ) -> Normalization | None:
-    """Return what ``config`` asks for; None: nothing."""
+    """Return what normalizes the rollouts of a learner; None if its options do not ask for it.
+
+    A learner hands each rollout to its ``take(batch)``, and adds its ``get_state()`` to its own.
+
+    Args:
+        config: its ``normalize_observation`` and ``normalize_reward`` decide.
+        agent: the agent, which acts with the newest moments.
+        exchange: meets the learners that share updates.
+        task: the part of the run that the learner has.
+
+    Raises:
+        ValueError: observations are images, or there are no numbers to normalize.
+    """
     if not (config.normalize_observation or config.normalize_reward):
         return None
     assert task is not None

@@ -191,7 +191,10 @@ class PPO:
         task: the part of the run that this learner has.
 
     Attributes:
+        agent: the agent whose parameters learn.
+        config: the options.
         behaviour: receives the parameters that acted, if they change within a rollout.
+        metric_names: names of all metrics that `update` may return.
     """
 
     def __init__(
@@ -203,10 +206,10 @@ class PPO:
         task: Task | None = None,
     ) -> None:
         self.config = config
-        self._agent = agent
+        self.agent = agent
         self._exchange = exchange
         self.behaviour = Behaviour(exchange.parameters)
-        self._losses = agent.capture(self._compute_losses)
+        self._losses = agent.capture(self.compute_losses)
         self._update = Update(config, exchange, agent.capture)
         self._held = Held()
         self._normalization = make_normalization(config, agent, exchange, task)
@@ -241,7 +244,7 @@ class PPO:
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= config.remaining(progress)
-        is_captured = isinstance(self._agent.capture, Graphs)
+        is_captured = isinstance(self.agent.capture, Graphs)
         # Learners meet to normalize, which no graph does for them.
         meets = config.normalize_advantage and self._exchange.num_sharing > 1
         gathers = is_captured and not meets
@@ -286,16 +289,26 @@ class PPO:
         loss, metrics = self._losses(observation, batch, sequences, clip_range)
         return loss, metrics, batch.valid.sum(), None
 
-    def _compute_losses(
+    def compute_losses(
         self,
         observation: Any,
         batch: Minibatch,
         sequences: Sequences | None,
         clip_range: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what each sample adds to the loss, ``[N]``, and metrics."""
+        """Return the loss of a minibatch of ``N`` steps. A subclass may define another.
+
+        Args:
+            observation: ``[N, ...]``, normalized if the run normalizes.
+            batch: the steps, each field ``[N]`` or ``[N, ...]``.
+            sequences: in which order the steps came, for a network with a memory.
+            clip_range: the clip range now.
+
+        Returns:
+            What each sample adds to the loss, ``[N]``, and metrics of `metric_names`, 0-d.
+        """
         config = self.config
-        output = evaluate(self._agent, observation, config.precision, sequences)
+        output = evaluate(self.agent, observation, config.precision, sequences)
         loss = ppo_loss(
             output,
             batch,
@@ -303,7 +316,7 @@ class PPO:
             config.clip_value,
             config.value_coefficient,
             config.entropy_coefficient,
-            self._agent.distribution,
+            self.agent.distribution,
         )
         return loss.total, sums(loss._asdict())
 
@@ -316,7 +329,7 @@ class PPO:
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
         acted, beyond = self._behaviour_outputs(batch, observation)
         value = acted.value
-        log_prob = self._agent.distribution.log_prob(acted.logits, action)
+        log_prob = self.agent.distribution.log_prob(acted.logits, action)
         return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
         steps = Minibatch(
             action=action,
@@ -333,12 +346,12 @@ class PPO:
     ) -> tuple[PolicyValue, tuple[Tensor, Tensor]]:
         """Of the parameters that acted: outputs ``[T * B]``, and `bootstrap_values`."""
         T, B = batch.reward.shape
-        config, model = self.config, self._agent.model
+        config, model = self.config, self.agent.model
         if batch.activations is not None:
             assert isinstance(model, ImageNetwork), "only these give activations"
             check_activations(batch.activations, 1, config.precision)
             acted = recall_heads(model, batch.activations[-1])
-            return with_mask(acted, observation), bootstrap_values(self._agent, batch, config)
+            return with_mask(acted, observation), bootstrap_values(self.agent, batch, config)
         outputs = []
         at_once = max(1, config.minibatch_size // B)
         for rows in self.behaviour.segments(T):
@@ -346,8 +359,8 @@ class PPO:
                 part = slice(start, min(start + at_once, rows.stop))
                 flat, sequences = slice(part.start * B, part.stop * B), batch.sequences(part)
                 seen = map_leaves(lambda each, flat=flat: each[flat], observation)
-                outputs.append(evaluate(self._agent, seen, config.precision, sequences))
+                outputs.append(evaluate(self.agent, seen, config.precision, sequences))
             if rows.stop == T:
-                beyond = bootstrap_values(self._agent, batch, config)
+                beyond = bootstrap_values(self.agent, batch, config)
         logits, values = zip(*outputs, strict=True)
         return PolicyValue(torch.cat(logits), torch.cat(values)), beyond

@@ -207,7 +207,15 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def masked_shares(x: Tensor, valid: Tensor) -> Tensor:
-    """Return what each element of ``x`` adds to `masked_mean`, in the same shape."""
+    """Return what each element adds to the mean over the elements that count.
+
+    Args:
+        x: ``[...]`` float.
+        valid: ``[...]`` bool, which elements count.
+
+    Returns:
+        ``[...]`` float: ``x / sum(valid)``, and 0 where ``valid`` is False.
+    """
     return x * valid / valid.sum().clamp(min=1)
 
 

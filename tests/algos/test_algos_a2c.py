@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
-from accel_rl.algos import A2C, A2CConfig
+from accel_rl.algos import A2C, A2CConfig, evaluate_steps
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
@@ -314,3 +314,17 @@ def test_bfloat16_updates_stay_near_float32() -> None:
 def test_option_out_of_range_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         A2CConfig(**options)  # type: ignore[arg-type]
+
+
+def test_steps_are_evaluated_one_by_one() -> None:
+    torch.manual_seed(0)
+    agent = PolicyAgent(make_model("mlp", (2,), np.dtype(np.float32), NUM_ACTIONS))
+    batch = make_batch()._replace(observation=torch.randn(T + 1, B, 2))
+    steps = evaluate_steps(agent, batch, "float32")
+    for t in range(T):
+        for b in range(B):
+            logits, value = agent.model(batch.observation[t, b : b + 1])
+            policy = torch.distributions.Categorical(logits=logits[0])
+            expected = policy.log_prob(batch.action[t, b]), policy.entropy(), value[0]
+            torch.testing.assert_close(tuple(each[t, b] for each in steps), expected)
+    assert all(each.requires_grad for each in steps)

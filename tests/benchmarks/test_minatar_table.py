@@ -139,3 +139,20 @@ def test_ends_of_games_of_seaquest_are_told_apart(
         line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()
     )
     assert int(row[head.index(end)]) > 20
+
+
+def test_runs_with_an_earlier_setting_have_rows_of_their_own_and_no_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sweep, score in (("one", 4.0), ("two", 6.0)):
+        make_run(tmp_path / sweep, "a2c", "asterix", 0, score, 100_000)
+    minatar_table.main([str(tmp_path / "one")])
+    (tmp_path / "rows").rename(tmp_path / "earlier")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "earlier").rename(tmp_path / "rows" / minatar_table.EARLIER)
+    drawn: list[minatar_table.Runs] = []
+    monkeypatch.setattr(minatar_table, "draw_games", drawn.append)
+    minatar_table.main([str(tmp_path / "two")])
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "| a2c | 0 | 6.0 (1) |" in page and "| a2c, bonus 0.05 | 0 | 4.0 (1) |" in page
+    assert [list(runs) for runs in drawn] == [["a2c"]]

@@ -207,7 +207,7 @@ class A2C:
         task: Task | None = None,
     ) -> None:
         self.config = config
-        self._agent = agent
+        self.agent = agent
         self._exchange = exchange
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange, agent.capture)
@@ -246,13 +246,13 @@ class A2C:
         is_usual = len(batch.final_step) == 0
         given: Any = batch._replace(host=None)
         stays = batch.stays and self._normalization is None  # which makes other tensors
-        if stays and is_usual and isinstance(self._agent.capture, Graphs):
+        if stays and is_usual and isinstance(self.agent.capture, Graphs):
             given = Fixed(given)
         self._update.run(self._evaluate, lr, given, is_usual=is_usual)
         return self._update.take()
 
     def _evaluate(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        values = bootstrap_values(self._agent, batch, self.config)
+        values = bootstrap_values(self.agent, batch, self.config)
         loss, metrics = self._losses(batch.without_finals(), *values)
         return loss, metrics, batch.valid.sum(), None
 
@@ -261,9 +261,9 @@ class A2C:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the loss, ``[T, B]``, and metrics."""
         T, B = batch.reward.shape
-        output = rollout_outputs(self._agent, batch, self.config.precision)
+        output = rollout_outputs(self.agent, batch, self.config.precision)
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
-        evaluated = self._agent.distribution.evaluate(output.logits, action)
+        evaluated = self.agent.distribution.evaluate(output.logits, action)
         value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
         return_, advantage = self._targets(batch, value, log_prob, bootstrap_value, final_value)
         if self.config.normalize_advantage:

@@ -37,6 +37,7 @@ from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
     AnyEpsilonGreedyAgent,
+    QLoss,
     importance_weights,
     linear_epsilon,
     make_q_agent,
@@ -297,6 +298,12 @@ class DQN:
         seed: seed of the draws from the replay.
         ranks: which of the run's learners this is; their steps count together.
 
+    Attributes:
+        agent: the agent whose parameters learn.
+        config: the options.
+        replay: the replay.
+        metric_names: names of all metrics that `update` may return.
+
     Raises:
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
@@ -313,7 +320,7 @@ class DQN:
         ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
-        self._agent = agent
+        self.agent = agent
         self._exchange = exchange
         self._num_drawn = config.batch_size // exchange.num_sharing  # in each update
         self._device = exchange.parameters.parameter.device
@@ -445,11 +452,10 @@ class DQN:
         ``[N]``.
         """
         config, outputs = self.config, self._outputs(batch)
-        delta, rescales = config.huber_delta, config.value_rescaling
-        each = q_loss(self._agent, outputs, batch, huber_delta=delta, rescales=rescales)
+        each = self.losses_of(outputs, batch)
         loss, priority = (tensor.view(batch.valid.shape) for tensor in each)
         loss = masked_shares(loss if weight is None else weight * loss, batch.valid)
-        q_value = self._agent.q_values(outputs.online.detach())
+        q_value = self.agent.q_values(outputs.online.detach())
         best = masked(q_value, outputs.mask).amax(1).view(batch.valid.shape)
         metrics = {
             "loss": loss.detach().sum(),
@@ -460,8 +466,21 @@ class DQN:
             priority = sequence_priority(priority, batch.valid, config.priority_of_largest)
         return loss, priority, metrics
 
+    def losses_of(self, outputs: QOutputs, batch: Transitions | SequenceBatch) -> QLoss:
+        """Return the loss and the priority of each of ``M`` steps. A subclass may define another.
+
+        Args:
+            outputs: what the networks give for the steps, with gradient.
+            batch: the steps from the replay, with ``M`` actions.
+
+        Returns:
+            Losses ``[M]``, and priorities ``[M]`` without gradient.
+        """
+        delta, rescales = self.config.huber_delta, self.config.value_rescaling
+        return q_loss(self.agent, outputs, batch, huber_delta=delta, rescales=rescales)
+
     def _outputs(self, batch: Transitions | SequenceBatch) -> QOutputs:
-        agent, target = self._agent, self._target_model
+        agent, target = self.agent, self._target_model
         precision, double = self.config.precision, self.config.double
         if isinstance(batch, Transitions):
             assert isinstance(agent, EpsilonGreedyAgent)
@@ -476,4 +495,4 @@ class DQN:
         epsilon = linear_epsilon(config.epsilon_initial, self._final_epsilon, progress)
         if not torch.equal(epsilon, self._epsilon):
             self._epsilon = epsilon
-            self._agent.epsilon = send(epsilon, self._device)
+            self.agent.epsilon = send(epsilon, self._device)

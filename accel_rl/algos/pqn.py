@@ -141,7 +141,7 @@ class PQN:
         self, agent: AnyEpsilonGreedyAgent, config: PQNConfig, exchange: Exchange, seed: int
     ) -> None:
         self.config = config
-        self._agent = agent
+        self.agent = agent
         self._exchange = exchange
         device = exchange.parameters.parameter.device
         self._losses = agent.capture(self._compute_losses)
@@ -172,7 +172,7 @@ class PQN:
         """
         config = self.config
         observation, whole = self._prepare(batch)
-        if is_captured := isinstance(self._agent.capture, Graphs):
+        if is_captured := isinstance(self.agent.capture, Graphs):
             observation, whole = self._held.hold((observation, whole))
         lr = config.lr * config.remaining(progress)
         for chosen, sequences in self._minibatches.of(batch):
@@ -182,7 +182,7 @@ class PQN:
         return {
             **self._update.take(),
             "mean_value_target": masked_mean(whole.return_, whole.valid),
-            "epsilon": self._agent.epsilon.mean(),
+            "epsilon": self.agent.epsilon.mean(),
         }
 
     def _evaluate(
@@ -235,7 +235,7 @@ class PQN:
 
     def _q_values(self, observation: Tensor, sequences: Sequences | None) -> Tensor:
         """``[N, A]`` float32 of ``observation``, ``[N, ...]``, with gradient."""
-        agent, precision = self._agent, self.config.precision
+        agent, precision = self.agent, self.config.precision
         if isinstance(agent, RecurrentEpsilonGreedyAgent):
             assert sequences is not None
             output, _ = evaluate_recurrent_q(agent.model, observation, sequences, precision)
@@ -247,4 +247,4 @@ class PQN:
         self._progress = progress
         done = min(1.0, progress / self.config.epsilon_share)
         initial = self.config.epsilon_initial
-        self._agent.epsilon = linear_epsilon(initial, self._final_epsilon, done)
+        self.agent.epsilon = linear_epsilon(initial, self._final_epsilon, done)

@@ -255,7 +255,7 @@ def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[s
         one, two = learner.update(batch, 0.2), other.update(batch, 0.2)
         assert one and all(torch.equal(one[name], two[name]) for name in one)
     assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
-    assert torch.equal(agent.epsilon, learner._agent.epsilon)
+    assert torch.equal(agent.epsilon, learner.agent.epsilon)
 
 
 def test_learner_without_its_replay_fills_it_before_it_learns_again() -> None:

@@ -224,11 +224,11 @@ def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> N
     rates: list[float] = []
     step = exchange.step
     monkeypatch.setattr(exchange, "step", lambda lr, weight: rates.append(lr) or step(lr, weight))
-    assert learner._agent.epsilon.tolist() == [1.0]
+    assert learner.agent.epsilon.tolist() == [1.0]
     epsilons = []
     for progress in (0.0, 0.25, 0.5, 0.9, 1.0):
         metrics = learner.update(make_batch(), progress)
-        epsilons.append(learner._agent.epsilon.item())
+        epsilons.append(learner.agent.epsilon.item())
         assert metrics["epsilon"].item() == epsilons[-1]
     assert epsilons == pytest.approx([1.0, 0.525, 0.05, 0.05, 0.05])
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.01, 0.0])
@@ -240,12 +240,12 @@ def test_state_goes_on_to_the_bit() -> None:
     other, _, other_exchange = make(seed=7)
     other.set_state(learner.get_state())
     other_exchange.load_state_dict(exchange.state_dict())
-    assert torch.equal(learner._agent.epsilon, other._agent.epsilon)
-    assert learner._agent.epsilon.item() == pytest.approx(0.7003)  # 1 - 0.3 + 0.3 * 0.001
+    assert torch.equal(learner.agent.epsilon, other.agent.epsilon)
+    assert learner.agent.epsilon.item() == pytest.approx(0.7003)  # 1 - 0.3 + 0.3 * 0.001
     for each in (learner, other):
         each.update(make_batch(seed=2), 0.04)
     assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
-    assert torch.equal(learner._agent.epsilon, other._agent.epsilon)
+    assert torch.equal(learner.agent.epsilon, other.agent.epsilon)
 
 
 def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:

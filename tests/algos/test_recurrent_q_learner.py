@@ -199,7 +199,7 @@ def slow_loss(
     learner: DQN, play: Play, number: Tensor, env: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The mean over all steps, and the priority of each sequence; all by loops."""
-    config, agent = learner.config, learner._agent
+    config, agent = learner.config, learner.agent
     replay = learner.replay
     assert isinstance(replay, SequenceReplay)
     n, interval = config.n_step, LENGTH // 2

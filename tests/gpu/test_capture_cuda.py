@@ -196,7 +196,7 @@ def test_captured_acting_remembers_what_eager_acting_does(arguments: str) -> Non
                 parts.sampler.collect(server)
                 found.append(server.finish().map(torch.clone))
             if capture == "on":
-                assert parts.learner._agent.capture.num_recorded == 2 * 4
+                assert parts.learner.agent.capture.num_recorded == 2 * 4
         return found
 
     for found, expected in zip(rollouts_of("on"), rollouts_of("off"), strict=True):

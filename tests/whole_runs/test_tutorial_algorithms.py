@@ -15,7 +15,7 @@ from rich.console import Console
 from run_files import rows_of
 
 from accel_rl.agents import AnyAgent
-from accel_rl.algos import PPO, PPOConfig, Task
+from accel_rl.algos import DQN, PPO, DQNConfig, PPOConfig, Task
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange
@@ -84,6 +84,40 @@ def test_penalty_changes_ppo_only_where_it_counts(tmp_path: Path) -> None:
     ):
         run_dir = tmp_path / f"{len(learned)}"
         own = (f"algo={algo}", f"penalty_coefficient={coefficient}", f"run_dir={run_dir}")
+        train(parse_arguments([*own, *arguments]), Console(file=io.StringIO()))
+        learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
+    assert same_tensors(learned[0], learned[1])
+    assert not same_tensors(learned[0], learned[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainDQNConfig(DQNConfig):
+    """DQN, with an option that nothing reads."""
+
+    conservative_coefficient: float = 0.0
+    """Nothing."""
+
+    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> DQN:
+        return super().make_learner(agent, exchange, task)
+
+
+def plain_dqn() -> TrainConfig:
+    learner = PlainDQNConfig(min_steps=500, replay_size=20000)
+    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=4), learner=learner)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("more", [(), ("prioritized=true", "num_atoms=11", "v_min=-1", "v_max=1")])
+def test_penalty_changes_dqn_only_where_it_counts(more: tuple[str, ...], tmp_path: Path) -> None:
+    arguments = ("env=catch", "serial=true", "num_envs=4", "min_steps=40", "total_steps=400", *more)
+    learned = []
+    for algo, coefficient in (
+        ("test_tutorial_algorithms:plain_dqn", 0),
+        ("my_dqn:make", 0),
+        ("my_dqn:make", 1),
+    ):
+        run_dir = tmp_path / f"{len(learned)}"
+        own = (f"algo={algo}", f"conservative_coefficient={coefficient}", f"run_dir={run_dir}")
         train(parse_arguments([*own, *arguments]), Console(file=io.StringIO()))
         learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
     assert same_tensors(learned[0], learned[1])

@@ -58,12 +58,8 @@ def test_algorithm_learns_with_every_space(
     assert len(values) == 4 and np.isfinite(values).all() and (values != 0).all()
 
 
-def plain() -> TrainConfig:
-    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=64), learner=PlainConfig())
-
-
 @dataclass(frozen=True, kw_only=True)
-class PlainConfig(PPOConfig):
+class PlainPPO(PPOConfig):
     """PPO, with an option that nothing reads."""
 
     penalty_coefficient: float = 0.0
@@ -73,25 +69,8 @@ class PlainConfig(PPOConfig):
         return super().make_learner(agent, exchange, task)
 
 
-@pytest.mark.usefixtures("modules")
-def test_penalty_changes_ppo_only_where_it_counts(tmp_path: Path) -> None:
-    arguments = (*SHORT, "env=Pendulum-v1", "minibatch_size=32", "total_steps=192")
-    learned = []
-    for algo, coefficient in (
-        ("test_tutorial_algorithms:plain", 0),
-        ("my_ppo:make", 0),
-        ("my_ppo:make", 1),
-    ):
-        run_dir = tmp_path / f"{len(learned)}"
-        own = (f"algo={algo}", f"penalty_coefficient={coefficient}", f"run_dir={run_dir}")
-        train(parse_arguments([*own, *arguments]), Console(file=io.StringIO()))
-        learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
-    assert same_tensors(learned[0], learned[1])
-    assert not same_tensors(learned[0], learned[2])
-
-
 @dataclass(frozen=True, kw_only=True)
-class PlainDQNConfig(DQNConfig):
+class PlainDQN(DQNConfig):
     """DQN, with an option that nothing reads."""
 
     conservative_coefficient: float = 0.0
@@ -101,24 +80,46 @@ class PlainDQNConfig(DQNConfig):
         return super().make_learner(agent, exchange, task)
 
 
+def plain_ppo() -> TrainConfig:
+    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=64), learner=PlainPPO())
+
+
 def plain_dqn() -> TrainConfig:
-    learner = PlainDQNConfig(min_steps=500, replay_size=20000)
+    learner = PlainDQN(min_steps=500, replay_size=20000)
     return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=4), learner=learner)
 
 
+ON_CATCH = ("env=catch", "serial=true", "num_envs=4", "min_steps=40", "total_steps=400")
+
+
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize("more", [(), ("prioritized=true", "num_atoms=11", "v_min=-1", "v_max=1")])
-def test_penalty_changes_dqn_only_where_it_counts(more: tuple[str, ...], tmp_path: Path) -> None:
-    arguments = ("env=catch", "serial=true", "num_envs=4", "min_steps=40", "total_steps=400", *more)
+@pytest.mark.parametrize(
+    ("plain", "own", "coefficient", "arguments"),
+    [
+        (
+            "plain_ppo",
+            "my_ppo",
+            "penalty_coefficient",
+            (*SHORT, "env=Pendulum-v1", "minibatch_size=32", "total_steps=192"),
+        ),
+        ("plain_dqn", "my_dqn", "conservative_coefficient", ON_CATCH),
+        (
+            "plain_dqn",
+            "my_dqn",
+            "conservative_coefficient",
+            (*ON_CATCH, "prioritized=true", "num_atoms=11", "v_min=-1", "v_max=1"),
+        ),
+    ],
+    ids=["ppo", "dqn", "categorical"],
+)
+def test_penalty_changes_what_is_learned_only_where_it_counts(
+    plain: str, own: str, coefficient: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     learned = []
-    for algo, coefficient in (
-        ("test_tutorial_algorithms:plain_dqn", 0),
-        ("my_dqn:make", 0),
-        ("my_dqn:make", 1),
-    ):
+    for algo, value in ((f"{__name__}:{plain}", 0), (f"{own}:make", 0), (f"{own}:make", 1)):
         run_dir = tmp_path / f"{len(learned)}"
-        own = (f"algo={algo}", f"conservative_coefficient={coefficient}", f"run_dir={run_dir}")
-        train(parse_arguments([*own, *arguments]), Console(file=io.StringIO()))
+        options = (f"algo={algo}", f"{coefficient}={value}", f"run_dir={run_dir}", *arguments)
+        train(parse_arguments(options), Console(file=io.StringIO()))
         learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
     assert same_tensors(learned[0], learned[1])
     assert not same_tensors(learned[0], learned[2])

@@ -10,6 +10,7 @@ action, or the one of the largest value. The scores are kept in
 from __future__ import annotations
 
 import csv
+import io
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accel_rl.runs.files import write_whole
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from benchmarks.tables.minatar import cell_of
 from benchmarks.tables.rows import finished
@@ -60,11 +62,11 @@ def main(sweeps: Sequence[str]) -> None:
             score = _play(run, *cell, config["seed"])
             scores[score[:3]] = score
             print(f"{run.name}: {score.mean:.1f} in {score.games} games", flush=True)
-            SCORES.parent.mkdir(parents=True, exist_ok=True)
-            with SCORES.open("w", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(Score._fields)
-                writer.writerows(sorted(scores.values()))
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerows(
+                [Score._fields, *sorted(scores.values())]
+            )
+            write_whole(SCORES, table.getvalue().encode())
 
 
 def _play(run: Path, algorithm: str, game: str, seed: int) -> Score:

@@ -90,10 +90,10 @@ value: the mean return of the games of 100,000 steps.
 FINDINGS = """
 ## Why some scores are low
 
-**Exploration.** A2C, PAAC and A3C were first run with an entropy bonus of 0.05, which are the last
-rows of both tables. It keeps a policy random until the end, so that their scores are much higher
-without exploration. With 0.01, which is PPO's, A2C gets more in training on all games but
-space_invaders.
+**Exploration.** The rows `bonus 0.05` are runs with a larger entropy bonus. A large bonus keeps a
+policy random until the end, so that scores without exploration are much higher on most games. With
+0.01, as PPO has, A2C gets more in training on all games but space_invaders. PAAC and A3C have not
+been run with 0.01.
 
 **Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays
 nothing by itself, and ends the game if no diver is on board. So a policy first learns to stay down,

@@ -220,6 +220,11 @@ def leaves_of(space: Space, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
         yield from leaves_of(each, (*path, name))
 
 
+def size_of(space: Space) -> int:
+    """Return how many numbers a value of the space has, those of all leaves together."""
+    return sum(prod(leaf.shape) for _, leaf in leaves_of(space))
+
+
 def map_leaves(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return what ``change`` returns for a leaf, or a dict of these for a mapping of leaves.
 

@@ -3,6 +3,7 @@
 from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent, AnyAgent, AnyRecurrentAgent
 from accel_rl.agents.batch import HostFlags, RolloutTensors
+from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.agents.distributions import (
     CATEGORICAL,
     Distribution,
@@ -28,6 +29,7 @@ __all__ = [
     "Agent",
     "AnyAgent",
     "AnyRecurrentAgent",
+    "BoundedAgent",
     "Distribution",
     "Drawn",
     "EpsilonGreedyAgent",

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents.agent import AnyAgent, AnyRecurrentAgent
+from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.agents.distributions import Categorical, Distribution, Factored, Gaussian
 from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, RecurrentEpsilonGreedyAgent
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.agents.policy import PolicyAgent
 from accel_rl.agents.recurrent import joined_state, one_step, split_state
-from accel_rl.agents.squashed import SquashedAgent
-from accel_rl.models.soft import flat
+from accel_rl.models.soft import SoftModel, flat
 from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 
 
@@ -46,7 +46,7 @@ class PolicyGraph(nn.Module):
 
     def __init__(self, agent: AnyAgent, observation: Space, action: Space) -> None:
         super().__init__()
-        known = PolicyAgent, SquashedAgent, EpsilonGreedyAgent, AnyRecurrentAgent
+        known = PolicyAgent, BoundedAgent, EpsilonGreedyAgent, AnyRecurrentAgent
         if not isinstance(agent, known):
             raise ValueError(
                 f"the run acts by an agent of its own class, {type(agent).__name__}, which cannot "
@@ -106,16 +106,16 @@ class PolicyGraph(nn.Module):
         return (*outputs, *self._bounded(action), joined_state(self.model, after, action))
 
     def _output(self, observation: Any) -> Any:
-        if isinstance(self._agent, SquashedAgent):
-            return self._agent.model.gaussian(flat(observation))
+        if isinstance(self._agent, BoundedAgent):
+            return flat(observation)
         return self.model(observation)
 
     def _choose(self, output: Any, mask: Any) -> tuple[Any, ...]:
         """Return what is to be told of the network's ``output``, and the greedy action."""
         agent = self._agent
-        if isinstance(agent, SquashedAgent):
-            mean, log_std = output
-            return mean, log_std, agent.scaled(mean.tanh())
+        if isinstance(agent, BoundedAgent):
+            told = self.model.gaussian(output) if isinstance(self.model, SoftModel) else ()
+            return (*told, agent.scaled(agent.decide(self.model, output)))
         if isinstance(agent, EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent):
             q_values = masked(agent.q_values(output), mask)
             return q_values, q_values.argmax(1)
@@ -145,7 +145,9 @@ def _ports(name: str, space: Space, meaning: str) -> list[Port]:
 
 def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
     """Return the outputs beside the action, and how greedy and evaluated actions are chosen."""
-    if isinstance(agent, SquashedAgent):
+    if isinstance(agent, BoundedAgent) and not isinstance(agent.model, SoftModel):
+        return [], "the best action, scaled from -1 .. 1 to the bounds", "the greedy action"
+    if isinstance(agent, BoundedAgent):
         D = agent.num_actions
         ports = [
             Port("mean", (D,), "float32", "of the Gaussian, before the tanh"),

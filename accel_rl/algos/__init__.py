@@ -17,6 +17,7 @@ from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.pqn import PQN, PQNConfig
 from accel_rl.algos.replay_config import ReplayConfig
+from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
 from accel_rl.algos.task import Batch, Network, RunOptions, Task
@@ -39,6 +40,7 @@ __all__ = [
     "PPOConfig",
     "PQNConfig",
     "ReplayConfig",
+    "ReplayLearner",
     "RunOptions",
     "SACConfig",
     "Steps",

@@ -33,7 +33,6 @@ from accel_rl.agents import (
     RolloutTensors,
 )
 from accel_rl.agents.masks import masked
-from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
     AnyEpsilonGreedyAgent,
@@ -54,14 +53,14 @@ from accel_rl.algos.replay import (
     Replay,
     ReplaySpec,
     SequenceBatch,
-    SequenceReplay,
     SequenceSpec,
     Transitions,
     send,
 )
-from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
+from accel_rl.algos.replay_config import ReplayConfig, sent
+from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
-from accel_rl.algos.update import Update, masked_mean, masked_shares
+from accel_rl.algos.update import masked_mean, masked_shares
 from accel_rl.capture import Compiled
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
@@ -284,31 +283,11 @@ class DQNConfig(ReplayConfig):
         return self.priority_beta + progress * (1 - self.priority_beta)
 
 
-METRICS = ("loss", "q_value", "priority", "epsilon", *PACE_METRICS)
+class DQN(ReplayLearner):
+    """The learner of DQN and its variants; `ReplayLearner` has the arguments."""
 
-
-class DQN:
-    """The learner of DQN and its variants.
-
-    Args:
-        agent: the agent whose parameters learn.
-        config: the options.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
-        replay_spec: content of the replay.
-        seed: seed of the draws from the replay.
-        ranks: which of the run's learners this is; their steps count together.
-
-    Attributes:
-        agent: the agent whose parameters learn.
-        config: the options.
-        replay: the replay.
-        metric_names: names of all metrics that `update` may return.
-
-    Raises:
-        ValueError: the replay does not fit the memory of its device, or options do not fit.
-    """
-
-    behaviour = None
+    agent: AnyEpsilonGreedyAgent
+    config: DQNConfig
 
     def __init__(
         self,
@@ -319,105 +298,75 @@ class DQN:
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
-        self.agent = agent
+        super().__init__(agent, config, exchange, replay_spec, seed, ranks)
         self._exchange = exchange
-        self._num_drawn = config.batch_size // exchange.num_sharing  # in each update
-        self._device = exchange.parameters.parameter.device
-        on = config.where_replay_lies(replay_spec, self._device, ranks.size)
+        self._num_drawn = self.batch_size
+        if replay_spec.sequences is not None:
+            self._num_drawn //= replay_spec.sequences.length
         self._target_model: Any = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
-        given = replay_spec, on, ranks.size, ranks.local_size
-        self.replay: Replay | SequenceReplay
-        if replay_spec.sequences is None:
-            self.replay = Replay(*given)
-        else:
-            self.replay = SequenceReplay(*given)
-            self._num_drawn //= replay_spec.sequences.length
         self._priorities: Priorities | None = None
         if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
-        self._generator = torch.Generator(on).manual_seed(seed)
         B, num_sharing = replay_spec.num_envs, exchange.num_sharing
         begin = ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
         self._epsilon = torch.empty(0)
-        self._pace = Pace(config, ranks.size, num_sharing)
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange, agent.capture)
-        self.metric_names = (*METRICS, *self._update.names)
+        self.metric_names = ("loss", "q_value", "priority", "epsilon", *self.metric_names)
         # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
-        is_flat = isinstance(self.replay, Replay)
-        self._gathers = isinstance(agent.capture, Graphs) and is_flat and on == self._device
+        is_near = isinstance(self.replay, Replay) and self.replay.device == self.device
+        self._gathers = isinstance(agent.capture, Graphs) and is_near
         self._set_epsilon()
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
-        state = {
-            "target": self._target.to_named(self._target.parameter),
-            "generator": self._generator.get_state(),
-            **self._pace.get_state(),
-            **self._update.get_state(),
-        }
-        if self.config.save_replay:
-            state["replay"] = self.replay.get_state()
-            if self._priorities is not None:
-                state["priorities"] = self._priorities.get_state()
+        """Return what a checkpoint holds besides parameters and the state of their rule."""
+        state = {"target": self._target.to_named(self._target.parameter), **super().get_state()}
+        if self.config.save_replay and self._priorities is not None:
+            state["priorities"] = self._priorities.get_state()
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Without a replay in it, learning waits until ``min_steps`` more steps were taken."""
+        """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
+
+        Args:
+            state: the value that `get_state` returned, perhaps in an older version.
+        """
+        super().set_state(state)
         self._target.from_named_(self._target.parameter, state["target"])
-        if "generator" in state:
-            restore(self._generator, state["generator"])
-        self._update.set_state(state)
-        if "replay" in state:
-            self.replay.set_state(state["replay"])
-            if self._priorities is not None:
-                self._priorities.set_state(state["priorities"])
-        self._pace.set_state(state, has_replay=self.replay.num_stored > 0)
+        if "replay" in state and self._priorities is not None:
+            self._priorities.set_state(state["priorities"])
         self._set_epsilon()
 
-    def update(
-        self, batch: RolloutTensors, progress: float, steps: int | None = None
-    ) -> dict[str, Tensor]:
-        """Store ``batch``, and as many optimizer steps as its steps call for.
-
-        ``progress`` in [0, 1] is for the schedule of the learning rate. ``steps``: taken by all
-        learners so far, this batch's included; by those the other schedules go. None: there is no
-        other learner. Returns metrics, means over the optimizer steps, as 0-d tensors on the
-        learner's device, without waiting for it; nothing where there was no such step.
-        """
-        batch = self.config.limited(batch)
-        self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
+    def store(self, batch: RolloutTensors) -> None:
+        """Add a rollout, ``[T, B]`` on the device of the replay."""
+        super().store(batch)
         if self._priorities is not None:
             self._priorities.follow()
-        config, lr = self.config, self.config.lr * self.config.remaining(progress)
-        before = self._pace.steps
-        num_updates = self._pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
-        for _ in range(num_updates):
-            step, env, weight = self._draw()
-            if self._gathers:
-                # How it is gathered depends on whether there are final observations.
-                kind = isinstance(self.replay, Replay) and self.replay.has_finals
-                at: Any = (step, env) if self._priorities is not None else Fixed((step, env))
-                priority = self._update.run(self._gather, lr, at, weight, kind)
-            else:
-                drawn = sent(self.replay.gather(step, env), self._device)
-                is_usual = not isinstance(drawn, SequenceBatch)
-                priority = self._update.run(self._evaluate, lr, drawn, weight, is_usual=is_usual)
-            if self._priorities is not None:
-                self._priorities.update(step, env, priority.to(self.replay.device))
-        if self._pace.steps // config.target_update_steps > before // config.target_update_steps:
+
+    def learn(self, progress: float) -> None:
+        """Make an optimizer step, and give what was drawn its new priorities."""
+        lr = self.config.lr * self.config.remaining(progress)
+        step, env, weight = self._draw()
+        if self._gathers:
+            # How it is gathered depends on whether there are final observations.
+            kind = isinstance(self.replay, Replay) and self.replay.has_finals
+            at: Any = (step, env) if self._priorities is not None else Fixed((step, env))
+            priority = self.optimizer.run(self._gather, lr, at, weight, kind)
+        else:
+            drawn = sent(self.replay.gather(step, env), self.device)
+            is_usual = not isinstance(drawn, SequenceBatch)
+            priority = self.optimizer.run(self._evaluate, lr, drawn, weight, is_usual=is_usual)
+        if self._priorities is not None:
+            self._priorities.update(step, env, priority.to(self.replay.device))
+
+    def adjust(self) -> dict[str, Tensor]:
+        """Renew the target network and epsilon, when it is time to."""
+        if self.pace.has_passed(self.config.target_update_steps):
             self._target.parameter.copy_(self._exchange.parameters.parameter)
         self._set_epsilon()
-        if num_updates == 0:
-            return {}
-        return {
-            **self._update.take(),
-            **self._pace.metrics(self._device, epsilon=self._epsilon.mean()),
-        }
+        return {"epsilon": self._epsilon.mean()}
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the steps and environments of a batch, and importance weights, ``[N]`` each."""
@@ -425,8 +374,8 @@ class DQN:
             return *self.replay.draw_uniformly(self._num_drawn, self._generator), None
         step, env, probability = self._priorities.draw(self._num_drawn, self._generator)
         least = -self._exchange.maximum(-probability.min())
-        beta = self.config.beta(self._pace.steps)
-        return step, env, send(importance_weights(probability, least, beta), self._device)
+        beta = self.config.beta(self.pace.steps)
+        return step, env, send(importance_weights(probability, least, beta), self.device)
 
     def _gather(
         self, at: tuple[Tensor, Tensor], weight: Tensor | None, has_finals: bool
@@ -491,8 +440,8 @@ class DQN:
 
     def _set_epsilon(self) -> None:
         config = self.config
-        progress = min(1.0, self._pace.steps / config.epsilon_steps)
+        progress = min(1.0, self.pace.steps / config.epsilon_steps)
         epsilon = linear_epsilon(config.epsilon_initial, self._final_epsilon, progress)
         if not torch.equal(epsilon, self._epsilon):
             self._epsilon = epsilon
-            self.agent.epsilon = send(epsilon, self._device)
+            self.agent.epsilon = send(epsilon, self.device)

@@ -169,7 +169,7 @@ class Pace:
         self._config = config
         self._num_learners = num_learners
         self._num_sharing = num_sharing
-        self.steps = 0  # of all learners
+        self.steps = self._steps_before = 0  # of all learners, and before the last rollout
         self._begin = config.min_steps  # of those, after which it learns
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
@@ -188,6 +188,7 @@ class Pace:
             can_be_drawn: Whether there is something to learn from.
         """
         taken = num_steps * self._num_learners
+        self._steps_before = self.steps
         self.steps = self.steps + taken if steps is None else steps
         if can_be_drawn:  # others' steps may have come before this one's
             self._learning_steps += max(0, min(taken, self.steps - self._begin))
@@ -196,6 +197,10 @@ class Pace:
         due = int(used / (own_batch * self._num_learners))
         num_updates, self._num_updates = due - self._num_updates, due
         return num_updates
+
+    def has_passed(self, interval: int) -> bool:
+        """Return whether the last rollout reached a multiple of ``interval`` steps."""
+        return self.steps // interval > self._steps_before // interval
 
     def metrics(self, device: torch.device, **more: Tensor) -> dict[str, Tensor]:
         """Return `PACE_METRICS`, and ``more`` of the host, 0-d, in one copy to ``device``."""

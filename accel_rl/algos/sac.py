@@ -12,25 +12,27 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import log
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn import functional as F
 
-from accel_rl.agents import AnyAgent, RolloutTensors
-from accel_rl.agents.squashed import SquashedAgent, squash
+from accel_rl.agents import AnyAgent
+from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import name_of, require
-from accel_rl.algos.replay import Replay, ReplaySpec, Transitions
-from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
+from accel_rl.algos.replay import ReplaySpec, Transitions
+from accel_rl.algos.replay_config import ReplayConfig
+from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import Network, Task
-from accel_rl.algos.update import Update, masked_shares, sums
+from accel_rl.algos.update import masked_shares, sums
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
 from accel_rl.settings import option
-from accel_rl.spaces import Leaf, describe, leaves_of, map_leaves
+from accel_rl.spaces import map_leaves, size_of
 
 
 def _is_temperature_given(run: Any) -> str | Literal[False]:
@@ -71,7 +73,7 @@ class SACConfig(ReplayConfig):
         """The update rule, for the exchange."""
         return Adam(eps=1e-8)
 
-    def make_agent(self, network: Network) -> SquashedAgent:
+    def make_agent(self, network: Network) -> BoundedAgent:
         """Return an agent that draws floats between bounds.
 
         Raises:
@@ -79,33 +81,19 @@ class SACConfig(ReplayConfig):
                 asked for.
         """
         env, name = network.env, name_of(self)
-        action = env.action
-        if not all(_is_bounded(leaf) for _, leaf in leaves_of(action)):
-            raise ValueError(
-                f"{name} cannot use this environment: the actions of {env.name} are "
-                f"{describe(action)}; they must be floats between finite bounds (Box spaces); "
-                f"for others use algo=ppo"
-            )
-        for _, leaf in leaves_of(env.observation):
-            if len(leaf.shape) == 3 and leaf.dtype.name == "uint8":
-                raise ValueError(
-                    f"{name} cannot use this environment: the observations of {env.name} are "
-                    f"{describe(env.observation)}, with images, for which it has no network; use "
-                    f"algo=ppo"
-                )
+        env.check_bounded(name)
         if network.model not in ("auto", "mlp"):
             raise ValueError(
                 f"model={network.model} is for other algorithms; {name} has networks of its own: "
                 f"leave it out"
             )
         temperature = 1.0 if self.temperature is None else self.temperature
-        num_actions = sum(prod(leaf.shape) for _, leaf in leaves_of(action))
-        model = SoftModel(env.observation, num_actions, temperature).to(network.device)
-        return SquashedAgent(model, action, network.capture)
+        model = SoftModel(env.observation, size_of(env.action), temperature).to(network.device)
+        return BoundedAgent(model, env.action, explore, decide, network.capture)
 
-    def evaluating(self, agent: AnyAgent) -> SquashedAgent:
+    def evaluating(self, agent: AnyAgent) -> BoundedAgent:
         """Return an agent of the same network that takes the mean."""
-        assert isinstance(agent, SquashedAgent)
+        assert isinstance(agent, BoundedAgent)
         return agent.greedy()
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> SAC:
@@ -114,13 +102,8 @@ class SACConfig(ReplayConfig):
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        assert isinstance(agent, SquashedAgent)
+        assert isinstance(agent, BoundedAgent)
         return SAC(agent, self, exchange, self.replay_spec(task), task.seed, task.ranks)
-
-
-def _is_bounded(leaf: Leaf) -> bool:
-    has_bounds = (bound is not None and isfinite(abs(bound).max()) for bound in leaf.bounds)
-    return leaf.dtype.kind == "f" and all(has_bounds)
 
 
 class SoftLoss(NamedTuple):
@@ -151,104 +134,96 @@ def soft_target(
     return reward + discount * (value.amin(0) - temperature * log_prob)
 
 
-class SAC:
-    """The learner of soft actor-critic.
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``tanh(mean + exp(log_std) * noise)`` and the logarithm of its density.
+
+    ``log pi(a) = sum(log N(u; mean, std) - log(1 - tanh(u) ** 2))`` (Haarnoja et al. 2018,
+    arXiv:1812.05905, appendix C), where ``log(1 - tanh(u) ** 2) = 2 (log 2 - u - softplus(-2 u))``.
 
     Args:
-        agent: the agent of `SACConfig.make_agent`.
-        config: the options.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
-        replay_spec: content of the replay.
-        seed: seed of the draws from the replay and of the actions in updates.
-        ranks: which of the run's learners this is; their steps count together.
+        mean: ``[N, D]``.
+        log_std: ``[N, D]``.
+        noise: ``[N, D]``, standard normal numbers.
 
-    Raises:
-        ValueError: the replay does not fit the memory of its device, or options do not fit.
+    Returns:
+        Actions ``[N, D]`` between -1 and 1, and ``[N]``.
+    """
+    u = mean + log_std.exp() * noise
+    density = -(noise.square() + log(2 * torch.pi)) / 2 - log_std
+    slope = 2 * (log(2) - u - F.softplus(-2 * u))
+    return u.tanh(), (density - slope).sum(1)
+
+
+def explore(model: SoftModel, observation: Tensor, noise: Tensor) -> Tensor:
+    """Return actions that the policy draws, ``[N, D]`` between -1 and 1; see `BoundedAgent`."""
+    mean, log_std = model.gaussian(observation)
+    return torch.tanh(mean + log_std.exp() * noise)
+
+
+def decide(model: SoftModel, observation: Tensor) -> Tensor:
+    """Return the policy's means, ``[N, D]`` between -1 and 1; see `BoundedAgent`."""
+    return torch.tanh(model.gaussian(observation)[0])
+
+
+class SAC(ReplayLearner):
+    """The learner of soft actor-critic, with an agent of `SACConfig.make_agent`.
+
+    `ReplayLearner` has the arguments. ``seed`` is for the actions in updates, too.
     """
 
-    behaviour = None
+    agent: BoundedAgent
+    config: SACConfig
 
     def __init__(
         self,
-        agent: SquashedAgent,
+        agent: BoundedAgent,
         config: SACConfig,
         exchange: Exchange,
         replay_spec: ReplaySpec,
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
-        self._agent, self._exchange = agent, exchange
-        self._batch_size = config.batch_size // exchange.num_sharing
-        self._device = exchange.parameters.parameter.device
-        on = config.where_replay_lies(replay_spec, self._device, ranks.size)
-        self.replay = Replay(replay_spec, on, ranks.size, ranks.local_size)
-        self._generator = torch.Generator(on).manual_seed(seed)
-        self._noise = torch.Generator(self._device).manual_seed(seed)
+        super().__init__(agent, config, exchange, replay_spec, seed, ranks)
+        self._noise = torch.Generator(self.device).manual_seed(seed)
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         given = config.target_entropy
         self._target_entropy = -float(agent.num_actions) if given is None else given
-        self._pace = Pace(config, ranks.size, exchange.num_sharing)
         self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange, agent.capture)
-        own = ("q_value", "entropy", "temperature")
-        self.metric_names = (*SoftLoss._fields[1:], *own, *PACE_METRICS, *self._update.names)
-        agent.is_random = not self._pace.has_begun
+        own = (*SoftLoss._fields[1:], "q_value", "entropy", "temperature")
+        self.metric_names = (*own, *self.metric_names)
+        agent.is_random = not self.pace.has_begun
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
-        state = {
-            "target": map_leaves(lambda each: each.cpu().clone(), self._target.state_dict()),
-            "generator": self._generator.get_state(),
-            "noise": self._noise.get_state(),
-            **self._pace.get_state(),
-            **self._update.get_state(),
-        }
-        if self.config.save_replay:
-            state["replay"] = self.replay.get_state()
-        return state
+        """Return what a checkpoint holds besides parameters and the state of their rule."""
+        target = map_leaves(lambda each: each.cpu().clone(), self._target.state_dict())
+        return {"target": target, "noise": self._noise.get_state(), **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Without a replay in it, learning waits until ``min_steps`` more steps were taken.
+        """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
 
         Until then the policy acts as it has learned.
         """
+        super().set_state(state)
         self._target.load_state_dict(state["target"])
-        for generator, name in ((self._generator, "generator"), (self._noise, "noise")):
-            if name in state:
-                restore(generator, state[name])
-        self._update.set_state(state)
-        if "replay" in state:
-            self.replay.set_state(state["replay"])
-        self._pace.set_state(state, has_replay=self.replay.num_stored > 0)
-        self._agent.is_random = state["steps"] < self.config.min_steps
+        if "noise" in state:
+            restore(self._noise, state["noise"])
+        self.agent.is_random = state["steps"] < self.config.min_steps
 
-    def update(
-        self, batch: RolloutTensors, progress: float, steps: int | None = None
-    ) -> dict[str, Tensor]:
-        """Store ``batch``, and as many optimizer steps as its steps call for.
+    def learn(self, progress: float) -> None:
+        """Make an optimizer step, and move the target critics towards the critics."""
+        config, model = self.config, self.agent.model
+        batch = self.draw()
+        shape = (2, self.batch_size, self.agent.num_actions)
+        noise = torch.randn(shape, generator=self._noise, device=self.device)
+        self.optimizer.run(self._evaluate, config.lr * config.remaining(progress), batch, noise)
+        with torch.no_grad():
+            critics, targets = (list(each.parameters()) for each in (model.critics, self._target))
+            torch._foreach_lerp_(targets, critics, config.target_rate)
 
-        ``progress`` in [0, 1] is for the schedule of the learning rate. ``steps``: taken by all
-        learners so far, this batch's included; None: there is no other learner. Returns metrics,
-        means over the optimizer steps, as 0-d tensors on the learner's device, without waiting for
-        it; nothing where there was no such step.
-        """
-        config = self.config
-        batch = config.limited(batch)
-        self.replay.append(batch.map(lambda field: field.to(self.replay.device)))
-        due = self._pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
-        lr = config.lr * config.remaining(progress)
-        shape = (2, self._batch_size, self._agent.num_actions)
-        critics: list[Tensor] = [*self._agent.model.critics.parameters()]
-        for _ in range(due):
-            drawn = self.replay.draw_uniformly(self._batch_size, self._generator)
-            transitions = sent(self.replay.gather(*drawn), self._device)
-            noise = torch.randn(shape, generator=self._noise, device=self._device)
-            self._update.run(self._evaluate, lr, transitions, noise)
-            with torch.no_grad():
-                torch._foreach_lerp_(list(self._target.parameters()), critics, config.target_rate)
-        self._agent.is_random = self._agent.is_random and not self._pace.has_begun
-        return {**self._update.take(), **self._pace.metrics(self._device)} if due else {}
+    def adjust(self) -> dict[str, Tensor]:
+        """After ``min_steps`` the policy acts."""
+        self.agent.is_random = self.agent.is_random and not self.pace.has_begun
+        return {}
 
     def _evaluate(
         self, batch: Transitions, noise: Tensor
@@ -264,8 +239,8 @@ class SAC:
         ``noise``: ``[2, N, D]`` standard normal numbers, for actions behind and in front.
         """
         is_short = self.config.precision == "bfloat16"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=is_short):
-            model, valid = self._agent.model, batch.valid
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_short):
+            model, valid = self.agent.model, batch.valid
             seen, behind = flat(batch.observation), flat(batch.next_observation)
             temperature = model.log_temperature.detach().exp()
             with torch.no_grad():
@@ -274,7 +249,7 @@ class SAC:
                 target = soft_target(
                     batch.reward, batch.discount, next_value, next_log_prob, temperature
                 )
-            value = model.critics(torch.cat((seen, self._agent.unit(batch.action)), 1)).float()
+            value = model.critics(torch.cat((seen, self.agent.unit(batch.action)), 1)).float()
             action, log_prob = squash(*self._gaussian(seen), noise[1])
             constants = {name: each.detach() for name, each in model.critics.named_parameters()}
             pairs = torch.cat((seen, action), 1)
@@ -293,5 +268,5 @@ class SAC:
         return loss.total, metrics
 
     def _gaussian(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = self._agent.model.gaussian(observation)
+        mean, log_std = self.agent.model.gaussian(observation)
         return mean.float(), log_std.float()

@@ -11,13 +11,14 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.functions import FAILURES
-from accel_rl.spaces import ACTION_MASK, Leaf, Space, check_mask, check_space, describe
+from accel_rl.spaces import ACTION_MASK, Leaf, Space, check_mask, check_space, describe, leaves_of
 
 Array = NDArray[Any]
 
@@ -101,6 +102,29 @@ class EnvSpec:
                 f"{user} cannot use this environment: {error}; algo=a2c and algo=ppo take every one"
             ) from None
 
+    def check_bounded(self, user: str) -> None:
+        """Check that actions are floats between finite bounds, and observations are no images.
+
+        Args:
+            user: name of the algorithm that supports no other environment, for the message.
+
+        Raises:
+            ValueError: the environment has other spaces.
+        """
+        if not all(_is_bounded(leaf) for _, leaf in leaves_of(self.action)):
+            raise ValueError(
+                f"{user} cannot use this environment: the actions of {self.name} are "
+                f"{describe(self.action)}; they must be floats between finite bounds (Box spaces); "
+                f"for others use algo=ppo"
+            )
+        for _, leaf in leaves_of(self.observation):
+            if len(leaf.shape) == 3 and leaf.dtype.name == "uint8":
+                raise ValueError(
+                    f"{user} cannot use this environment: the observations of {self.name} are "
+                    f"{describe(self.observation)}, with images, for which it has no network; use "
+                    f"algo=ppo"
+                )
+
     @property
     def num_actions(self) -> int:
         """The number of actions, if they are the integers from 0.
@@ -142,6 +166,11 @@ class EnvSpec:
                 f"here they must be one array: wrap the environment in one that joins them"
             )
         return self.observation
+
+
+def _is_bounded(leaf: Leaf) -> bool:
+    has_bounds = (bound is not None and isfinite(abs(bound).max()) for bound in leaf.bounds)
+    return leaf.dtype.kind == "f" and all(has_bounds)
 
 
 def _count(value: Any) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from accel_rl.spaces import Space, leaves_of
+from accel_rl.spaces import Space, size_of
 
 HIDDEN = 256
 LOG_STD = (-20.0, 2.0)
@@ -29,7 +28,7 @@ class SoftModel(nn.Module):
 
     def __init__(self, observation: Space, num_actions: int, temperature: float) -> None:
         super().__init__()
-        size = sum(prod(leaf.shape) for _, leaf in leaves_of(observation))
+        size = size_of(observation)
         self.actor = nn.Sequential(
             nn.Linear(size, HIDDEN),
             nn.ReLU(),

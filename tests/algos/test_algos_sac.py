@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import distributions, nn
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.agents.squashed import SquashedAgent, squash
+from accel_rl.agents import BoundedAgent, RolloutTensors
 from accel_rl.algos import Network, SACConfig, Task
-from accel_rl.algos.sac import SAC, critic_loss, soft_target
+from accel_rl.algos.sac import SAC, critic_loss, soft_target, squash
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models.soft import SoftModel, TwinCritics, flat
 from accel_rl.parallel import FlatParameters, Local
@@ -96,7 +95,7 @@ def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
     )
 
 
-def make(seed: int = 0, **settings: Any) -> tuple[SAC, SquashedAgent]:
+def make(seed: int = 0, **settings: Any) -> tuple[SAC, BoundedAgent]:
     given = {"min_steps": 12, "replay_size": 200, "batch_size": 8, "training_intensity": 4.0}
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)

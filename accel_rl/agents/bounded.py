@@ -1,28 +1,31 @@
-"""The agent of soft actor-critic: floats between bounds, by a squashed Gaussian."""
+"""Agents whose actions are floats between bounds, as of SAC: networks give numbers from -1 to 1."""
 
 from __future__ import annotations
 
-from math import log, prod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from accel_rl.agents.distributions import spread
 from accel_rl.capture import EAGER, Capture
-from accel_rl.models.soft import SoftModel, flat
-from accel_rl.spaces import Space, follow, leaves_of, map_leaves
+from accel_rl.models.soft import flat
+from accel_rl.spaces import Space, follow, leaves_of, map_leaves, size_of
 
 
-class SquashedAgent:
-    """Draws from a Gaussian, and brings what it draws between the bounds by a tanh.
+class BoundedAgent:
+    """Chooses numbers between -1 and 1, and scales them to the bounds of the environment.
 
     Args:
         model: The networks.
         action: The space of actions: floats between bounds, or a mapping of such.
+        explore: ``explore(model, observation, noise)`` returns the numbers by which it acts in
+            training, ``[N, D]``. ``observation``: ``[N, size]`` float32, all leaves side by side.
+            ``noise``: ``[N, D]`` standard normal numbers; it uses no other randomness.
+        decide: ``decide(model, observation)`` returns the best ones, for evaluations.
         capture: Of acting, and for its learner.
-        is_greedy: It takes the mean instead.
+        is_greedy: It acts by ``decide``.
 
     Attributes:
         num_actions: Floats of an action, ``D``.
@@ -30,13 +33,22 @@ class SquashedAgent:
     """
 
     def __init__(
-        self, model: SoftModel, action: Space, capture: Capture = EAGER, *, is_greedy: bool = False
+        self,
+        model: Any,
+        action: Space,
+        explore: Callable[[Any, Tensor, Tensor], Tensor],
+        decide: Callable[[Any, Tensor], Tensor],
+        capture: Capture = EAGER,
+        *,
+        is_greedy: bool = False,
     ) -> None:
         self.model = model
         self.capture = capture
+        self.decide = decide
         self.is_random = False
         self.action = action
-        device = model.log_temperature.device
+        self._explore, self._is_greedy = explore, is_greedy
+        device = next(model.parameters()).device
         bounds: list[Any] = [leaf.bounds for _, leaf in leaves_of(action)]
         low, high = (
             torch.cat([torch.tensor(each.ravel(), device=device) for each in side])
@@ -45,7 +57,7 @@ class SquashedAgent:
         self.num_actions = len(low)
         self._middle, self._half = (high + low) / 2, (high - low) / 2
         self._low, self._high = low, high
-        self._choose = capture(_mean if is_greedy else _draw)
+        self._choose = capture(self._greedily if is_greedy else self._by_noise)
 
     @torch.inference_mode()
     def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
@@ -58,6 +70,13 @@ class SquashedAgent:
         else:
             unit = self._choose(self.model, flat(observation), uniform)
         return self.scaled(unit)
+
+    def _by_noise(self, model: Any, observation: Tensor, uniform: Tensor) -> Tensor:
+        noise = torch.special.ndtri(spread(uniform, self.num_actions))
+        return self._explore(model, observation, noise.to(observation.dtype))
+
+    def _greedily(self, model: Any, observation: Tensor, uniform: Tensor) -> Tensor:
+        return self.decide(model, observation)
 
     def scaled(self, unit: Tensor) -> Any:
         """Return actions ``[N, *shape]`` of numbers between -1 and 1, ``[N, D]``."""
@@ -73,7 +92,7 @@ class SquashedAgent:
 
     def _arranged(self, rows: Tensor) -> Any:
         """Actions, ``[N, *shape]`` in each leaf, of their floats side by side, ``[N, D]``."""
-        sizes = [prod(leaf.shape) for _, leaf in leaves_of(self.action)]
+        sizes = [size_of(leaf) for _, leaf in leaves_of(self.action)]
         pieces = iter(torch.split(rows, sizes, 1))
         return map_leaves(
             lambda leaf: (
@@ -82,41 +101,12 @@ class SquashedAgent:
             self.action,
         )
 
-    def greedy(self) -> SquashedAgent:
-        """One of the same network that takes the mean."""
-        return SquashedAgent(self.model, self.action, self.capture, is_greedy=True)
+    def greedy(self) -> BoundedAgent:
+        """One of the same network that takes its best actions."""
+        functions = self._explore, self.decide
+        return BoundedAgent(self.model, self.action, *functions, self.capture, is_greedy=True)
 
     def follow(self, other: object) -> None:
         """Take random actions where ``other``, an agent of this class, does."""
-        assert isinstance(other, SquashedAgent)
+        assert isinstance(other, BoundedAgent)
         self.is_random = other.is_random
-
-
-def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``tanh(mean + exp(log_std) * noise)`` and the logarithm of its density.
-
-    ``log pi(a) = sum(log N(u; mean, std) - log(1 - tanh(u) ** 2))`` (Haarnoja et al. 2018,
-    arXiv:1812.05905, appendix C), where ``log(1 - tanh(u) ** 2) = 2 (log 2 - u - softplus(-2 u))``.
-
-    Args:
-        mean: ``[N, D]``.
-        log_std: ``[N, D]``.
-        noise: ``[N, D]``, standard normal numbers.
-
-    Returns:
-        Actions ``[N, D]`` between -1 and 1, and ``[N]``.
-    """
-    u = mean + log_std.exp() * noise
-    density = -(noise.square() + log(2 * torch.pi)) / 2 - log_std
-    slope = 2 * (log(2) - u - F.softplus(-2 * u))
-    return u.tanh(), (density - slope).sum(1)
-
-
-def _draw(model: SoftModel, observation: Tensor, uniform: Tensor) -> Tensor:
-    mean, log_std = model.gaussian(observation)
-    noise = torch.special.ndtri(spread(uniform, mean.shape[1])).to(mean.dtype)
-    return torch.tanh(mean + log_std.exp() * noise)
-
-
-def _mean(model: SoftModel, observation: Tensor, uniform: Tensor) -> Tensor:
-    return torch.tanh(model.gaussian(observation)[0])

@@ -16,6 +16,7 @@ from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.pqn import PQN, PQNConfig
+from accel_rl.algos.replay import Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
@@ -45,6 +46,7 @@ __all__ = [
     "SACConfig",
     "Steps",
     "Task",
+    "Transitions",
     "Update",
     "bootstrap_values",
     "discounted_returns",

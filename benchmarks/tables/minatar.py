@@ -79,14 +79,18 @@ def paac() -> TrainConfig:
 
 
 def ga3c() -> TrainConfig:
+    """GA3C with the batch of A2C and a short queue: its loss is a sum over 160 samples."""
     config = presets.ga3c()
     assert isinstance(config.learner, GA3CConfig)
     learner = replace(
         config.learner,
-        lr=2e-3,
+        lr=6e-3,
         rmsprop_eps=_EPS,
         entropy_coefficient=_ENTROPY,
-        max_gradient_norm=5.0,
+        max_gradient_norm=80.0,
+        min_training_batch=160,
+        training_queue_size=40,
+        tuner=False,
     )
     return _of_minatar(config, learner, STEPS)
 

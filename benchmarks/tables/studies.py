@@ -94,7 +94,7 @@ def _dqn(batch_size: int, lr: float) -> TrainConfig:
 def _ga3c(queue: int, **correction: Any) -> TrainConfig:
     """``queue``: segments that may wait for the trainers."""
     config: Any = minatar.ga3c()
-    learner = replace(config.learner, tuner=False, training_queue_size=queue, **correction)
+    learner = replace(config.learner, training_queue_size=queue, **correction)
     return _changed(config, learner, 1, 1_000_000)
 
 
@@ -163,7 +163,7 @@ paper A3C has 1 to 32 such learners.
     "lag_ga3c": Study(
         "GA3C: the age of experience, and corrections for it",
         {
-            "ga3c_10": Setting("queue of 10", None, partial(_ga3c, 10)),
+            "ga3c_40": Setting("queue of 40", None, partial(_ga3c, 40)),
             "ga3c_1000": Setting("queue of 1,000", None, partial(_ga3c, 1_000)),
             "ga3c_1000_ratio": Setting(
                 "1,000, ratio", None, partial(_ga3c, 1_000, max_importance_ratio=1.0)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import io
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from documents import ROOT, read_blocks
 from launched_runs import last_checkpoint, same_tensors
 from rich.console import Console
 from run_files import rows_of
+from torch import Tensor
 
-from accel_rl.agents import AnyAgent
-from accel_rl.algos import DQN, PPO, DQNConfig, PPOConfig, Task
+from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.algos import DQN, PPO, DQNConfig, Network, PPOConfig, ReplayLearner, Task
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange
+from accel_rl.envs.base import EnvSpec
+from accel_rl.parallel import Exchange, FlatParameters, Local
 from accel_rl.samplers import SamplerConfig
+from accel_rl.spaces import Leaf
 from accel_rl.training.train import train
 
 SPACES = {
@@ -33,12 +40,17 @@ SHORT = ("serial=true", "num_envs=4", "horizon=16", "log_interval=64", "decorrel
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both modules of the page can be imported."""
+    """The modules of the page can be imported."""
     for block in read_blocks((ROOT / "docs/your_algorithm.md").read_text()):
         if block.language == "python":
             (tmp_path / block.name).write_text(block.text)
             monkeypatch.delitem(sys.modules, block.name.removesuffix(".py"), raising=False)
     monkeypatch.syspath_prepend(tmp_path)
+
+
+def quietly(*options: str) -> None:
+    """Train with these options."""
+    train(parse_arguments(options), Console(file=io.StringIO()))
 
 
 @pytest.mark.usefixtures("modules")
@@ -53,9 +65,110 @@ def test_algorithm_learns_with_every_space(
     more = ("minibatch_size=32",) if algo == "my_ppo" else ()
     run_dir = tmp_path / "run"
     arguments = (f"algo={algo}:make", *SPACES[space], *SHORT, *more, "total_steps=256")
-    train(parse_arguments([*arguments, f"run_dir={run_dir}"]), Console(file=io.StringIO()))
+    quietly(*arguments, f"run_dir={run_dir}")
     values = np.array([float(row[metric]) for row in rows_of(run_dir / "metrics.csv")])
     assert len(values) == 4 and np.isfinite(values).all() and (values != 0).all()
+
+
+BY_TD3 = (
+    "algo=my_td3:make",
+    "env=control_envs:SwingInParts",
+    "serial=true",
+    "decorrelation_steps=0",
+    "min_steps=300",
+    "log_interval=400",
+    "training_intensity=8",
+    "save_replay=true",
+)
+
+
+@pytest.mark.usefixtures("modules")
+def test_td3_goes_on_to_the_bit(tmp_path: Path) -> None:
+    for name, steps in (("whole", 1200), ("parts", 600)):
+        options = (*BY_TD3, f"total_steps={steps}")
+        quietly(*options, f"run_dir={tmp_path / name}")
+    quietly(f"resume={tmp_path / 'parts'}", "total_steps=1200")
+    whole, parts = (last_checkpoint(tmp_path / name)["learner"] for name in ("whole", "parts"))
+    assert same_tensors(whole, parts)
+    row = rows_of(tmp_path / "whole/metrics.csv")[-1]
+    assert float(row["critic_loss"]) > 0 and float(row["training_intensity"]) == 8
+
+
+@pytest.mark.usefixtures("modules")
+def test_update_of_td3_is_that_of_plain_torch() -> None:
+    """Of twin critics and a policy with an optimizer each, with loops over critics and layers."""
+    module = importlib.import_module("my_td3")
+    config = module.TD3Config(batch_size=8, min_steps=12, replay_size=200, training_intensity=1)
+    leaf = partial(Leaf, dtype=np.dtype(np.float32))
+    env = EnvSpec(name="made up", observation=leaf((3,)), action=leaf((2,), low=-2, high=2))
+    agent = config.make_agent(Network("auto", env, torch.device("cpu")))
+    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    learner = config.make_learner(agent, exchange, Task(env, 2, 4, 1))
+    first = copy.deepcopy(agent.model)
+    noises, draws = torch.Generator(), torch.Generator()
+    noises.set_state(learner.noise.get_state())
+    draws.set_state(learner.get_state()["generator"])
+    for seed in range(3):  # 24 steps, of which 12 count: one update with 8
+        learner.update(swings(seed, 4, 2), 0.0)
+    assert exchange.num_updates == 1
+
+    batch = learner.replay.gather(*learner.replay.draw_uniformly(8, draws))
+    noise = (0.2 * torch.randn(8, 2, generator=noises)).clamp(-0.5, 0.5)
+
+    def value(k: int, observation: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat((observation, action), 1)
+        for i, layer in enumerate(first.critics.layers):
+            x = x @ layer.weight[k] + layer.bias[k]
+            x = x.relu() if i < 2 else x
+        return x.squeeze(1)
+
+    def mean(each: Tensor) -> Tensor:
+        return each[batch.valid].mean()
+
+    with torch.no_grad():
+        action = (first.actor(batch.next_observation) + noise).clamp(-1, 1)
+        least = torch.minimum(*(value(k, batch.next_observation, action) for k in (0, 1)))
+        goal = batch.reward + batch.discount * least
+    of_policy = -mean(value(0, batch.observation, first.actor(batch.observation)))
+    of_actor = torch.autograd.grad(of_policy, list(first.actor.parameters()))
+    taken = batch.action / 2
+    of_values = [mean((value(k, batch.observation, taken) - goal) ** 2) for k in (0, 1)]
+    of_critics = torch.autograd.grad(sum(of_values), list(first.critics.parameters()))
+    for part, expected in (("actor", of_actor), ("critics", of_critics)):
+        parameters = getattr(agent.model, part).parameters()
+        for found, each, before in zip(
+            parameters, expected, getattr(first, part).parameters(), strict=True
+        ):
+            assert torch.allclose(found.grad, each, rtol=1e-3, atol=1e-6)
+            assert not torch.equal(found, before)
+
+
+def swings(seed: int, T: int, B: int) -> RolloutTensors:
+    """Made-up steps, without ends of episodes."""
+    g = torch.Generator().manual_seed(seed)
+    nothing = torch.zeros(T, B, dtype=torch.bool)
+    return RolloutTensors(
+        observation=torch.randn(T + 1, B, 3, generator=g),
+        action=4 * torch.rand(T, B, 2, generator=g) - 2,
+        reward=torch.randn(T, B, generator=g),
+        terminated=nothing,
+        truncated=nothing,
+        valid=~nothing,
+        final_observation=torch.zeros(0, 3),
+        final_step=torch.zeros(0, dtype=torch.long),
+        final_env=torch.zeros(0, dtype=torch.long),
+    )
+
+
+def test_learner_with_a_replay_without_learn_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="ReplayLearner must define learn"):
+        ReplayLearner.learn(object.__new__(ReplayLearner), 0.0)
+
+
+@pytest.mark.usefixtures("modules")
+def test_td3_refuses_actions_that_are_integers() -> None:
+    with pytest.raises(ValueError, match=r"TD3Config cannot use .* floats between finite bounds"):
+        quietly("algo=my_td3:make", "env=catch", "serial=true", "total_steps=2000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +231,7 @@ def test_penalty_changes_what_is_learned_only_where_it_counts(
     learned = []
     for algo, value in ((f"{__name__}:{plain}", 0), (f"{own}:make", 0), (f"{own}:make", 1)):
         run_dir = tmp_path / f"{len(learned)}"
-        options = (f"algo={algo}", f"{coefficient}={value}", f"run_dir={run_dir}", *arguments)
-        train(parse_arguments(options), Console(file=io.StringIO()))
+        quietly(f"algo={algo}", f"{coefficient}={value}", f"run_dir={run_dir}", *arguments)
         learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
     assert same_tensors(learned[0], learned[1])
     assert not same_tensors(learned[0], learned[2])

@@ -79,7 +79,7 @@ def paac() -> TrainConfig:
 
 
 def ga3c() -> TrainConfig:
-    """GA3C with the batch of A2C and a short queue: its loss is a sum over 160 samples."""
+    """GA3C with a short queue, and the batch, mean loss and rule of A2C."""
     config = presets.ga3c()
     assert isinstance(config.learner, GA3CConfig)
     learner = replace(
@@ -87,7 +87,8 @@ def ga3c() -> TrainConfig:
         lr=6e-3,
         rmsprop_eps=_EPS,
         entropy_coefficient=_ENTROPY,
-        max_gradient_norm=80.0,
+        max_gradient_norm=0.5,
+        reduction="mean",
         min_training_batch=160,
         training_queue_size=40,
         tuner=False,

@@ -92,8 +92,7 @@ FINDINGS = """
 
 **Exploration.** The rows `bonus 0.05` are runs with a larger entropy bonus. A large bonus keeps a
 policy random until the end, so that scores without exploration are much higher on most games. With
-0.01, as PPO has, A2C gets more in training on all games but space_invaders. PAAC and A3C have not
-been run with 0.01.
+0.01, as PPO has, A2C gets more in training on all games but space_invaders.
 
 **Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays
 nothing by itself, and ends the game if no diver is on board. So a policy first learns to stay down,
@@ -101,6 +100,10 @@ where it gets 4 to 10 points before the air is used up. A2C learned no more with
 APPO did not with 0.01 either: nearly all its games end so. PPO had 6.6 after half of its steps, and
 then learned to surface, which it does seven times a game in the end. A second seed of APPO was not
 run.
+
+**GA3C.** With the batch and the queue of its paper (20 samples, 100 segments), the queue was full
+all the time, so that experience was 35 to 45 updates old, and asterix stayed at 6 to 7 for 2.5
+million steps. With A2C's batch of 160 samples and a queue of 40 segments, it is 2 updates old.
 
 Categorical DQN learns seaquest half a million steps later than DQN. Rainbow, which has the same
 atoms but returns of three steps, does not. It is not known why. It is not the range of the atoms,

@@ -47,7 +47,7 @@ class BoundedAgent:
         self.decide = decide
         self.is_random = False
         self.action = action
-        self._explore, self._is_greedy = explore, is_greedy
+        self._explore = explore
         device = next(model.parameters()).device
         bounds: list[Any] = [leaf.bounds for _, leaf in leaves_of(action)]
         low, high = (

@@ -107,15 +107,19 @@ class PolicyGraph(nn.Module):
 
     def _output(self, observation: Any) -> Any:
         if isinstance(self._agent, BoundedAgent):
-            return flat(observation)
+            flattened = flat(observation)
+            is_soft = isinstance(self.model, SoftModel)
+            return self.model.gaussian(flattened) if is_soft else flattened
         return self.model(observation)
 
     def _choose(self, output: Any, mask: Any) -> tuple[Any, ...]:
         """Return what is to be told of the network's ``output``, and the greedy action."""
         agent = self._agent
+        if isinstance(self.model, SoftModel):
+            mean, log_std = output
+            return mean, log_std, agent.scaled(mean.tanh())
         if isinstance(agent, BoundedAgent):
-            told = self.model.gaussian(output) if isinstance(self.model, SoftModel) else ()
-            return (*told, agent.scaled(agent.decide(self.model, output)))
+            return (agent.scaled(agent.decide(self.model, output)),)
         if isinstance(agent, EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent):
             q_values = masked(agent.q_values(output), mask)
             return q_values, q_values.argmax(1)
@@ -146,7 +150,8 @@ def _ports(name: str, space: Space, meaning: str) -> list[Port]:
 def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
     """Return the outputs beside the action, and how greedy and evaluated actions are chosen."""
     if isinstance(agent, BoundedAgent) and not isinstance(agent.model, SoftModel):
-        return [], "the best action, scaled from -1 .. 1 to the bounds", "the greedy action"
+        how = "the greedy action, if the algorithm's evaluating() returns the greedy agent"
+        return [], "the best action, scaled from -1 .. 1 to the bounds", how
     if isinstance(agent, BoundedAgent):
         D = agent.num_actions
         ports = [

@@ -299,7 +299,6 @@ class DQN(ReplayLearner):
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(agent, config, exchange, replay_spec, seed, ranks)
-        self._exchange = exchange
         self._num_drawn = self.batch_size
         if replay_spec.sequences is not None:
             self._num_drawn //= replay_spec.sequences.length
@@ -318,7 +317,7 @@ class DQN(ReplayLearner):
         # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
         is_near = isinstance(self.replay, Replay) and self.replay.device == self.device
         self._gathers = isinstance(agent.capture, Graphs) and is_near
-        self._set_epsilon()
+        self.adjust()
 
     def get_state(self) -> dict[str, Any]:
         """Return what a checkpoint holds besides parameters and the state of their rule."""
@@ -337,7 +336,7 @@ class DQN(ReplayLearner):
         self._target.from_named_(self._target.parameter, state["target"])
         if "replay" in state and self._priorities is not None:
             self._priorities.set_state(state["priorities"])
-        self._set_epsilon()
+        self.adjust()
 
     def store(self, batch: RolloutTensors) -> None:
         """Add a rollout, ``[T, B]`` on the device of the replay."""

@@ -171,13 +171,14 @@ class Pace:
         self._num_sharing = num_sharing
         self.steps = self._steps_before = 0  # of all learners, and before the last rollout
         self._begin = config.min_steps  # of those, after which it learns
+        self._first = config.min_steps  # after which it learned, or will, for the first time
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
 
     @property
-    def has_begun(self) -> bool:
-        """Whether as many steps were taken as have to be before the first update."""
-        return self.steps >= self._begin
+    def awaits_first(self) -> bool:
+        """Whether the first update of all is still to come, so that actions may be random."""
+        return self.steps < self._first
 
     def take(self, num_steps: int, steps: int | None, can_be_drawn: bool) -> int:
         """Return how many updates are due.
@@ -221,12 +222,14 @@ class Pace:
 
     def set_state(self, state: Mapping[str, Any], *, has_replay: bool) -> None:
         """Go on from a learner's state; without a replay, ``min_steps`` later."""
-        self.steps = state["steps"]
+        self.steps = self._steps_before = state["steps"]
         if has_replay and "begin" in state:  # its own, or another learner's
             self._begin, self._num_updates = state["begin"], state["num_updates"]
             self._learning_steps = state["learning_steps"]
         else:
             self._begin = self.steps + self._config.min_steps
+        if self.awaits_first:
+            self._first = self._begin
 
 
 Drawn = TypeVar("Drawn", bound=Transitions | SequenceBatch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from accel_rl.algos.update import Update
 from accel_rl.parallel import ALONE, Exchange, Ranks
 
 
-class ReplayLearner:
+class ReplayLearner(ABC):
     """Base of learners with a replay. A subclass defines `learn`, one optimizer step.
 
     Args:
@@ -24,7 +25,7 @@ class ReplayLearner:
         config: the options.
         exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
         replay_spec: content of the replay, of `ReplayConfig.replay_spec`.
-        seed: seed of the draws from the replay.
+        seed: seed of the draws from the replay, and of `noise`.
         ranks: which of the run's learners this is; their steps count together.
 
     Attributes:
@@ -53,12 +54,15 @@ class ReplayLearner:
         ranks: Ranks = ALONE,
     ) -> None:
         self.agent, self.config = agent, config
+        self._exchange = exchange
         self.device = exchange.parameters.parameter.device
         self.batch_size = config.batch_size // exchange.num_sharing
         on = config.where_replay_lies(replay_spec, self.device, ranks.size)
         kind = Replay if replay_spec.sequences is None else SequenceReplay
         self.replay: Replay | SequenceReplay = kind(replay_spec, on, ranks.size, ranks.local_size)
         self._generator = torch.Generator(on).manual_seed(seed)
+        self._seed = seed
+        self._noise: torch.Generator | None = None
         self.pace = Pace(config, ranks.size, exchange.num_sharing)
         self.optimizer = Update(config, exchange, agent.capture)
         self.metric_names: tuple[str, ...] = (*PACE_METRICS, *self.optimizer.names)
@@ -70,6 +74,8 @@ class ReplayLearner:
             **self.pace.get_state(),
             **self.optimizer.get_state(),
         }
+        if self._noise is not None:
+            state["noise"] = self._noise.get_state()
         if self.config.save_replay:
             state["replay"] = self.replay.get_state()
         return state
@@ -82,6 +88,9 @@ class ReplayLearner:
         """
         if "generator" in state:
             restore(self._generator, state["generator"])
+        if "noise" in state:
+            self._noise = torch.Generator(self.device)
+            restore(self._noise, state["noise"])
         self.optimizer.set_state(state)
         if "replay" in state:
             self.replay.set_state(state["replay"])
@@ -107,31 +116,45 @@ class ReplayLearner:
         due = self.pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
         for _ in range(due):
             self.learn(progress)
-        values = self.adjust()
+        values = self.adjust() or {}
         return {**self.optimizer.take(), **self.pace.metrics(self.device, **values)} if due else {}
 
     def store(self, batch: RolloutTensors) -> None:
         """Add a rollout, ``[T, B]`` on the device of the replay."""
         self.replay.append(batch)
 
+    @abstractmethod
     def learn(self, progress: float) -> None:
         """Make one step of `optimizer`, with what `draw` returns for example.
 
         Args:
             progress: completed share of the schedules, in [0, 1].
         """
-        raise NotImplementedError(f"{type(self).__name__} must define learn")
 
-    def adjust(self) -> dict[str, Tensor]:
+    def adjust(self) -> dict[str, Tensor] | None:
         """Change what follows from the number of steps, after the optimizer steps of a rollout.
 
         Returns:
-            Further metrics, 0-d tensors of the host.
+            Further metrics, 0-d tensors of the host; None: there are none.
         """
-        return {}
+        return None
 
     def draw(self) -> Transitions:
-        """Return ``batch_size`` transitions on the learner's device, all equally likely."""
+        """Return ``batch_size`` transitions on the learner's device, all equally likely.
+
+        They are single steps, without priorities.
+        """
         assert isinstance(self.replay, Replay)
         at = self.replay.draw_uniformly(self.batch_size, self._generator)
         return sent(self.replay.gather(*at), self.device)
+
+    def noise(self, *shape: int) -> Tensor:
+        """Return standard normal numbers on the learner's device; checkpoints go on with them."""
+        if self._noise is None:
+            self._noise = torch.Generator(self.device).manual_seed(self._seed)
+        return torch.randn(shape, generator=self._noise, device=self.device)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which products have the number format of ``precision``."""
+        is_short = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_short)

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 
 from accel_rl.agents import AnyAgent
 from accel_rl.agents.bounded import BoundedAgent
-from accel_rl.algos.generator import restore
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.algos.replay_config import ReplayConfig
@@ -82,11 +81,7 @@ class SACConfig(ReplayConfig):
         """
         env, name = network.env, name_of(self)
         env.check_bounded(name)
-        if network.model not in ("auto", "mlp"):
-            raise ValueError(
-                f"model={network.model} is for other algorithms; {name} has networks of its own: "
-                f"leave it out"
-            )
+        network.check_given(name, "auto", "mlp")
         temperature = 1.0 if self.temperature is None else self.temperature
         model = SoftModel(env.observation, size_of(env.action), temperature).to(network.device)
         return BoundedAgent(model, env.action, explore, decide, network.capture)
@@ -184,19 +179,20 @@ class SAC(ReplayLearner):
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(agent, config, exchange, replay_spec, seed, ranks)
-        self._noise = torch.Generator(self.device).manual_seed(seed)
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
+        self._targets = list(self._target.parameters())
+        self._critics = list(agent.model.critics.parameters())
         given = config.target_entropy
         self._target_entropy = -float(agent.num_actions) if given is None else given
         self._losses = agent.capture(self._compute_losses)
         own = (*SoftLoss._fields[1:], "q_value", "entropy", "temperature")
         self.metric_names = (*own, *self.metric_names)
-        agent.is_random = not self.pace.has_begun
+        self.adjust()
 
     def get_state(self) -> dict[str, Any]:
         """Return what a checkpoint holds besides parameters and the state of their rule."""
         target = map_leaves(lambda each: each.cpu().clone(), self._target.state_dict())
-        return {"target": target, "noise": self._noise.get_state(), **super().get_state()}
+        return {"target": target, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
@@ -205,25 +201,19 @@ class SAC(ReplayLearner):
         """
         super().set_state(state)
         self._target.load_state_dict(state["target"])
-        if "noise" in state:
-            restore(self._noise, state["noise"])
-        self.agent.is_random = state["steps"] < self.config.min_steps
+        self.adjust()
 
     def learn(self, progress: float) -> None:
         """Make an optimizer step, and move the target critics towards the critics."""
-        config, model = self.config, self.agent.model
-        batch = self.draw()
-        shape = (2, self.batch_size, self.agent.num_actions)
-        noise = torch.randn(shape, generator=self._noise, device=self.device)
+        config, batch = self.config, self.draw()
+        noise = self.noise(2, self.batch_size, self.agent.num_actions)
         self.optimizer.run(self._evaluate, config.lr * config.remaining(progress), batch, noise)
         with torch.no_grad():
-            critics, targets = (list(each.parameters()) for each in (model.critics, self._target))
-            torch._foreach_lerp_(targets, critics, config.target_rate)
+            torch._foreach_lerp_(self._targets, self._critics, config.target_rate)
 
-    def adjust(self) -> dict[str, Tensor]:
-        """After ``min_steps`` the policy acts."""
-        self.agent.is_random = self.agent.is_random and not self.pace.has_begun
-        return {}
+    def adjust(self) -> None:
+        """Take random actions until the first update."""
+        self.agent.is_random = self.pace.awaits_first
 
     def _evaluate(
         self, batch: Transitions, noise: Tensor
@@ -238,8 +228,7 @@ class SAC(ReplayLearner):
 
         ``noise``: ``[2, N, D]`` standard normal numbers, for actions behind and in front.
         """
-        is_short = self.config.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_short):
+        with self.autocast():
             model, valid = self.agent.model, batch.valid
             seen, behind = flat(batch.observation), flat(batch.next_observation)
             temperature = model.log_temperature.detach().exp()

@@ -56,6 +56,22 @@ class Network(NamedTuple):
         given = self.observations
         return given if given is None or given.dtype.names is None else given[OBSERVATION]
 
+    def check_given(self, user: str, *names: str) -> None:
+        """Check that no network is asked for, by an algorithm with networks of its own.
+
+        Args:
+            user: name of the algorithm, for the message.
+            names: what ``model`` may be all the same.
+
+        Raises:
+            ValueError: ``model`` is something else.
+        """
+        if self.model not in names:
+            raise ValueError(
+                f"model={self.model} is for other algorithms; {user} has networks of its own: "
+                f"leave it out"
+            )
+
 
 class Task(NamedTuple):
     """The part of a run that one learner has: rollouts ``[horizon, num_envs]`` of ``env``.

@@ -12,6 +12,7 @@ from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
 from accel_rl.models.recurrent import RecurrentModel, Sequences
 from accel_rl.models.recurrent_q import RecurrentQModel
+from accel_rl.models.soft import TwinCritics, flat
 
 __all__ = [
     "MODEL_NAMES",
@@ -23,6 +24,8 @@ __all__ = [
     "RecurrentModel",
     "RecurrentQModel",
     "Sequences",
+    "TwinCritics",
+    "flat",
     "make_model",
     "make_q_model",
     "make_recurrent_model",

@@ -183,7 +183,7 @@ def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
 
 def _common(state: Mapping[str, Any]) -> dict[str, Any]:
     """What all learners have alike of an algorithm's state."""
-    own = {"generator", "shuffling", "replay", "priorities", "begin", "reward_sums"}
+    own = {"generator", "noise", "shuffling", "replay", "priorities", "begin", "reward_sums"}
     return {
         name: _common(value) if name == "algorithm" else value
         for name, value in state.items()

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,14 @@ from run_files import rows_of
 from torch import Tensor
 
 from accel_rl.agents import AnyAgent, RolloutTensors
-from accel_rl.algos import DQN, PPO, DQNConfig, Network, PPOConfig, ReplayLearner, Task
+from accel_rl.algos import DQN, PPO, DQNConfig, Network, PPOConfig, Task
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvSpec
 from accel_rl.parallel import Exchange, FlatParameters, Local
 from accel_rl.samplers import SamplerConfig
 from accel_rl.spaces import Leaf
+from accel_rl.training import resume
 from accel_rl.training.train import train
 
 SPACES = {
@@ -95,19 +97,24 @@ def test_td3_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert float(row["training_intensity"]) == pytest.approx(8, 0.01)
 
 
-@pytest.mark.usefixtures("modules")
-def test_update_of_td3_is_that_of_plain_torch() -> None:
-    """Of twin critics and a policy with an optimizer each, with loops over critics and layers."""
+def make_td3(rank: int = 0) -> tuple[Any, Local]:
+    """A learner of TD3 with two environments, and its exchange."""
     module = importlib.import_module("my_td3")
     config = module.TD3Config(batch_size=8, min_steps=12, replay_size=200, training_intensity=1)
     leaf = partial(Leaf, dtype=np.dtype(np.float32))
     env = EnvSpec(name="made up", observation=leaf((3,)), action=leaf((2,), low=-2, high=2))
     agent = config.make_agent(Network("auto", env, torch.device("cpu")))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    learner = config.make_learner(agent, exchange, Task(env, 2, 4, 1))
+    return config.make_learner(agent, exchange, Task(env, 2, 4, 1 + rank)), exchange
+
+
+@pytest.mark.usefixtures("modules")
+def test_update_of_td3_is_that_of_plain_torch() -> None:
+    """Of twin critics and a policy with an optimizer each, with loops over critics and layers."""
+    learner, exchange = make_td3()
+    agent = learner.agent
     first = copy.deepcopy(agent.model)
-    noises, draws = torch.Generator(), torch.Generator()
-    noises.set_state(learner.noise.get_state())
+    noises, draws = torch.Generator().manual_seed(1), torch.Generator()
     draws.set_state(learner.get_state()["generator"])
     for seed in range(3):  # 24 steps, of which 12 count: one update with 8
         learner.update(swings(seed, 4, 2), 0.0)
@@ -161,9 +168,33 @@ def swings(seed: int, T: int, B: int) -> RolloutTensors:
     )
 
 
-def test_learner_with_a_replay_without_learn_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="ReplayLearner must define learn"):
-        ReplayLearner.learn(object.__new__(ReplayLearner), 0.0)
+@pytest.mark.usefixtures("modules")
+def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
+    learner, _ = make_td3()
+    agent, uniform = learner.agent, torch.rand(2, 4).double()
+    assert agent.is_random
+    for seed in range(2):
+        learner.update(swings(seed, 4, 2), 0.0)
+    assert not agent.is_random
+    for each, is_same in ((agent, False), (learner.config.evaluating(agent), True)):
+        chosen = [each.act(torch.ones(4, 3), numbers, slice(0, 4)) for numbers in uniform]
+        assert torch.equal(*chosen) == is_same
+
+
+@pytest.mark.usefixtures("modules")
+def test_state_of_one_learner_serves_another() -> None:
+    """What is its own, such as its noise, it keeps; no interval has passed by itself."""
+    one, _ = make_td3()
+    other, _ = make_td3(rank=1)
+    for seed in range(3):
+        one.update(swings(seed, 4, 2), 0.0)
+    assert one.pace.has_passed(20)
+    state = one.get_state()
+    assert {"noise", "generator", "target", "steps"} <= state.keys()
+    fresh = torch.randn(5, generator=torch.Generator().manual_seed(2))
+    other.set_state(resume._common(state))
+    assert other.pace.steps == 24 and not other.pace.has_passed(20)
+    assert not other.agent.is_random and torch.equal(other.noise(5), fresh)
 
 
 @pytest.mark.usefixtures("modules")

@@ -134,6 +134,10 @@ On the same core the run with 256 simulators takes a third of the time.
 The paper goes from 8 simulators with rollouts of 256 steps to 512 with rollouts of 4, and changes
 nothing else. Here a rollout always has 8,192 steps in all.
 """,
+        """\
+With one seed each, more simulators cost no score, as in the paper: after 1.5 M steps 256 have 21.5,
+64 have 19.4 and 16 have 17.0. One seed cannot tell these apart.
+""",
     ),
     "batch_dqn": Study(
         "DQN with larger batches",

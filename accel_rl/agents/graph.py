@@ -107,9 +107,8 @@ class PolicyGraph(nn.Module):
 
     def _output(self, observation: Any) -> Any:
         if isinstance(self._agent, BoundedAgent):
-            flattened = flat(observation)
-            is_soft = isinstance(self.model, SoftModel)
-            return self.model.gaussian(flattened) if is_soft else flattened
+            rows = flat(observation)
+            return self.model.gaussian(rows) if isinstance(self.model, SoftModel) else rows
         return self.model(observation)
 
     def _choose(self, output: Any, mask: Any) -> tuple[Any, ...]:

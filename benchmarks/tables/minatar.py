@@ -79,7 +79,7 @@ def paac() -> TrainConfig:
 
 
 def ga3c() -> TrainConfig:
-    """GA3C with a short queue, and the batch, mean loss and rule of A2C."""
+    """GA3C with a short queue, and A2C's batch, mean loss and rate, which does not fall here."""
     config = presets.ga3c()
     assert isinstance(config.learner, GA3CConfig)
     learner = replace(

@@ -97,12 +97,12 @@ policy random until the end, so that scores without exploration are much higher 
 **Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays
 nothing by itself, and ends the game if no diver is on board. So a policy first learns to stay down,
 where it gets 4 to 10 points before the air is used up. PPO had 6.6 after half of its steps, and
-then learned to surface, which it does seven times a game in the end; A2C and PQN do so too. A2C
-with the large bonus, PAAC, A3C and APPO never surface. GA3C learned it, had 30 points after 2.5
-million steps, and lost it again before the end.
+then learned to surface, which it does seven times a game in the end; A2C and PQN do so too. PAAC,
+A3C and APPO never surface, nor does A2C with the large bonus. GA3C learned it, had 30 points
+after 2.5 million steps, and lost it again before the end.
 
 **GA3C.** With the batch and the queue of its paper (20 samples, 100 segments), the queue was full
-all the time, so that experience was 35 to 45 updates old, and asterix stayed at 6 to 7 for 2.5
+all the time, so that experience was 35 to 45 updates old, and asterix stayed at 4 to 7 up to 2.5
 million steps. With A2C's batch of 160 samples and a queue of 40 segments, it is 2 updates old. Its
 learning rate does not fall as A2C's does. On space_invaders the policy became certain of one action
 after 1.4 million steps, with returns of 0; that run was stopped, and its cell is empty.

@@ -135,8 +135,8 @@ The paper goes from 8 simulators with rollouts of 256 steps to 512 with rollouts
 nothing else. Here a rollout always has 8,192 steps in all.
 """,
         """\
-With one seed each, more simulators cost no score, as in the paper: after 1.5 M steps 256 have 21.5,
-64 have 19.4 and 16 have 17.0. One seed cannot tell these apart.
+After 1.5 M steps 256 simulators have 21.5, 64 have 19.4 and 16 have 17.0. So more of them cost no
+score, as in the paper. There is one seed each, too few to say that more are better.
 """,
     ),
     "batch_dqn": Study(

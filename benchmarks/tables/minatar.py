@@ -79,12 +79,13 @@ def paac() -> TrainConfig:
 
 
 def ga3c() -> TrainConfig:
-    """GA3C with a short queue, and A2C's batch, mean loss and rate, which does not fall here."""
+    """GA3C with a short queue, and A2C's batch, mean loss and falling rate."""
     config = presets.ga3c()
     assert isinstance(config.learner, GA3CConfig)
     learner = replace(
         config.learner,
         lr=6e-3,
+        lr_schedule="linear",
         rmsprop_eps=_EPS,
         entropy_coefficient=_ENTROPY,
         max_gradient_norm=0.5,

@@ -69,7 +69,7 @@ class Graphs(Capture):
             return None
         graph = torch.cuda.CUDAGraph()
         try:
-            with _recording(graph, pool):
+            with _recording(graph, pool, self._device):
                 result = run()
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
@@ -93,7 +93,7 @@ class Recording(NamedTuple):
 
 
 @contextmanager
-def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
     # What Python frees while a stream records may call what CUDA then forbids.
     _RECORDING.acquire()
     collects = gc.isenabled()
@@ -104,7 +104,7 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            _give_up(graph)
+            _give_up(graph, device)
             raise
         graph.capture_end()
     finally:
@@ -113,11 +113,15 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
         _RECORDING.release()
 
 
-def _give_up(graph: torch.cuda.CUDAGraph) -> None:
+def _give_up(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
     try:
         graph.capture_end()
     except RuntimeError:
         pass  # what forbade it has ended it, too
+    # Torch's generator of the device then still takes itself for recorded, and draws no more.
+    with torch.cuda.device(device):
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
 
 
 @dataclass

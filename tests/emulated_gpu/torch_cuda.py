@@ -157,7 +157,21 @@ def _sync_debug_mode(mode: str | int) -> None:
     _device.forbid_waits(mode in ("error", 2))
 
 
+class _DefaultGenerator:
+    """What of a device's own generator is used after a recording that failed: its copy."""
+
+    def clone_state(self) -> _DefaultGenerator:
+        return self
+
+    def graphsafe_get_state(self) -> _DefaultGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: _DefaultGenerator) -> None:
+        pass
+
+
 vars(torch.cuda).update(
+    default_generators=tuple(_DefaultGenerator() for _ in range(_device.device_count())),
     is_available=lambda: True,
     is_initialized=lambda: _is_initialized,
     _lazy_init=_initialize,

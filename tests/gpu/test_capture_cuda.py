@@ -63,14 +63,15 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "categorical"])
 def test_parameters_after_a_hundred_captured_updates_are_those_of_eager_ones(name: str) -> None:
-    graphs = Graphs(CUDA)
-    runs = [Run(name, capture, CUDA, model="mlp") for capture in (graphs, EAGER)]
-    for number, batch in enumerate(rollouts(CUDA, 100)):
+    """In float64, as below: a graph rounds otherwise, and updates let differences in float32 grow."""
+    graphs, num = Graphs(CUDA), 30 if COUNTED and name == "categorical" else 100
+    runs = [Run(name, capture, CUDA, dtype=torch.float64) for capture in (graphs, EAGER)]
+    for number, batch in enumerate(rollouts(CUDA, num)):
         for run in runs:
-            run.update(batch, progress=number / 100)
+            run.update(batch, progress=number / num)
     captured, eager = (run.exchange.parameters.parameter for run in runs)
     assert graphs.num_recorded > 0
-    assert (captured - eager).norm() / eager.norm() < 1e-5
+    assert (captured - eager).norm() / eager.norm() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
         group.connect([each.address for each in groups])
     captures, streams = [Graphs(CUDA), Graphs(CUDA)], [torch.cuda.Stream(), torch.cuda.Stream()]
     # Learners have processes of their own elsewhere: what a process makes once is made here.
-    Run("ppo", EAGER, CUDA, model="mlp").update(next(rollouts(CUDA, 1)), progress=0.0)
+    Run("ppo", EAGER, CUDA).update(next(rollouts(CUDA, 1)), progress=0.0)
     torch.cuda.synchronize()
 
     def learn(rank: int) -> list[torch.Tensor]:
@@ -105,7 +106,7 @@ def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
         group.close()
     assert all(each.num_recorded == 2 for each in captures)
     assert torch.equal(captured, other)
-    assert (captured - eager).norm() / eager.norm() < 1e-5
+    assert (captured - eager).norm() / eager.norm() < 1e-6
 
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
@@ -129,7 +130,7 @@ def update_without_waiting(run: Run, forbidding_waits: Any) -> None:
 def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> None:
     """In two places that take turns, as under overlap; a truncation, which is no usual one, too."""
     graphs = Graphs(CUDA)
-    captured, eager = Run("a2c", graphs, CUDA, model="mlp"), Run("a2c", EAGER, CUDA, model="mlp")
+    captured, eager = Run("a2c", graphs, CUDA), Run("a2c", EAGER, CUDA)
     places: dict[int, Any] = {}
     for number, batch in enumerate(rollouts(CUDA, 24)):
         if len(batch.final_step) == 0:
@@ -219,6 +220,7 @@ def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
                 run(x)
         else:
             assert [run(x), run(x)] == [2, 2]
+        torch.rand(2, device=CUDA)  # a recording that failed leaves the generator as it was
     assert caplog.text.count("runs without a CUDA graph") == 1
 
 

@@ -136,15 +136,16 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
     Raises:
         ValueError: what that needs is not on this machine.
     """
-    if config.capture == "off" or config.never_captured is not None:
+    choice = config.capture or ("auto" if device.type == "cuda" else "off")
+    if choice == "off" or config.never_captured is not None:
         return EAGER
     if device.type == "cuda":
-        return Graphs(device, is_required=config.capture == "on")
+        return Graphs(device, is_required=choice == "on")
     if reason := config.never_compiled:
-        if config.capture == "on":
+        if choice == "on":
             raise ValueError(f"capture=on does not work on a CPU with {reason}; use capture=off")
         return EAGER
-    if config.capture == "auto" and not pays_to_compile(config):
+    if choice == "auto" and not pays_to_compile(config):
         return EAGER
     check_compilers()
     return Capture(device)

@@ -90,11 +90,11 @@ class TrainConfig:
     """Seed of everything random: simulators, actions and initial parameters."""
     device: Literal["auto", "cpu", "cuda"] = option("auto", "engine", common=True)
     """Device of the network. auto: the GPU if there is one."""
-    capture: Literal["off", "on", "auto"] | None = option(None, "engine")
+    capture: Literal["gpu", "off", "on", "auto"] = option("gpu", "engine")
     """Run acting and updates as CUDA graphs (GPU) or compiled code (CPU).
     on: what cannot be recorded is an error; on a CPU compiling takes a minute or more. auto: on a
     GPU, graphs if the other options allow them; on a CPU, only if compiling was measured to save
-    more time than it takes. none: auto on a GPU, off on a CPU."""
+    more time than it takes. gpu: auto on a GPU, off on a CPU."""
     gpus: int | None = option(None, "engine", common=True)
     """Number of GPUs of this machine to use.
     Each gets a learner if learners is not given. none: one GPU if there is one. 0: no GPU."""

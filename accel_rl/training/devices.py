@@ -136,7 +136,9 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
     Raises:
         ValueError: what that needs is not on this machine.
     """
-    choice = config.capture or ("auto" if device.type == "cuda" else "off")
+    choice = config.capture
+    if choice == "gpu":
+        choice = "auto" if device.type == "cuda" else "off"
     if choice == "off" or config.never_captured is not None:
         return EAGER
     if device.type == "cuda":

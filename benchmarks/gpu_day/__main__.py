@@ -1,6 +1,6 @@
-"""The first hours on a GPU machine, in three calls of at most ten minutes each.
+"""The first hours on a GPU machine, in four calls of at most ten minutes each.
 
-    python -m benchmarks.gpu_day truth|speed|deep [--dry] [--out DIR] [--leanrl DIR]
+    python -m benchmarks.gpu_day truth|speed|peers|deep [--dry] [--out DIR] [--leanrl DIR]
 
 README.md beside this file says what each call does. Every step is a program with a time limit; its
 output is DIR/NAME.log. A step that fails or takes too long does not stop the others. At the end

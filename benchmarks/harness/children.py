@@ -178,12 +178,17 @@ class Child:
         self.numbers = result.get("numbers", {})
         return float(result["steps"] / result["seconds"])
 
+    def leave(self) -> None:
+        """Tells the child to end, which takes it a while; `close` waits."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def close(self) -> None:
         """Ends the child; a second call does nothing."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdout is not None
         if self._errors.closed:
             return
-        self._process.stdin.close()
+        self.leave()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         self._kill()

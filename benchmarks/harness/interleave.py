@@ -87,9 +87,11 @@ def measure(
                         ),
                     )
             finally:
-                for group in children.values():
-                    for child in group:
-                        child.close()
+                started = [child for group in children.values() for child in group]
+                for child in started:
+                    child.leave()
+                for child in started:
+                    child.close()
     return results
 
 

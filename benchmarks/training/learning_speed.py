@@ -8,7 +8,7 @@ is taken together. Q-learners learn after ``min_steps``, from a replay of ``repl
 is as the preset has it, but that there are no evaluations and no random first steps. Beside the
 hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table 2)
 on one GPU and five cores.
-Prints a table and writes OUT.json and OUT.png.
+Prints a table and writes OUT.json and OUT.png, also of what was measured before an interruption.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -107,6 +107,8 @@ def main() -> None:
         except RunFailedError as error:
             rows[-1]["error"] = str(error)
             progress.print(f"[red]{preset} failed[/red]: {error}", highlight=False)
+            if isinstance(error, RunInterruptedError):
+                break
     report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
     is_drawn = any("error" not in row for row in rows)
     write(report, options.out, tabulate, draw if is_drawn else None)
@@ -116,6 +118,10 @@ def main() -> None:
 
 class RunFailedError(RuntimeError):
     """A run ended or did not learn in time; the message holds the end of what it printed."""
+
+
+class RunInterruptedError(RunFailedError):
+    """Somebody, or a time limit, ended the measurement."""
 
 
 def command(options: Options, preset: str, run_dir: Path) -> list[str]:
@@ -146,12 +152,14 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
             rows: list[dict[str, float]] = []
             while len(rows) < 3 or _passed(rows, "training_seconds") < options.seconds:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    output.seek(0)
-                    words = output.read().decode(errors="replace")[-2000:]
+                    words = _end_of(output)
                     raise RunFailedError(words or f"no learning for {options.seconds:.0f} s")
                 time.sleep(0.2)
                 rows = learning_rows(run_dir / "metrics.csv")
             return rows
+        except KeyboardInterrupt:
+            process.kill()
+            raise RunInterruptedError(f"interrupted; {_end_of(output)}") from None
         finally:
             process.terminate()  # it saves and ends
             try:
@@ -159,6 +167,11 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _end_of(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace")[-2000:]
 
 
 def learning_rows(path: Path) -> list[dict[str, float]]:

@@ -51,7 +51,7 @@ def test_make_steps_fit_in_one_call(call: str, tmp_path: Path) -> None:
 
 
 def test_make_steps_with_leanrl_names_its_folder(tmp_path: Path) -> None:
-    made = steps.make_steps("speed", tmp_path, is_dry=False, leanrl="/leanrl")
+    made = steps.make_steps("peers", tmp_path, is_dry=False, leanrl="/leanrl")
     assert "leanrl=/leanrl" in made[-1].command
 
 
@@ -117,7 +117,8 @@ def test_dry_call_writes_reports_and_targets(
     assert "DRY" in output and "Targets" in output
     names = {
         "truth": {"probe_gpu"},
-        "speed": {"learning_gpu", "sampling_gpu", "learning_cat_dqn_gpu", "ga3c_gpu_pps"},
+        "speed": {"learning_gpu", "sampling_gpu", "learning_cat_dqn_gpu"},
+        "peers": {"ga3c_gpu_pps"},
         "deep": {"until_pong_gpu", "until_breakout_gpu"},
     }[call]
     reports = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
@@ -125,4 +126,4 @@ def test_dry_call_writes_reports_and_targets(
     assert all({"machine", "options", "rows"} <= set(report) for report in reports.values())
     if call == "speed":
         measured = {row["what"] for row in targets.hold(tmp_path) if row["figure"] is not None}
-        assert len(measured) == 8
+        assert len(measured) == 7

@@ -52,6 +52,22 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
         assert int(row["steps"]) >= steps and float(row["gradient_norm"]) > 0
 
 
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "pqn", "cat_dqn"])
+def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
+    """With `capture=on`, what cannot be recorded is an error."""
+    pytest.importorskip("ale_py")
+    options = [f"algo={algo}", "env=breakout", "device=cuda", "capture=on", "num_envs=4"]
+    options += ["total_steps=640", "log_interval=320", "evaluation_interval=0"]
+    if algo == "cat_dqn":
+        options += ["min_steps=400", "replay_size=2000", "batch_size=8", "training_intensity=1"]
+    else:
+        options.append("horizon=16")
+    options += ["minibatch_size=16"] * (algo in ("ppo", "pqn"))
+    done = run(*options, "sampler.decorrelation_steps=0", f"run_dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    assert float(last_row(tmp_path / "run")["gradient_norm"]) > 0
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize(
     "options",

@@ -64,7 +64,7 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
 @pytest.mark.parametrize("name", ["a2c", "ppo", "categorical"])
 def test_parameters_after_a_hundred_captured_updates_are_those_of_eager_ones(name: str) -> None:
     """In float64, as below: graphs round otherwise, and updates let differences in float32 grow."""
-    graphs, num = Graphs(CUDA), 30 if COUNTED and name == "categorical" else 100
+    graphs, num = Graphs(CUDA), 16 if COUNTED and name == "categorical" else 100
     runs = [Run(name, capture, CUDA, dtype=torch.float64) for capture in (graphs, EAGER)]
     for number, batch in enumerate(rollouts(CUDA, num)):
         for run in runs:

@@ -145,7 +145,7 @@ def _peers(out: Path, is_dry: bool) -> list[Step]:
     small = "nips" if is_dry else "nips,ga3c_large_stride1"
     ga3c = [f"device={_device(is_dry)}", "parts=[pps]", "engines=[a3c,ga3c]"]
     ga3c += [f"networks=[{small}]", f"out={out}/ga3c_gpu"]
-    ga3c += ["rounds=1", "seconds=0.1", "num_envs=4"] if is_dry else ["rounds=1", "seconds=3"]
+    ga3c += ["rounds=1", "seconds=1", "num_envs=4"] if is_dry else ["rounds=1", "seconds=3"]
     return [_script("ga3c", 300, "ga3c/ga3c.py", *ga3c)]
 
 

@@ -286,9 +286,16 @@ def _rule(probe: Probe, rule: Rule) -> Figures:
 
 
 def precision(probe: Probe) -> Figures:
-    """The passes of an update at several precisions."""
-    for name, batch in (("a3c", 600), ("dqn", 2_048)):
-        yield from _precision(probe, name, batch)
+    """The passes of an update at several precisions; also where cuDNN times its convolutions."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark
+    try:
+        for name, batch in (("a3c", 600), ("dqn", 2_048)):
+            for cudnn.benchmark in (False, True):
+                for what, time in _precision(probe, name, batch):
+                    yield what + ", convolutions timed" * cudnn.benchmark, time
+    finally:
+        cudnn.benchmark = before
 
 
 def _precision(probe: Probe, name: str, batch: int) -> Figures:

@@ -163,10 +163,11 @@ Learners with 16 simulators each either add up their gradients at each update (A
 learner with a larger batch, or push to and pull from the store at their own pace (A3C). In the
 paper A3C has 1 to 32 such learners. Here all learners share one core.
 """,
-        """After 1 M steps, learners in step have 9.8 (one), 15.9 (two), 11.5 (four) and 11.7 (eight); learners
-through the store have 9.9 (two), 11.0 (four) and 13.2 (eight). So in neither way do more learners
-cost score, up to eight. There is one seed each: the 15.9 stands out, and another seed may differ as
-much. The steps a second say nothing about speed on several cores.
+        """\
+After 1 M steps, learners in step have 9.8 (one), 15.9 (two), 11.5 (four) and 11.7 (eight);
+learners through the store have 9.9 (two), 11.0 (four) and 13.2 (eight). So in neither way do more
+learners cost score, up to eight. There is one seed each: the 15.9 stands out, and another seed may
+differ as much. The steps a second say nothing about speed on several cores.
 """,
     ),
     "lag_ga3c": Study(

@@ -192,7 +192,8 @@ def draw(path: Path, study: Study, found: dict[str, Curves]) -> None:
     axes.set_xlabel("million steps")
     axes.set_ylabel("return")
     most = max(len(each.scores) for each in found.values())
-    save(figure, path, study.title, f"MinAtar's breakout, mean and 95 % interval, {most} seeds")
+    shown = f"mean and 95 % interval, {most} seeds" if most > 1 else "one seed"
+    save(figure, path, study.title, f"MinAtar's breakout, {shown}")
 
 
 if __name__ == "__main__":

@@ -134,9 +134,12 @@ def test_what_is_captured_on_a_gpu_alone(option: str) -> None:
     assert make_capture(parse_arguments([option, "capture=auto"]), CPU) is EAGER
 
 
-def test_capture_is_off_unless_asked_for() -> None:
-    for device in (CPU, torch.device("cuda")):
-        assert make_capture(parse_arguments(["algo=dqn", "env=breakout"]), device) is EAGER
+def test_by_default_a_gpu_has_graphs_and_a_cpu_compiles_nothing() -> None:
+    config, gpu = parse_arguments(["algo=dqn", "env=breakout"]), torch.device("cuda")
+    capture = make_capture(config, gpu)
+    assert isinstance(capture, Graphs) and not capture.is_required
+    assert make_capture(config, CPU) is EAGER
+    assert make_capture(parse_arguments(["env=breakout", "capture=off"]), gpu) is EAGER
 
 
 LONG = ["algo=dqn", "env=breakout", "capture=auto"]

@@ -15,6 +15,7 @@ import torch
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
+from accel_rl.graphs import Graphs
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
 from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
@@ -189,9 +190,10 @@ class Run(ABC, Generic[S, L]):
     def describe(self) -> str:
         """One line for people: what is trained where."""
         num_parameters = sum(each.numel() for each in self.agent.model.parameters())
+        graphs = ", by graphs" if isinstance(getattr(self.agent, "capture", None), Graphs) else ""
         return (
             f"{self.sampler.config.num_envs} x {self.sampler.env_spec.name} {self.place}; "
-            f"{num_parameters:,} parameters on {self.device}"
+            f"{num_parameters:,} parameters on {self.device}{graphs}"
         )
 
     @property

@@ -116,7 +116,7 @@ def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
         [sys.executable, "-m", "accel_rl", *arguments], capture_output=True, text=True, timeout=110
     )
     assert done.returncode == 0, done.stderr
-    assert "parameters on cuda:0" in (run / "train.log").read_text()
+    assert "parameters on cuda:0, by graphs" in (run / "train.log").read_text()
     with (run / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert int(rows[-1]["steps"]) >= 4000 and float(rows[0]["gradient_norm"]) > 0

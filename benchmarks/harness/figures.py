@@ -182,18 +182,31 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], *, log: bool = False) -> No
     to_share = axes.transLimits.transform
     ends = [(float(to_share(axes.transScale.transform((c.x[-1], c.y[-1])))[1]), c) for c in named]
     axes.set_ylim(low, high)
-    least, height = -1.0, 0.17 / (axes.get_position().height * axes.figure.get_figheight())
-    for share, curve in sorted(ends, key=lambda end: end[0]):
-        least = max(share, least + height)
+    ends.sort(key=lambda end: end[0])
+    height = 0.17 / (axes.get_position().height * axes.figure.get_figheight())
+    places = _apart([share for share, _ in ends], height)
+    for place, (_, curve) in zip(places, ends, strict=True):
         axes.annotate(
             curve.name,
-            (1.01, least),
+            (1.01, place),
             xycoords="axes fraction",
             va="center",
             fontsize="small",
             color=curve.colour,
             annotation_clip=False,
         )
+
+
+def _apart(shares: Sequence[float], height: float) -> list[float]:
+    """Rising ``shares`` of the axes, moved until they are ``height`` apart and end at the top."""
+    places = list(shares)
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + height)
+    most = 1.0
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], most)
+        most = places[i] - height
+    return places
 
 
 def save(figure: Figure, path: Path, title: str, foot: str) -> None:

@@ -85,3 +85,8 @@ def test_every_report_is_named_on_a_page() -> None:
     text = "\n".join(page.read_text() for page in redraw.RESULTS.glob("*.md"))
     names = [path.stem for path in redraw.RESULTS.glob("*.json")]
     assert [name for name in names if name not in text] == []
+
+
+def test_names_of_curves_keep_apart_below_the_top() -> None:
+    assert figures._apart([0.1, 0.15, 0.9], 0.1) == pytest.approx([0.1, 0.2, 0.9])
+    assert figures._apart([0.95, 0.96, 0.97], 0.1) == pytest.approx([0.8, 0.9, 1.0])

@@ -154,8 +154,8 @@ many samples are learned from with every batch.
 After 0.5 M steps a batch of 32 has 10.8, one of 256 has 8.9 and one of 2,048 has 5.2. Up to 256 the
 curves go together, and the run takes half of the time. A batch of 2,048 makes an eighth of the
 updates of 256, and learns more slowly. The noise scale tells why: gradients of more than about 240
-to 360 samples have little noise left here, so that a larger batch only makes updates fewer. There is
-one seed each.
+to 360 samples have little noise left here, so that a larger batch only makes updates fewer. There
+is one seed each.
 """,
     ),
     "learners": Study(

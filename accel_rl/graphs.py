@@ -68,6 +68,7 @@ class Graphs(Capture):
         if self._has_failed:
             return None
         graph = torch.cuda.CUDAGraph()
+        pool = pool or torch.cuda.graph_pool_handle()
         try:
             with _recording(graph, pool, self._device):
                 result = run()
@@ -104,7 +105,7 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
         try:
             yield
         except BaseException:
-            _give_up(graph, device)
+            _give_up(graph, pool, device)
             raise
         graph.capture_end()
     finally:
@@ -113,15 +114,21 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
         _RECORDING.release()
 
 
-def _give_up(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
+def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
     try:
         graph.capture_end()
+        return
     except RuntimeError:
-        pass  # what forbade it has ended it, too
-    # Torch's generator of the device then still takes itself for recorded, and draws no more.
+        pass  # what forbade it has ended it, too, but not all of it
+    # Torch's generator of the device and its memory still take themselves for recorded: the one
+    # draws no more, the other does not free what several streams used.
     with torch.cuda.device(device):
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        index = torch.cuda.current_device()
+    generator = torch.cuda.default_generators[index]
     generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        if (end := getattr(torch._C, name, None)) is not None:
+            end(index, pool)
 
 
 @dataclass

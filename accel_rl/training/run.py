@@ -22,6 +22,7 @@ from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.stopping import StopRequest
 from accel_rl.topology import CorePlan
+from accel_rl.training.devices import make_capture
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress
@@ -190,10 +191,11 @@ class Run(ABC, Generic[S, L]):
     def describe(self) -> str:
         """One line for people: what is trained where."""
         num_parameters = sum(each.numel() for each in self.agent.model.parameters())
-        graphs = ", by graphs" if isinstance(getattr(self.agent, "capture", None), Graphs) else ""
+        is_gpu = self.device.type == "cuda"
+        graphs = is_gpu and isinstance(make_capture(self.config, self.device), Graphs)
         return (
             f"{self.sampler.config.num_envs} x {self.sampler.env_spec.name} {self.place}; "
-            f"{num_parameters:,} parameters on {self.device}{graphs}"
+            f"{num_parameters:,} parameters on {self.device}{', by graphs' * graphs}"
         )
 
     @property

@@ -8,7 +8,7 @@ is taken together. Q-learners learn after ``min_steps``, from a replay of ``repl
 is as the preset has it, but that there are no evaluations and no random first steps. Beside the
 hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table 2)
 on one GPU and five cores.
-Prints a table and writes OUT.json and OUT.png, also of what was measured before an interruption.
+Prints a table and writes OUT.json and OUT.png, also of the presets before an interruption.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def main() -> None:
         except RunFailedError as error:
             rows[-1]["error"] = str(error)
             progress.print(f"[red]{preset} failed[/red]: {error}", highlight=False)
-            if isinstance(error, RunInterruptedError):
-                break
+        except KeyboardInterrupt:  # a time limit from outside
+            rows[-1]["error"] = "interrupted"
+            break
     report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
     is_drawn = any("error" not in row for row in rows)
     write(report, options.out, tabulate, draw if is_drawn else None)
@@ -118,10 +119,6 @@ def main() -> None:
 
 class RunFailedError(RuntimeError):
     """A run ended or did not learn in time; the message holds the end of what it printed."""
-
-
-class RunInterruptedError(RunFailedError):
-    """Somebody, or a time limit, ended the measurement."""
 
 
 def command(options: Options, preset: str, run_dir: Path) -> list[str]:
@@ -159,7 +156,8 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
             return rows
         except KeyboardInterrupt:
             process.kill()
-            raise RunInterruptedError(f"interrupted; {_end_of(output)}") from None
+            print(_end_of(output), file=sys.stderr)
+            raise
         finally:
             process.terminate()  # it saves and ends
             try:

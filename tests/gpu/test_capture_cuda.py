@@ -220,7 +220,7 @@ def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
                 run(x)
         else:
             assert [run(x), run(x)] == [2, 2]
-        torch.rand(2, device=CUDA)  # a recording that failed leaves the generator as it was
+        torch.rand(2, device=CUDA)  # a recording that failed leaves the generator usable
     assert caplog.text.count("runs without a CUDA graph") == 1
 
 

@@ -91,11 +91,13 @@ def _dqn(batch_size: int, lr: float) -> TrainConfig:
     return _changed(config, learner, 1, 500_000)
 
 
-def _ga3c(queue: int, **correction: Any) -> TrainConfig:
-    """``queue``: segments that may wait for the trainers."""
+def _ga3c(batch: int, queue: int, **correction: Any) -> TrainConfig:
+    """``batch``: samples of an update; ``queue``: segments that may wait for the trainers."""
     config: Any = minatar.ga3c()
-    learner = replace(config.learner, training_queue_size=queue, **correction)
-    return _changed(config, learner, 1, 1_000_000)
+    lr = config.learner.lr * sqrt(batch / config.learner.min_training_batch)
+    given = {"lr": lr, "min_training_batch": batch, "training_queue_size": queue, **correction}
+    steps = 1_000_000 if batch > 20 else 600_000
+    return _changed(config, replace(config.learner, **given), 1, steps)
 
 
 def _changed(config: Any, learner: Any, learners: int, steps: int, **sampler: int) -> TrainConfig:
@@ -182,12 +184,21 @@ say nothing about speed on several cores.
     "lag_ga3c": Study(
         "GA3C: the age of experience, and corrections for it",
         {
-            "ga3c_40": Setting("queue of 40", None, partial(_ga3c, 40)),
-            "ga3c_1000": Setting("queue of 1,000", None, partial(_ga3c, 1_000)),
-            "ga3c_1000_ratio": Setting(
-                "1,000, ratio", None, partial(_ga3c, 1_000, max_importance_ratio=1.0)
-            ),
-            "ga3c_1000_vtrace": Setting("1,000, V-trace", None, partial(_ga3c, 1_000, vtrace=True)),
+            f"ga3c_{batch}_{queue}{name}": Setting(
+                f"{batch} samples, queue of {queue:,}{shown}",
+                batch,
+                partial(_ga3c, batch, queue, **options),
+            )
+            for batch, queue, name, shown, options in (
+                (160, 40, "", "", {}),
+                (160, 1_000, "", "", {}),
+                (160, 1_000, "_ratio", ", ratio", {"max_importance_ratio": 1.0}),
+                (160, 1_000, "_vtrace", ", V-trace", {"vtrace": True}),
+                (20, 8, "", "", {}),
+                (20, 1_000, "", "", {}),
+                (20, 1_000, "_ratio", ", ratio", {"max_importance_ratio": 1.0}),
+                (20, 1_000, "_vtrace", ", V-trace", {"vtrace": True}),
+            )
         },
         """\
 GA3C ([Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)) learns from segments that

@@ -175,10 +175,10 @@ grows with the square root of their number; through the store it stays. The entr
 """,
         """\
 After 1 M steps, two seeds each, learners in step have 10.0 (one), 14.3 (two), 12.0 (four) and 12.3
-(eight); learners through the store have 10.0 (two), 10.7 (four) and 11.3 (eight). So at the end more
-learners cost no score in either way, up to eight. Through the store they are slower at first: at
-half of the steps eight have 7.4, where those in step have 9 to 10. The steps a second say nothing
-about speed on several cores.
+(eight); learners through the store have 10.0 (two), 10.7 (four) and 11.3 (eight). So at the end
+more learners cost no score in either way, up to eight. Through the store they are slower at first:
+at half of the steps eight have 7.4, where those in step have 9 to 10. The steps a second say
+nothing about speed on several cores.
 """,
     ),
     "lag_ga3c": Study(

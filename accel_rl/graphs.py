@@ -12,7 +12,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -104,10 +104,10 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             yield
+            graph.capture_end()
         except BaseException:
             _give_up(graph, pool, device)
             raise
-        graph.capture_end()
     finally:
         if collects:
             gc.enable()
@@ -115,20 +115,18 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
 
 
 def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
-    try:
+    """End a recording that failed, so that the process can go on without it."""
+    with suppress(RuntimeError):
         graph.capture_end()
         return
-    except RuntimeError:
-        pass  # what forbade it has ended it, too, but not all of it
-    # Torch's generator of the device and its memory still take themselves for recorded: the one
-    # draws no more, the other does not free what several streams used.
-    with torch.cuda.device(device):
-        index = torch.cuda.current_device()
+    # An operation that cannot be recorded ends the recording in CUDA. Torch keeps its own state of
+    # it: its generator would refuse to draw, and its memory would free nothing of several streams.
+    index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
     generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
-    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-        if (end := getattr(torch._C, name, None)) is not None:
-            end(index, pool)
+    with suppress(AttributeError, RuntimeError):  # a version of torch that does this itself
+        torch._C._cuda_endAllocateToPool(index, pool)
+        torch._C._cuda_releasePool(index, pool)
 
 
 @dataclass

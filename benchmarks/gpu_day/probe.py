@@ -287,15 +287,15 @@ def _rule(probe: Probe, rule: Rule) -> Figures:
 
 def precision(probe: Probe) -> Figures:
     """The passes of an update at several precisions; also where cuDNN times its convolutions."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark
+    before = torch.backends.cudnn.benchmark
     try:
         for name, batch in (("a3c", 600), ("dqn", 2_048)):
-            for cudnn.benchmark in (False, True):
+            for is_timed in (False, True):
+                torch.backends.cudnn.benchmark = is_timed
                 for what, time in _precision(probe, name, batch):
-                    yield what + ", convolutions timed" * cudnn.benchmark, time
+                    yield what + ", convolutions timed" * is_timed, time
     finally:
-        cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = before
 
 
 def _precision(probe: Probe, name: str, batch: int) -> Figures:

@@ -141,7 +141,7 @@ def _speed(out: Path, is_dry: bool) -> list[Step]:
 
 
 def _peers(out: Path, is_dry: bool) -> list[Step]:
-    """How do others do here?"""
+    """How fast are GA3C and CPU A3C? With ``leanrl``, `make_steps` adds LeanRL."""
     small = "nips" if is_dry else "nips,ga3c_large_stride1"
     ga3c = [f"device={_device(is_dry)}", "parts=[pps]", "engines=[a3c,ga3c]"]
     ga3c += [f"networks=[{small}]", f"out={out}/ga3c_gpu"]

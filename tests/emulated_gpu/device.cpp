@@ -48,6 +48,7 @@ graph::Graph* recording_on(int device) {
 }
 
 void refuse_while_recording(bool is_refused, const std::string& operation) {
+  if (is_refused) graph::is_invalid = true;
   TORCH_CHECK(!is_refused, "CUDA error: operation not permitted when stream is capturing, but ", operation);
 }
 

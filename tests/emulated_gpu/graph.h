@@ -63,6 +63,7 @@ class Graph;
 inline auto& recording = *new std::map<order::StreamKey, Graph*>;
 inline auto& owned = *new std::map<size_t, bool>;  // memory of graphs, by its first byte: whether a tensor has it, too
 inline thread_local bool is_recording_thread = false;
+inline thread_local bool is_invalid = false;  // something was refused in the recording
 
 // Whether ``memory``, which no tensor uses any more, still belongs to a graph.
 inline bool keeps(void* memory) {
@@ -98,6 +99,7 @@ class Graph {
     TORCH_CHECK(recording.emplace(stream, this).second, "the stream records already");
     stream_ = stream;
     is_recording_thread = true;
+    is_invalid = false;
     for (const auto& each : generators) states_.push_back(each.get_state());
   }
 
@@ -111,6 +113,7 @@ class Graph {
     for (const auto& [memory, size] : own_) std::memset(reinterpret_cast<void*>(memory), 0x7f, size);
     for (size_t i = 0; i < generators.size(); ++i) generators[i].set_state(states_[i]);
     states_.clear();
+    TORCH_CHECK(!is_invalid, "CUDA error: operation failed due to a previous error during capture");
   }
 
   void own(void* memory, size_t size, order::StreamKey stream) {

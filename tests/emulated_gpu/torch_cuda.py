@@ -114,10 +114,15 @@ class CUDAGraph:
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if _device.current_stream(_index()) == 0:
             raise RuntimeError("CUDA graphs must be captured on a non-default stream")
+        if _generators[_index()].is_left:
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
         self._graph.begin()
 
     def capture_end(self) -> None:
-        self._graph.end()
+        generator = _generators[_index()]
+        generator.is_left = True
+        self._graph.end()  # raises, if something was refused
+        generator.is_left = False
 
     def replay(self) -> None:
         self._graph.replay()
@@ -157,21 +162,27 @@ def _sync_debug_mode(mode: str | int) -> None:
     _device.forbid_waits(mode in ("error", 2))
 
 
-class _DefaultGenerator:
-    """What of a device's own generator is used after a recording that failed: its copy."""
+class DefaultGenerator:
+    """A device's own generator, which a recording that fails leaves unusable, as in CUDA."""
 
-    def clone_state(self) -> _DefaultGenerator:
+    def __init__(self) -> None:
+        self.is_left = False
+
+    def clone_state(self) -> DefaultGenerator:
+        return DefaultGenerator()
+
+    def graphsafe_get_state(self) -> DefaultGenerator:
         return self
 
-    def graphsafe_get_state(self) -> _DefaultGenerator:
-        return self
+    def graphsafe_set_state(self, state: DefaultGenerator) -> None:
+        self.is_left = state.is_left
 
-    def graphsafe_set_state(self, state: _DefaultGenerator) -> None:
-        pass
+
+_generators = tuple(DefaultGenerator() for _ in range(_device.device_count()))
 
 
 vars(torch.cuda).update(
-    default_generators=tuple(_DefaultGenerator() for _ in range(_device.device_count())),
+    default_generators=_generators,
     is_available=lambda: True,
     is_initialized=lambda: _is_initialized,
     _lazy_init=_initialize,

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -207,12 +207,24 @@ def test_captured_acting_remembers_what_eager_acting_does(arguments: str) -> Non
             torch.testing.assert_close(found.previous, expected.previous)
 
 
+def waiting(given: torch.Tensor) -> float:
+    return given.sum().item()
+
+
+def waiting_unnoticed(given: torch.Tensor) -> int:
+    """Its error is caught, so that it shows only when the recording ends."""
+    with suppress(RuntimeError):
+        given.sum().item()
+    return 2
+
+
+@pytest.mark.parametrize("function", [waiting, waiting_unnoticed])
 def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
-    caplog: pytest.LogCaptureFixture,
+    function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = torch.ones(2, device=CUDA)
     for is_required in (True, False):
-        run = Graphs(CUDA, is_required=is_required).whole(lambda given: given.sum().item())
+        run = Graphs(CUDA, is_required=is_required).whole(function)
         for _ in range(3):
             assert run(x) == 2
         if is_required:
@@ -220,7 +232,11 @@ def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
                 run(x)
         else:
             assert [run(x), run(x)] == [2, 2]
-        torch.rand(2, device=CUDA)  # a recording that failed leaves the generator usable
+        # A recording that failed leaves the generator and later recordings usable.
+        torch.rand(2, device=CUDA)
+        again = Graphs(CUDA)
+        run = again.whole(lambda given: 2 * given)
+        assert all(torch.equal(run(x), 2 * x) for _ in range(5)) and again.num_recorded == 1
     assert caplog.text.count("runs without a CUDA graph") == 1
 
 

@@ -1,7 +1,8 @@
 # The commands of accel_rl. Each makes .venv when it is missing and installs nothing when called again.
 #   make train            trains on an Atari game for a few minutes, and films a game (ARGS="..." for another run)
-#   make test             runs the tests
-#   make test-learning    learning on three seeds and other slow tests, minutes long
+#   make test             runs the quick tests, in about three minutes
+#   make test-all         runs the slow ones, too
+#   make nightly          all games, all damages, the documents' programs, learning on three seeds (PART=3/7 for a part)
 #   make test-processors  the tests that compare computed numbers, as other processors would compute them
 #   make test-gpu         the tests that need a GPU; on an emulated one where torch has no CUDA (needs g++);
 #                         GPU_PYTHON=python3 runs them by that Python and installs nothing
@@ -18,11 +19,15 @@ ARGS ?= algo=ppo env=breakout total_steps=400000 max_minutes=5
 RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin
-# Two at a time: many tests wait, or compute in one thread. More would disturb those that measure time.
-# Each process begins with one half, so that it alone makes the fixtures of a module, and helps the other at the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
-# Tests that failed are run once more, alone: some measure time, and another test ran beside them. Both results are printed.
-ALONE := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3
+# $(call tests,MARKERS,OPTIONS): tests that start no process, two at a time, and then those that do, each alone.
+# Each of the two begins with one half, so that it alone makes the fixtures of a module, and helps the other at the end.
+# What failed is run once more: build/flaky.txt names what passed then.
+PYTEST := $(BIN)/python -m pytest
+TWO := --numprocesses 2 --dist worksteal
+define tests
+	$(PYTEST) $(TWO) -m "($(1)) and not processes and not gpu" $(2) || $(BIN)/python tests/again.py $(2)
+	$(PYTEST) -m "($(1)) and processes and not gpu" $(2) || $(BIN)/python tests/again.py $(2)
+endef
 EMULATED_GPU := build/emulated_gpu/device.so
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export PIP_RETRIES ?= 10
@@ -39,17 +44,22 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: help train test test-learning test-processors test-gpu test-soak check docs pins format clean
+.PHONY: help train test test-all slow nightly test-processors test-gpu test-soak check lint docs pins format clean
 
 train: .venv/.ready-to-run
 	$(BIN)/python launch/train.py $(ARGS) run_dir=$(RUN)
 	$(BIN)/python launch/play.py $(RUN) max_steps=3000
 
 test: .venv/.ready-to-test
-	$(PYTEST) -m "not learning" || $(ALONE) -m "not learning"
+	$(call tests,not slow and not nightly,$(COSTS))
 
-test-learning: .venv/.ready-to-test
-	$(PYTEST) -m learning || $(ALONE) -m learning
+test-all: test slow
+
+slow: .venv/.ready-to-test
+	$(call tests,slow and not nightly)
+
+nightly: .venv/.ready-to-test
+	$(call tests,nightly,$(PART:%=--part=%))
 
 # Vector instructions and threads (one, unless said otherwise) decide how products and sums are rounded.
 test-processors: .venv/.ready-to-test
@@ -58,11 +68,11 @@ test-processors: .venv/.ready-to-test
 	    "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2" \
 	    "ONEDNN_MAX_CPU_ISA=SSE41"; do \
 	    echo "with $$setting"; \
-	    env $$setting $(PYTEST) -m "numeric and not learning" $$(grep -lr mark.numeric tests --include="test_*.py") || exit 1; \
+	    env $$setting $(PYTEST) $(TWO) -m "numeric and not nightly" $$(grep -lr mark.numeric tests --include="test_*.py") || exit 1; \
 	done
 
 # A Python that was installed by others may have newer packages, whose warnings are no errors.
-test-gpu: GPU_PYTEST = $(if $(GPU_PYTHON),$(GPU_PYTHON) -m pytest -W default tests/gpu,$(PYTEST)) -m gpu
+test-gpu: GPU_PYTEST = $(if $(GPU_PYTHON),$(GPU_PYTHON) -m pytest -W default tests/gpu,$(PYTEST) $(TWO)) -m gpu
 test-gpu: THE_PYTHON = $(or $(GPU_PYTHON),$(BIN)/python)
 test-gpu: $(if $(GPU_PYTHON),,.venv/.ready-to-test)
 	@if $(THE_PYTHON) -c 'import sys, torch; sys.exit(torch.version.cuda is None)'; then \
@@ -80,11 +90,13 @@ test-soak: .venv/.ready-to-test
 	$(BIN)/python benchmarks/soak/soak.py env=catch minutes=60 out=build/soak_catch $(SOAK)
 	$(BIN)/python benchmarks/soak/soak.py env=breakout minutes=30 out=build/soak_breakout $(SOAK)
 
-check: .venv/.ready-to-test
+check: COSTS = --check-costs
+check: lint test
+
+lint: .venv/.ready-to-test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(MAKE) test
 
 docs: .venv/.ready-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -5,11 +5,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 # Read when torch is loaded: threads of one test must not spin on cores that another needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import psutil
 import pytest
 import torch
 
@@ -19,8 +22,13 @@ _FOLDERS = [each for each in _FOLDERS if not each.endswith("emulated_gpu")]
 _GIVEN = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_GIVEN, *_FOLDERS])
 
-# Ignored under nohup, it would be so in all processes that tests start and send it to.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+pytest_plugins = ["costs"]
+
+# A parent may ignore them, as nohup and the shell of a background job do; then all processes that
+# tests start and send them to would ignore them.
+for _signal in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(_signal, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -50,12 +58,16 @@ def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fails a test that leaves child processes or threads."""
+    """Fails a test that leaves child processes or threads, and kills these processes."""
     before = _resources()
     yield
     if _resources() - before:
         gc.collect()  # what only a cycle holds is not left behind
-    assert not _resources() - before
+    if left := _resources() - before:
+        for each in left:
+            if each.startswith("process "):
+                _kill_tree(int(each.removeprefix("process ")))
+        pytest.fail(f"left behind: {', '.join(sorted(left))}")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,6 +79,14 @@ def no_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(torch.cuda, "is_available", lambda: False)
             patch.setattr(torch.cuda, "device_count", lambda: 0)
         yield
+
+
+def _kill_tree(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        processes = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
+        for each in processes:
+            each.kill()
+        psutil.wait_procs(processes, timeout=10)
 
 
 def _resources() -> set[str]:
@@ -82,6 +102,20 @@ def _resources() -> set[str]:
     return {*(f"process {pid}" for pid in children), *threads}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="N/M", help="run the tests of one of M parts: 1/M to M/M")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("learning"):
+            item.add_marker("nightly")
+    if part := config.getoption("part"):
+        number, parts = (int(each) for each in part.split("/"))
+        items[:] = [item for item in items if crc32(item.nodeid.encode()) % parts == number - 1]
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_SEGMENTS] = _segments()
 
@@ -92,8 +126,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not is_worker and (left := _segments() - session.config.stash[_SEGMENTS]):
         print(f"\nleft in /dev/shm: {', '.join(sorted(left))}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif session.config.getoption("part") and session.exitstatus == _NO_TESTS:
+        session.exitstatus = pytest.ExitCode.OK  # a part may have none
 
 
+_NO_TESTS = pytest.ExitCode.NO_TESTS_COLLECTED
 _SEGMENTS = pytest.StashKey[set[str]]()
 
 

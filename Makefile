@@ -86,9 +86,9 @@ test-gpu: $(if $(GPU_PYTHON),,.venv/.ready-to-test)
 
 # CHAOS=minutes=5, SOAK=minutes=5 and so on change how long, and everything else.
 test-soak: .venv/.ready-to-test
-	$(BIN)/python benchmarks/chaos/chaos.py minutes=45 out=build/chaos $(CHAOS)
-	$(BIN)/python benchmarks/soak/soak.py env=catch minutes=60 out=build/soak_catch $(SOAK)
-	$(BIN)/python benchmarks/soak/soak.py env=breakout minutes=30 out=build/soak_breakout $(SOAK)
+	$(BIN)/python tests/stress/chaos.py minutes=45 out=build/chaos $(CHAOS)
+	$(BIN)/python tests/stress/soak.py env=catch minutes=60 out=build/soak_catch $(SOAK)
+	$(BIN)/python tests/stress/soak.py env=breakout minutes=30 out=build/soak_breakout $(SOAK)
 
 check: COSTS = --check-costs
 check: lint test

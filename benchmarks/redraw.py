@@ -27,7 +27,6 @@ from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.peers import peers
 from benchmarks.replay import replay_speed
 from benchmarks.scaling import scaling_report, store_speed
-from benchmarks.soak import soak
 from benchmarks.training import learning_speed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +39,6 @@ DRAW = {
     "scaling_*": scaling_report.draw,
     "store_*": store_speed.draw,
     "learning_*": learning_speed.draw,
-    "soak_*": soak.draw,
     **{f"ga3c*_{part}": draw for part, draw in ga3c_report.DRAW.items()},
 }
 """names of reports and what draws them"""

@@ -48,7 +48,7 @@ def test_interval_draws_whole_starts() -> None:
 def test_measure_with_several_starts_keeps_all_rates() -> None:
     spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "catch"}
     case = interleave.Case(
-        "catch", "sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
+        "catch", "benchmarks/sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
     )
     console = Console(quiet=True)
     results = interleave.measure([case], rounds=2, seconds=0.01, console=console, starts=2)
@@ -110,7 +110,7 @@ def test_make_cases_of_a_sweep_fit_and_are_distinct() -> None:
 def test_measure_child_that_fails_tells_why() -> None:
     spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "no_game"}
     case = interleave.Case(
-        "broken", "sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
+        "broken", "benchmarks/sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
     )
     console = Console(quiet=True)
     results = interleave.measure([case], rounds=1, seconds=0.01, console=console)
@@ -122,7 +122,11 @@ def test_measure_child_that_fails_tells_why() -> None:
 def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     done = run(
-        "sampling/sampling_speed.py", *TINY, f"out={out}", "groups=[2]", "workers_per_core=[1]"
+        "benchmarks/sampling/sampling_speed.py",
+        *TINY,
+        f"out={out}",
+        "groups=[2]",
+        "workers_per_core=[1]",
     )
     assert done.returncode == 0, done.stderr
     assert "A3C-Net x1" in done.stdout and "bar 0.85" in done.stdout
@@ -145,7 +149,9 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
     out = tmp_path / "speed"
     sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
     more = ("rounds=1", "starts=2", "busy=0.5", "cases=[part=sampler, asynchronous=True]")
-    done = run("sampling/sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}")
+    done = run(
+        "benchmarks/sampling/sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}"
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(f"{out}.json").read_text())
     assert {row["part"] for row in report["rows"]} == {"sampler", "ale"}
@@ -158,7 +164,13 @@ def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
     out = tmp_path / "vector_env"
-    done = run("vector/vector_env_speed.py", "rounds=1", "seconds=0.05", "num_envs=4", f"out={out}")
+    done = run(
+        "benchmarks/vector/vector_env_speed.py",
+        "rounds=1",
+        "seconds=0.05",
+        "num_envs=4",
+        f"out={out}",
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
     parts = [row["part"] for row in rows]
@@ -170,7 +182,11 @@ def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: 
 def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> None:
     out = tmp_path / "threads"
     done = run(
-        "training/update_threads.py", "cases=[a2c 80]", "busy=[0,1]", "seconds=0.01", f"out={out}"
+        "benchmarks/training/update_threads.py",
+        "cases=[a2c 80]",
+        "busy=[0,1]",
+        "seconds=0.01",
+        f"out={out}",
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
@@ -182,7 +198,7 @@ def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> Non
 def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "store"
     sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
-    done = run("scaling/store_speed.py", *sizes, "seconds=0.05", f"out={out}")
+    done = run("benchmarks/scaling/store_speed.py", *sizes, "seconds=0.05", f"out={out}")
     assert done.returncode == 0, done.stderr
     assert "adam: push, chunks: 3 / its parts" in done.stdout
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
@@ -196,7 +212,7 @@ def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
 def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path) -> None:
     out = tmp_path / "scaling"
     sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")
-    done = run("scaling/scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
+    done = run("benchmarks/scaling/scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
     assert done.returncode == 0, done.stderr
     report = json.loads(Path(f"{out}.json").read_text())
     parts = [(row["part"], row["sync"]) for row in report["rows"]]
@@ -265,7 +281,7 @@ def test_benchmark_unknown_option_names_it(
 
 
 def test_benchmark_run_as_a_script_finds_the_package() -> None:
-    done = run("replay/replay_speed.py", "--help")
+    done = run("benchmarks/replay/replay_speed.py", "--help")
     assert done.returncode == 0, done.stderr
     assert "rounds=5" in done.stdout
 
@@ -274,7 +290,9 @@ def test_benchmark_run_as_a_script_finds_the_package() -> None:
 def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "replay"
     sizes = ("size=600", "peer_size=600", "batch_size=32", "num_envs=8", "images=[36x36]")
-    done = run("replay/replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}")
+    done = run(
+        "benchmarks/replay/replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}"
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}.json").read_text())["rows"]
     assert [(row["part"], row["operation"]) for row in rows] == [
@@ -326,7 +344,11 @@ def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
     tiny = "dqn batch_size=4 sampler.num_envs=4 model=mlp training_intensity=1"
     sizes = ("min_steps=64", "replay_size=200", "log_interval=16", "seconds=0.05")
     done = run(
-        "training/learning_speed.py", f"presets=['{tiny}']", *sizes, "game=catch", f"out={out}"
+        "benchmarks/training/learning_speed.py",
+        f"presets=['{tiny}']",
+        *sizes,
+        "game=catch",
+        f"out={out}",
     )
     assert done.returncode == 0, done.stderr + done.stdout
     (row,) = json.loads(Path(f"{out}.json").read_text())["rows"]
@@ -336,7 +358,9 @@ def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> Non
 
 @pytest.mark.learning
 def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
-    done = run("vector/vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}")
+    done = run(
+        "benchmarks/vector/vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}"
+    )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "rules.md").read_text()
     assert "accel_rl VectorEnv, SAME_STEP" in text and "| final observations |" in text
@@ -346,7 +370,7 @@ def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_worker_parts_tiny_adds_up(tmp_path: Path) -> None:
     sizes = ("starts=1", "seconds=0.1", "pages=[normal]", "affinity=[auto]")
-    done = run("sampling/worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
+    done = run("benchmarks/sampling/worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "parts.json").read_text())["rows"]
     assert [row["process"] for row in rows] == ["worker", "loop"]

@@ -22,7 +22,7 @@ GA3C = ("game=catch", "networks=[mlp]", "num_envs=2", "learners=1")
 def test_ga3c_grid_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
     out = tmp_path / "ga3c"
     grid = ("grid_agents=[1,2]", "grid_predictors=[1]", "grid_trainers=[2]")
-    done = run("ga3c/ga3c.py", "parts=[tps]", *ONCE, *GA3C, *grid, f"out={out}")
+    done = run("benchmarks/ga3c/ga3c.py", "parts=[tps]", *ONCE, *GA3C, *grid, f"out={out}")
     assert done.returncode == 0, done.stderr
     rows = json.loads(Path(f"{out}_tps.json").read_text())["rows"]
     assert [(row["predictors"], row["trainers"], row["agents"]) for row in rows] == [
@@ -36,7 +36,9 @@ def test_ga3c_grid_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_ga3c_speeds_tiny_compares_engines_with_their_parts(tmp_path: Path) -> None:
     out = tmp_path / "ga3c"
-    done = run("ga3c/ga3c.py", "parts=[pps]", "rounds=1", "seconds=0.5", *GA3C, f"out={out}")
+    done = run(
+        "benchmarks/ga3c/ga3c.py", "parts=[pps]", "rounds=1", "seconds=0.5", *GA3C, f"out={out}"
+    )
     assert done.returncode == 0, done.stderr
     assert "GA3C makes" in done.stdout and "parts allow" in done.stdout
     rows = json.loads(Path(f"{out}_pps.json").read_text())["rows"]
@@ -54,7 +56,7 @@ def test_ga3c_runs_tiny_write_json_and_figures(tmp_path: Path) -> None:
     split = ("split_envs=[4]", "split_networks=[mlp]", "split_seconds=0.1", "split_log_interval=64")
     batch = ("batches=[5]", "seeds=[0,1]", "batch_steps=1000", "batch_envs=2")
     parts = "parts=[tuner,split,batch]"
-    done = run("ga3c/ga3c.py", parts, *ONCE, *GA3C, *tuner, *split, *batch, f"out={out}")
+    done = run("benchmarks/ga3c/ga3c.py", parts, *ONCE, *GA3C, *tuner, *split, *batch, f"out={out}")
     assert done.returncode == 0, done.stderr
     row = json.loads(Path(f"{out}_tuner.json").read_text())["rows"][0]
     assert len(row["windows"]) >= 2 and row["of_best"]["median"] > 0

@@ -106,7 +106,9 @@ def test_peers_that_own_their_loop_are_measured_and_failing_ones_named(
     }
     cases = []
     for part, more in given.items():
-        script = "peers/script_training.py" if more else "peers/rlpyt_training.py"
+        script = (
+            "benchmarks/peers/script_training.py" if more else "benchmarks/peers/rlpyt_training.py"
+        )
         arguments = ["--num-envs=8", "--no-cuda"] if part == "cleanrl" else []
         defaults = {"arguments": arguments, "steps_per_iteration": None}
         row = {"part": part, "algo": "a2c", "network": "preset", "variant": ""}
@@ -133,7 +135,7 @@ raise ValueError(f"worker {worker.pid}")
 """
     script = {"script": write(tmp_path, "script.py", text), "arguments": []}
     script |= {"steps_per_iteration": None}
-    child = children.Child("peers/script_training.py", spec | script)
+    child = children.Child("benchmarks/peers/script_training.py", spec | script)
     try:
         with pytest.raises(children.ChildError, match="worker") as failed:
             child.wait_until_ready()
@@ -152,7 +154,7 @@ def test_peers_tiny_writes_tables_without_paths_json_and_figure(tmp_path: Path) 
     out = tmp_path / "peers"
     sizes = ("algos=[a2c]", "networks=[preset]", "variants=['num_envs=4']")
     done = run(
-        "peers/peers.py",
+        "benchmarks/peers/peers.py",
         *ONCE,
         *sizes,
         "peers=[rlpyt]",
@@ -192,7 +194,10 @@ def test_peers_cases_are_distinct_and_compared_on_the_same_network(tmp_path: Pat
     assert by_part["leanrl"]["steps_per_iteration"] == 2048
     two = dataclasses.replace(options, variants=("learners=2 serial=true",))
     case = peer_cases.make_cases(two, "a2c", [[0], [1]], {})[0]
-    assert case.script == "scaling/scaling_learner.py" and "learners=2" in case.specs[1]["options"]
+    assert (
+        case.script == "benchmarks/scaling/scaling_learner.py"
+        and "learners=2" in case.specs[1]["options"]
+    )
     assert [(spec["rank"], spec["what"]) for spec in case.specs] == [(0, "train"), (1, "train")]
 
     results = [interleave.Result(case, rates=[1.0 + i]) for i, case in enumerate(cases)]

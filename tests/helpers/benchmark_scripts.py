@@ -1,4 +1,4 @@
-"""Running the benchmarks' scripts."""
+"""Running scripts of the repository."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ ONCE = ("rounds=1", "seconds=0.05")
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    command = [sys.executable, str(ROOT / script), *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)

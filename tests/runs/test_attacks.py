@@ -1,6 +1,6 @@
 """What somebody else could do with files or as another user of the machine: each is refused.
 
-`benchmarks/attacks/attacks.py` tries the same on whole commands. More on code that files name, on
+`tests/stress/attacks.py` tries the same on whole commands. More on code that files name, on
 links and on signed messages: test_training_trust.py, test_training_files.py and tests/parallel.
 """
 
@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from by_files import ATTACKS, COMMANDS, FOREIGN_NAMES, SECRET, why_not_refused
+from by_others import NUM_DESCRIPTORS, open_descriptors_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.samplers import ParallelSampler
-from benchmarks.attacks.by_files import ATTACKS, COMMANDS, FOREIGN_NAMES, SECRET, why_not_refused
-from benchmarks.attacks.by_others import NUM_DESCRIPTORS, open_descriptors_of
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_others import SPOILED_KEYS
 
 from accel_rl.signing import is_signed, key_path, sign, user_key
-from benchmarks.attacks.by_others import SPOILED_KEYS
 
 
 @pytest.fixture(autouse=True)

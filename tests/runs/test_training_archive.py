@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_files import flip
 
 from accel_rl.runs import archive
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
-from benchmarks.attacks.by_files import flip
 
 
 def state() -> dict[str, Any]:

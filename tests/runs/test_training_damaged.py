@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from by_files import rewrite
 from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.tools.policy import load_policy
-from benchmarks.attacks.by_files import rewrite
 
 NAN = float("nan")
 Damage = Callable[[Path], None]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_files import rewrite
 from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
@@ -32,7 +33,6 @@ from accel_rl.training import evaluation, records
 from accel_rl.training.build import agent_of
 from accel_rl.training.evaluation import Evaluator, lacks_last_evaluation, make_evaluation_sampler
 from accel_rl.training.records import Records
-from benchmarks.attacks.by_files import rewrite
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}

@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 import psutil
 import pytest
+from by_others import FORGED_NAMES, set_records
 from launched_runs import (
     ENDLESS,
     REPOSITORY,
@@ -45,7 +46,6 @@ from accel_rl.training.devices import check_learners
 from accel_rl.training.metrics import Others, Report
 from accel_rl.training.resume import check_is_shared
 from accel_rl.training.train import train as train_here
-from benchmarks.attacks.by_others import FORGED_NAMES, set_records
 
 
 @pytest.mark.skipif(len(physical_cores(available_cpus())) != 2, reason="measured on two cores")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_files import rewrite
 from saved_runs import quiet, trained
 
 from accel_rl.cli.parse import parse_arguments
@@ -13,7 +14,6 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_pat
 from accel_rl.runs.directory import hold
 from accel_rl.training.resume import load_last
 from accel_rl.training.train import RunError, train
-from benchmarks.attacks.by_files import rewrite
 
 
 def resume(run_dir: Path, *arguments: str) -> None:

@@ -1,6 +1,6 @@
 """Trains for long at full speed, loses workers on the way, and looks whether anything grows.
 
-    python benchmarks/soak/soak.py [key=value ...]
+    python tests/stress/soak.py [key=value ...]
 
 A worker is killed every ``kill_seconds`` and replaced. Every few seconds the memory of each
 process, its descriptors and threads are read from /proc, and the steps and the processor time of
@@ -14,13 +14,11 @@ thirds and by ``growth_percent`` from the second to the last, no kind has more d
 threads, and steps per second of processor time have not fallen by more than ``speed_percent``.
 The processor time is that of the process that learns and orders the steps: a worker is too young
 to have become slower, and its start would count. Other programs on the machine change the steps per
-second a lot, and those per second of processor time a little. Writes OUT.json, OUT.csv and OUT.png.
-Linux only.
+second a lot, and those per second of processor time a little. Writes OUT.json. Linux only.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -29,29 +27,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.runs.figures import COLOURS, new_figure
-from benchmarks.harness.figures import Curve, draw_curves, save, where
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 
 WARM_UP_SHARE = 0.2
 """of the time, which the warm-up takes at least"""
-POINTS = 100
-"""of a line in the figure"""
-KINDS = {"run": COLOURS[0], "worker": COLOURS[1]}
-"""kinds of processes, with their colours"""
+KINDS = ("run", "worker")
+"""kinds of processes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +131,10 @@ def main() -> int:
         "failures": failures,
     }
     Path(f"{out}.json").write_text(json.dumps(report, indent=1) + "\n")
-    with open(f"{out}.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*Look._fields, *Pace._fields[1:]])
-        paces = {pace.seconds: pace[1:] for pace in seen.paces}
-        for each in seen.looks:
-            writer.writerow([*each, *(paces[each.seconds] if each.kind == "run" else ())])
-    draw(report, Path(f"{out}.png"))
     print(json.dumps({"kills": kills, **report["thirds"]}))
     for failure in failures:
         print(f"FAILED: {failure}")
-    print(f"written: {out}.json, {out}.csv, {out}.png")
+    print(f"written: {out}.json")
     return 1 if failures else 0
 
 
@@ -159,14 +146,8 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
         *("total_steps=100000000000", "on_worker_failure=restart", "max_worker_restarts=1000000"),
         *("log_interval=1024", "checkpoint_interval=51200"),
     ]
-    rng, looks, paces, kills, known, warm_up = (
-        random.Random(0),
-        list[Look](),
-        list[Pace](),
-        0,
-        0,
-        0.0,
-    )
+    rng, looks, paces = random.Random(0), list[Look](), list[Pace]()
+    kills, known, warm_up = 0, 0, 0.0
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "accel_rl", *arguments],
@@ -322,48 +303,6 @@ def judge(seen: Seen, options: Options) -> list[str]:
     elif speed[2] < (1 - options.speed_percent / 100) * speed[0]:
         failures.append(f"speed: {speed} steps per second of processor time in the three thirds")
     return failures
-
-
-def draw(report: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG of memory, descriptors and speed over time, from OUT.csv beside ``path``."""
-    with open(path.with_suffix(".csv"), newline="") as file:
-        rows = list(csv.DictReader(file))
-    seen: dict[str, list[Curve]] = {"memory": [], "descriptors": []}
-    for kind, colour in KINDS.items():
-        of_kind = [row for row in rows if row["kind"] == kind]
-        size = max(1, len(of_kind) // POINTS)
-        parts = [of_kind[n : n + size] for n in range(0, len(of_kind), size)]
-        minutes = [median(float(row["seconds"]) for row in part) / 60 for part in parts]
-        for name, curves in seen.items():
-            values = [median(float(row[name]) for row in part) for part in parts]
-            curves.append(Curve(kind, minutes, values, colour))
-    paces = [
-        Pace(float(row["seconds"]), int(row["steps"]), float(row["processor_seconds"]))
-        for row in rows
-        if row["kind"] == "run"
-    ]
-    joints = list(pairwise(paces[:: max(1, len(paces) // POINTS)]))
-    minutes = [(before.seconds + after.seconds) / 120 for before, after in joints]
-    speed = [
-        Curve(name, minutes, [_speed(*joint, per) for joint in joints], colour)
-        for per, name, colour in (
-            ("processor_seconds", "per second of\nprocessor time", COLOURS[0]),
-            ("seconds", "per second", COLOURS[-1]),
-        )
-    ]
-    figure = new_figure(8.0, 6.4)
-    all_axes = figure.subplots(3, sharex=True)
-    memory = "memory (PSS)\nwithout files, MB" if "with_files" in rows[0] else "memory (PSS), MB"
-    names = (memory, "open descriptors", "steps")
-    for axes, name, curves in zip(all_axes, names, [*seen.values(), speed], strict=True):
-        axes.set_ylim(0, 1.1 * max(max(curve.y, default=1) for curve in curves))
-        axes.set_ylabel(name)
-        axes.axvspan(0, report["warm_up_seconds"] / 60, color="#eeeeee")
-        draw_curves(axes, curves)
-    all_axes[-1].set_xlabel("minutes (grey: warm-up)")
-    options = report["options"]
-    title = f"{options['env']}: {report['kills']} workers killed in {options['minutes']:g} minutes"
-    save(figure, path, title, where(report))
 
 
 if __name__ == "__main__":

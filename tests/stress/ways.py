@@ -118,7 +118,7 @@ def _of_one_learner(folder: Path, trained: Path | None) -> dict[str, Way]:
             phases=("start",),
         ),
         "vector": Way(
-            programs=(("benchmarks/chaos/embedding.py", str(folder)),),
+            programs=(("tests/stress/embedding.py", str(folder)),),
             targets=simulated,
             resumes="no",
             phases=("start", "steps"),

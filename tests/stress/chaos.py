@@ -1,6 +1,6 @@
 """Hits runs with signals at random moments, and looks whether anything hangs, leaks or is lost.
 
-    python benchmarks/chaos/chaos.py [key=value ...]
+    python tests/stress/chaos.py [key=value ...]
 
 Each trial starts a way of running (``ways.py``), hits one of its processes with SIGKILL, SIGSTOP,
 SIGTERM or SIGINT at a random moment of its start, of training or of the writing of a checkpoint,
@@ -8,12 +8,11 @@ and asserts: the casualty is named in time, exit codes are as documented, no pro
 temporary file or (in an embedding script) descriptor is left, the last checkpoint loads, and the
 resumed run has the parameters of one that never stopped, where that is promised. A trial prints its
 case and seed, with which it is repeated: ``case='parallel/worker/KILL' seed=12 trials=1``. Appends
-each result to OUT.jsonl; at the end writes OUT.json, OUT.csv and OUT.md. Linux only.
+each result to OUT.jsonl; at the end writes a table, OUT.md. Linux only.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import shutil
@@ -28,9 +27,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.chaos.trial import Result, Trial
-from benchmarks.chaos.ways import QUICK, QUICK_TIMES, Signal, make_cases, make_ways
-from benchmarks.harness.machine import describe_machine, usable_cores
+from trial import Result, Trial
+from ways import QUICK, QUICK_TIMES, Signal, make_cases, make_ways
+
 from benchmarks.harness.options import parse
 
 
@@ -52,8 +51,6 @@ class Options:
     """after which no trial begins"""
     folder: str = ""
     """where failed trials are kept; empty: a temporary directory"""
-    references: str = ""
-    """where runs that never stopped are kept and found again; empty: a temporary directory"""
     out: str = "build/chaos"
     """file of the results, without its suffix"""
 
@@ -71,13 +68,14 @@ def main() -> int:
         for result in run_trials(options, folder):
             results.append(result)
             with open(f"{out}.jsonl", "a") as file:
-                file.write(json.dumps(result.as_row()) + "\n")
+                file.write(json.dumps(asdict(result)) + "\n")
             tell(result)
     except KeyboardInterrupt:
         print("stopped")
-    write_tables(out, [json.loads(line) for line in open(f"{out}.jsonl")], asdict(options))
+    rows = [json.loads(line) for line in open(f"{out}.jsonl")]
+    Path(f"{out}.md").write_text("\n".join(table([r for r in rows if not r["missed"]])) + "\n")
     failed = sum(bool(result.failures) for result in results)
-    print(f"{len(results)} trials, {failed} failed; written: {out}.json, {out}.csv, {out}.md")
+    print(f"{len(results)} trials, {failed} failed; written: {out}.jsonl, {out}.md")
     if not any(folder.iterdir()):
         folder.rmdir()
     return 1 if failed else 0
@@ -85,11 +83,11 @@ def main() -> int:
 
 def run_trials(options: Options, folder: Path) -> Iterator[Result]:
     """Yield the results of trials, one after another, until time is over."""
-    from benchmarks.chaos.resuming import References, look_at_checkpoints
+    from resuming import References, look_at_checkpoints
 
     ends_at = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="chaos-references-") as temporary:
-        references = References(Path(options.references or temporary).resolve())
+        references = References(Path(temporary))
         cases = list(make_cases(make_ways(folder)))
         if options.case:
             way, target, sent = options.case.split("/")
@@ -141,50 +139,21 @@ def tell(result: Result) -> None:
         print(f"    {failure}", flush=True)
 
 
-def write_tables(out: Path, rows: list[dict[str, Any]], options: dict[str, Any]) -> None:
-    """Write all trials, and the counts of held and failed ones by way, and by target and signal."""
-    rows = [row for row in rows if not row["missed"]]
-    hits = sorted({f"{row['target']} {row['signal']}" for row in rows})
-    ways = list(dict.fromkeys(row["way"] for row in rows))
-    counts = {
-        way: {hit: _count(rows, way, hit) for hit in hits} | {"all": _count(rows, way, "")}
-        for way in sorted(ways)
-    }
-    named = [row["named_seconds"] for row in rows if row["named_seconds"] is not None]
-    summary = {
-        "machine": describe_machine(usable_cores()),
-        "options": options,
-        "trials": len(rows),
-        "failed": sum(bool(row["failures"]) for row in rows),
-        "resumed": sum(row["resumed"] for row in rows),
-        "named_seconds_max": max(named, default=None),
-        "counts": counts,
-        "rows": rows,
-    }
-    Path(f"{out}.json").write_text(json.dumps(summary, indent=1) + "\n")
-    with open(f"{out}.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["way", "target", "signal", "held", "failed"])
-        for way, by_hit in counts.items():
-            for hit, (held, failed) in by_hit.items():
-                if hit != "all" and held + failed:
-                    writer.writerow([way, *hit.split(" "), held, failed])
-    lines = ["| way of running | " + " | ".join([*hits, "all"]) + " |"]
-    lines.append("|---" * (len(hits) + 2) + "|")
-    for way, by_hit in counts.items():
-        cells = [f"{h}/{h + f}" if h + f else "" for h, f in by_hit.values()]
-        lines.append(f"| {way} | " + " | ".join(cells) + " |")
-    Path(f"{out}.md").write_text("\n".join(lines) + "\n")
-
-
-def _count(rows: list[dict[str, Any]], way: str, hit: str) -> tuple[int, int]:
-    """Trials that held, and trials that failed. ``hit``: target and signal; empty: all."""
-    there = [
-        bool(row["failures"])
-        for row in rows
-        if row["way"] == way and hit in ("", f"{row['target']} {row['signal']}")
-    ]
-    return there.count(False), there.count(True)
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines of a table: trials that held, of all, by way and by target and signal."""
+    hits = [*sorted({f"{row['target']} {row['signal']}" for row in rows}), "all"]
+    yield f"| way of running | {' | '.join(hits)} |"
+    yield "|---" * (len(hits) + 1) + "|"
+    for way in sorted({row["way"] for row in rows}):
+        cells = []
+        for hit in hits:
+            failed = [
+                bool(row["failures"])
+                for row in rows
+                if row["way"] == way and hit in ("all", f"{row['target']} {row['signal']}")
+            ]
+            cells.append(f"{failed.count(False)}/{len(failed)}" if failed else "")
+        yield f"| {way} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

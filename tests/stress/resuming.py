@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from trial import Trial, unfinished
+from ways import INTERVAL, ROOT, SERIAL_TWIN, TOTAL_STEPS
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.training.train import train
-from benchmarks.chaos.trial import Trial, unfinished
-from benchmarks.chaos.ways import INTERVAL, ROOT, SERIAL_TWIN, TOTAL_STEPS
 
 _RESUME_SECONDS = 300.0
 

@@ -11,13 +11,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-PRELOADED = ("benchmarks.chaos.warm_modules",)
+import matplotlib.figure  # noqa: F401
+
+import accel_rl.cli.run
+import accel_rl.cli.tools
+import accel_rl.ga3c.run
+import accel_rl.runs.tables
+import accel_rl.training.train  # noqa: F401
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str], output: str) -> Fork:
     """Start ``python -m accel_rl`` with these arguments, printing to the file ``output``."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload(["forks"])
     process = context.Process(target=_run, args=(arguments, dict(environment), output))
     process.start()
     return Fork(process)
@@ -50,10 +56,8 @@ class Fork:
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """The same."""
         return self._process.exitcode
 
     def wait(self) -> int | None:
-        """Wait for the end."""
         self._process.join()
         return self._process.exitcode

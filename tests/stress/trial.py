@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.chaos import warm
-from benchmarks.chaos.ways import (
+import forks
+from ways import (
     ANSWER_SECONDS,
     HOLD_SECONDS,
     NAMED_SECONDS,
@@ -58,10 +58,6 @@ class Result:
     resumed: bool = False
     seconds: float = 0.0
 
-    def as_row(self) -> dict[str, object]:
-        """As a JSON object."""
-        return asdict(self)
-
 
 class Processes:
     """All processes of a trial, and what they print."""
@@ -78,10 +74,10 @@ class Processes:
             "PYTHONFAULTHANDLER": "1",  # so that SIGABRT shows where a process hangs
             "PYTHONPATH": str(ROOT),
         }
-        self.roots: list[subprocess.Popen[bytes] | warm.Fork] = []
+        self.roots: list[subprocess.Popen[bytes] | forks.Fork] = []
         if is_warm:
             (program,) = way.programs
-            self.roots.append(warm.start(program[len(TRAIN) :], environment, str(self._output)))
+            self.roots.append(forks.start(program[len(TRAIN) :], environment, str(self._output)))
             return
         with open(self._output, "wb") as file:
             for program in way.programs:
@@ -98,7 +94,7 @@ class Processes:
                 )
 
     @property
-    def root(self) -> subprocess.Popen[bytes] | warm.Fork:
+    def root(self) -> subprocess.Popen[bytes] | forks.Fork:
         return self.roots[0]
 
     def output(self) -> str:

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import subprocess
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -64,33 +63,6 @@ def set_records(port: int, records: Mapping[str, bytes]) -> None:
             message += [_SET if each is key else b"", struct.pack("<Q", len(each)), each]
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(b"".join(message))
-
-
-def as_nobody(act: Callable[[], object]) -> bool:
-    """Call ``act`` in a process of user nobody; return False if it had no permission.
-
-    Raises:
-        RuntimeError: it failed otherwise, which is no refusal.
-    """
-    pid = os.fork()
-    if pid == 0:
-        code = 2
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            act()
-            code = 0
-        except PermissionError:
-            code = 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code not in (0, 1):
-        raise RuntimeError("the attack itself failed")
-    return code == 0
 
 
 def make_readable(key: Path) -> None:

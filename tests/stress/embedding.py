@@ -15,10 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from ways import STEP_SECONDS
 
 from accel_rl.samplers import WorkerError
 from accel_rl.vector import VectorEnv
-from benchmarks.chaos.ways import STEP_SECONDS
 
 
 def make() -> VectorEnv:

@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import psutil
 import pytest
 import torch
+import warm
 
 # Programs that tests start find what tests share, and test modules that options name.
 _FOLDERS = [str(each) for each in Path(__file__).parent.glob("[!_]*") if each.is_dir()]
@@ -93,6 +94,7 @@ def _resources() -> set[str]:
     """Child processes by pid, threads by name."""
     tasks = Path("/proc/self/task")
     children = [pid for task in tasks.iterdir() for pid in _read(task / "children").split()]
+    children += map(str, warm.running)
     threads = [
         f"thread {thread.name}"
         for thread in threading.enumerate()

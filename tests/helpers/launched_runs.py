@@ -1,15 +1,17 @@
-"""Runs of several learners in processes of their own."""
+"""Programs and runs in processes of their own, which end with the test."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+import warm
 from run_files import forget_last_checkpoint, table
 
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
@@ -21,33 +23,58 @@ ENDLESS = "total_steps=10000000"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
 
 
+@contextmanager
+def started(*command: str, is_warm: bool = True, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """``python COMMAND`` in a session of its own; nothing of it is left after the block.
+
+    Args:
+        is_warm: A fork of a process that has loaded torch, in place of a new interpreter.
+        options: Of `subprocess.Popen`.
+    """
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {**pipes, "text": True, "cwd": REPOSITORY, "start_new_session": True, **options}
+    process = (warm.Popen if is_warm else subprocess.Popen)([sys.executable, *command], **options)
+    try:
+        yield process
+    finally:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        if process.poll() is None:  # the test has failed
+            for each in psutil.Process(process.pid).children(recursive=True):
+                each.kill()
+            process.kill()
+            process.wait()
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Wait at most 100 s for ``condition``, and only while ``process`` runs."""
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "not within 100 s"
+        time.sleep(0.01)
+
+
+def has_rows(run_dir: Path, number: int = 1) -> bool:
+    path = run_dir / "metrics.csv"
+    return path.exists() and path.read_text().count("\n") > number
+
+
 class Launched:
     """A run in processes of its own, and all that it leaves behind."""
 
-    def __init__(self, run_dir: Path, arguments: tuple[str, ...], program: tuple[str, ...]) -> None:
+    def __init__(self, run_dir: Path, process: subprocess.Popen[str]) -> None:
         self.run_dir = run_dir
-        if not any(each.startswith("resume=") for each in arguments):
-            arguments = (*arguments, f"run_dir={run_dir}")
-        self.process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        self.process = process
 
     def wait_for_rows(self, number: int = 1) -> None:
-        path = self.run_dir / "metrics.csv"
-        deadline = time.monotonic() + 100
-        while not path.exists() or path.read_text().count("\n") < number + 1:
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline, "no metrics after 100 s"
-            time.sleep(0.02)
+        wait_for(lambda: has_rows(self.run_dir, number), self.process)
 
     def learner(self, rank: int) -> psutil.Process:
+        """The launcher's child of that rank, if all learners run."""
         children = psutil.Process(self.process.pid).children()
-        return next(each for each in children if each.environ().get("RANK") == str(rank))
+        return sorted(children, key=lambda each: (each.create_time(), each.pid))[rank]
 
     def ends(self, code: int, seconds: float = 200) -> str:
         """What it said on standard error, after its end with ``code``, nothing left of it."""
@@ -61,20 +88,15 @@ class Launched:
 
 @contextmanager
 def launched(
-    run_dir: Path, *arguments: str, program: tuple[str, ...] = ("-m", "accel_rl")
+    run_dir: Path, *arguments: str, program: tuple[str, ...] = ("-m", "accel_rl"), **options: Any
 ) -> Iterator[Launched]:
-    run = Launched(run_dir, arguments, program)
-    try:
-        yield run
-    finally:
-        for stream in (run.process.stdout, run.process.stderr):
-            assert stream is not None
-            stream.close()
-        if run.process.poll() is None:  # the test has failed
-            for each in psutil.Process(run.process.pid).children(recursive=True):
-                each.kill()
-            run.process.kill()
-            run.process.wait()
+    """A run in ``run_dir``, or one that goes on if ``arguments`` have ``resume=``."""
+    if not any(each.startswith("resume=") for each in arguments):
+        arguments = (*arguments, f"run_dir={run_dir}")
+    options = {"env": os.environ | {"OMP_NUM_THREADS": "1"}, **options}
+    is_warm = program[:2] != TORCHRUN[:2] and "EMULATED_GPU" not in os.environ
+    with started(*program, *arguments, is_warm=is_warm, **options) as process:
+        yield Launched(run_dir, process)
 
 
 def train(run_dir: Path, *arguments: str) -> str:

@@ -7,20 +7,23 @@ import cv2
 import numpy as np
 import pytest
 from slow_atari import SlowAtari
+from tiers import in_tiers
 
-from accel_rl.envs import AtariConfig
+from accel_rl.envs import AtariConfig, atari
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.atari_games import atari_games, game_facts, load_emulator
 from accel_rl.envs.atari_screen import NTSC_GREY, Screen, shows_ntsc_colours
 
 SEED = 11
+GAMES = ("space_invaders", "carnival", "king_kong")
 
 # game, options, steps. Carnival is 214 rows high, journey_escape 230, pooyan 220; the others whose
-# screens are not 210 high have 250 and another palette (PAL).
+# screens are not 210 high have 250 and another palette (PAL). The first is quick.
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "flicker": ("space_invaders", {"sticky_actions": 0.25, "max_episode_steps": 20}, 45),
+    "sticky": ("breakout", {"sticky_actions": 0.25}, 250),
     "default": ("breakout", {}, 400),
     "no-lives": ("pong", {}, 100),
-    "flicker": ("space_invaders", {}, 150),
     "up-to-start": ("ms_pacman", {}, 150),
     "starts-differ": ("seaquest", {"max_episode_steps": 20}, 150),
     "84x84": ("breakout", {"observation_size": "84x84"}, 250),
@@ -28,15 +31,13 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "whole-games": ("breakout", {"episodic_lives": False}, 400),
     "own-reward": ("space_invaders", {"clip_reward": False}, 150),
     "full-actions": ("breakout", {"full_action_set": True}, 200),
-    "sticky": ("breakout", {"sticky_actions": 0.25}, 250),
     "sticky-one-frame": ("breakout", {"sticky_actions": 0.5, "frame_skip": 1}, 200),
-    "no-noops": ("space_invaders", {"max_noops": 0, "max_episode_steps": 30}, 100),
+    "no-noops": ("space_invaders", {"max_noops": 0, "max_episode_steps": 20}, 45),
     "no-fire": ("breakout", {"press_fire": False}, 150),
     "one-frame": ("space_invaders", {"frame_skip": 1}, 150),
     "two-frames": ("space_invaders", {"frame_skip": 2}, 150),
     "single": ("breakout", {"frame_stack": 1}, 150),
     "long-stack": ("breakout", {"frame_stack": 7}, 150),
-    "time-limit": ("breakout", {"max_episode_steps": 13}, 150),
     "saved-starts-off": ("breakout", {"cached_starts": "off", "max_episode_steps": 13}, 100),
     "214-rows": ("carnival", {}, 100),
     "220-rows": ("pooyan", {}, 100),
@@ -46,10 +47,15 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize(("game", "options", "num_steps"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[pytest.mark.slow] * (i > 0)) for i, name in enumerate(CASES)]
+)
 def test_atari_random_play_equals_slow_reference(
-    game: str, options: dict[str, Any], num_steps: int
+    case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    game, options, num_steps = CASES[case]
+    # Looked at in test_envs_atari_starts.py; it takes 0.6 s for a game.
+    monkeypatch.setattr(atari, "starts_are_identical", lambda game, _: game not in _STARTS_DIFFER)
     config = AtariConfig(**options)
     env = AtariEnv(game, config)
     env.seed(np.random.SeedSequence(SEED))
@@ -68,6 +74,9 @@ def test_atari_random_play_equals_slow_reference(
             assert_frames_equal(out, slow.reset(), exact)
 
 
+_STARTS_DIFFER = {"seaquest", "pooyan"}
+
+
 def assert_frames_equal(found: Any, expected: Any, exact: bool) -> None:
     """The 2 x 2 mean is rounded half up; OpenCV's other reductions compute in fixed point."""
     assert found.shape == expected.shape
@@ -78,11 +87,11 @@ def assert_frames_equal(found: Any, expected: Any, exact: bool) -> None:
         assert np.abs(found - expected).mean() <= 0.3
 
 
-@pytest.mark.parametrize("game", ["breakout", "space_invaders", "carnival", "king_kong"])
-@pytest.mark.parametrize("size", ["104x80", "84x84"])
+@pytest.mark.parametrize("game", in_tiers(GAMES, "space_invaders", "carnival king_kong"))
+@pytest.mark.parametrize("size", [pytest.param("104x80", marks=pytest.mark.slow), "84x84"])
 def test_atari_frame_equals_reduction_of_whole_screen(game: str, size: str) -> None:
     """Only rows that changed are reduced again: that must not be seen, to the last bit."""
-    config = AtariConfig(observation_size=size, frame_stack=1)  # type: ignore[arg-type]
+    config = AtariConfig(observation_size=size, frame_stack=1, cached_starts="off")  # type: ignore[arg-type]
     env = AtariEnv(game, config)
     env.seed(np.random.SeedSequence(SEED))
     slow = SlowAtari(game, config, np.random.SeedSequence(SEED))
@@ -105,7 +114,9 @@ def test_atari_frame_equals_reduction_of_whole_screen(game: str, size: str) -> N
         np.testing.assert_array_equal(out[0], frame)
 
 
-@pytest.mark.parametrize("game", atari_games())
+@pytest.mark.parametrize(
+    "game", in_tiers(atari_games(), "pong", "breakout carnival king_kong pooyan seaquest")
+)
 def test_grey_levels_of_ntsc_games_are_the_emulators(game: str) -> None:
     """The palette table against the emulator; PAL games are those 250 rows high."""
     emulator = load_emulator(game, seed=0)

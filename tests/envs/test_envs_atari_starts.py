@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import in_tiers
 
 from accel_rl.envs import AtariConfig, atari
 from accel_rl.envs.atari import AtariEnv
@@ -44,55 +45,62 @@ def random_play(game: str, cached_starts: str, num_steps: int, **options: Any) -
     return seen
 
 
-@pytest.mark.parametrize("game", IDENTICAL)
-def test_play_with_saved_starts_equals_play_with_resets(
-    game: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts count as identical, without the 0.6 s in which that is found out."""
+    monkeypatch.setattr(atari, "starts_are_identical", lambda game, presses: True)
+
+
+@pytest.mark.parametrize(
+    "game", in_tiers(IDENTICAL, "breakout", "pong ms_pacman space_invaders skiing")
+)
+def test_play_with_saved_starts_equals_play_with_resets(game: str, unprobed: None) -> None:
     """Few kinds of start and short games, so that saved ones come up often."""
-    monkeypatch.setattr(atari, "starts_are_identical", lambda game, presses: True)  # saves 0.6 s
     options = {"max_noops": 2, "max_episode_steps": 10}
-    assert random_play(game, "auto", 120, **options) == random_play(game, "off", 120, **options)
+    assert random_play(game, "auto", 80, **options) == random_play(game, "off", 80, **options)
 
 
-@pytest.mark.parametrize("game", DIFFERENT)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_steps", "options"),
+    [
+        (60, {"sticky_actions": 0.25, "max_noops": 1, "max_episode_steps": 8}),
+        (60, {"observation_size": "84x84", "max_noops": 1, "max_episode_steps": 8}),
+        (900, {"max_noops": 0}),
+    ],
+    ids=["sticky", "84x84", "whole games"],
+)
+def test_saved_starts_equal_resets_for_other_protocols(
+    num_steps: int, options: dict[str, Any], unprobed: None
+) -> None:
+    plays = [random_play("breakout", each, num_steps, **options) for each in ("auto", "off")]
+    assert plays[0] == plays[1]
+
+
+@pytest.mark.parametrize(
+    "game", in_tiers(DIFFERENT, "seaquest", "berzerk elevator_action haunted_house tic_tac_toe_3d")
+)
 def test_starts_that_differ_are_found_out_and_the_game_steps(game: str) -> None:
     assert not starts_are_identical(game, start_presses(game))
+    assert game != "time_pilot" or not starts_are_identical(game, ())
     random_play(game, "auto", 5)
 
 
-def test_starts_of_time_pilot_differ_without_presses_too() -> None:
-    assert not starts_are_identical("time_pilot", ())
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["breakout", "pong", "space_invaders", "ms_pacman"])
 def test_starts_that_are_identical_are_recognised(game: str) -> None:
     assert starts_are_identical(game, start_presses(game))
 
 
-@pytest.mark.parametrize("options", [{"sticky_actions": 0.25}, {"observation_size": "84x84"}])
-def test_saved_starts_equal_resets_for_other_protocols(options: dict[str, Any]) -> None:
-    options |= {"max_noops": 1, "max_episode_steps": 8}
-    assert random_play("breakout", "auto", 60, **options) == random_play(
-        "breakout", "off", 60, **options
-    )
-
-
-def test_whole_game_from_a_saved_start_equals_one_from_a_reset() -> None:
-    options = {"max_noops": 0}
-    assert random_play("breakout", "auto", 900, **options) == random_play(
-        "breakout", "off", 900, **options
-    )
-
-
-def test_one_start_is_saved_for_each_number_of_noops() -> None:
-    env = AtariEnv("breakout", AtariConfig(max_noops=5))
+@pytest.mark.parametrize(
+    ("game", "cached_starts", "num_saved"),
+    [("breakout", "auto", 6), ("seaquest", "auto", 0), ("breakout", "off", 0)],
+)
+def test_one_start_is_saved_for_each_number_of_noops_where_all_are_identical(
+    game: str, cached_starts: Any, num_saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atari, "starts_are_identical", lambda game, _: game not in DIFFERENT)
+    env = AtariEnv(game, AtariConfig(max_noops=5, cached_starts=cached_starts))
     env.seed(np.random.SeedSequence(0))
     frames = [start.state.getEpisodeFrameNumber() for start in env._saved_starts]
-    assert np.diff(frames).tolist() == [1] * 5
-
-
-def test_no_start_is_saved_where_starts_differ_or_saving_is_off() -> None:
-    for game, cached_starts in (("seaquest", "auto"), ("breakout", "off")):
-        env = AtariEnv(game, AtariConfig(cached_starts=cached_starts))  # type: ignore[arg-type]
-        env.seed(np.random.SeedSequence(0))
-        assert not env._saved_starts
+    assert np.diff(frames).tolist() == [1] * (num_saved - 1)

@@ -79,8 +79,15 @@ def wild(step: PolicyInput) -> Any:
     return np.stack((step.uniform * 8 - 4, 4 - step.uniform * 8), 1)
 
 
-@pytest.mark.parametrize("sampler_type", [SerialSampler, ParallelSampler])
-@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize(
+    ("is_batch", "sampler_type"),
+    [
+        (False, SerialSampler),
+        (True, SerialSampler),
+        pytest.param(True, ParallelSampler, marks=[pytest.mark.slow, pytest.mark.processes]),
+    ],
+    ids=["single", "batch", "parallel"],
+)
 def test_rollout_has_the_action_as_drawn_and_the_environment_the_clipped_one(
     is_batch: bool, sampler_type: Any
 ) -> None:

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from refusals import words
 
 from accel_rl.envs import EnvError, Environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -155,20 +156,16 @@ def test_same_seed_gives_the_same_play_in_cart_pole() -> None:
     assert not np.array_equal(plays[0], plays[2])
 
 
-def test_close_closes_the_environment() -> None:
-    scripted = Scripted()
-    wrap(scripted)[0].close()
-    assert scripted.is_closed
-
-
 def broken() -> Any:
     raise KeyError("lost")
 
 
-def test_error_in_close_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_closes_the_environment_and_an_error_there_is_named(monkeypatch) -> None:
     scripted = Scripted()
-    monkeypatch.setattr(scripted, "close", sys.exit)
     env, _ = wrap(scripted)
+    env.close()
+    assert scripted.is_closed
+    monkeypatch.setattr(scripted, "close", sys.exit)
     with pytest.raises(EnvError, match="scripted failed in close: SystemExit"):
         env.close()
 
@@ -188,39 +185,29 @@ def test_error_in_reset_is_named_and_chained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "message"),
+    ("step", "said"),
     [
         (broken, "scripted failed in step: KeyError: 'lost'"),
-        (
-            lambda: (1.0, False),
-            "scripted: step must return observation, reward, terminated, truncated, info; it "
-            "returned 4 values",
-        ),
-        (
-            lambda: ("much", False, False),
-            "scripted returned a reward of type str from step; it must be one number",
-        ),
-        (lambda: ("1", False, False), "scripted returned a reward of type str from step"),
-        (lambda: (np.ones(2), False, False), r"a reward of type ndarray \(float64 of shape \(2,\)"),
-        (lambda: (float("nan"), False, False), "returned the reward nan from step; it must be fin"),
-        (lambda: (float("inf"), False, False), "returned the reward inf from step; it must be fin"),
-        (lambda: (-1e300, False, False), r"the reward -1e\+300 from step; .* as float32 too"),
         (sys.exit, "scripted failed in step: SystemExit: "),
-        (
-            lambda: (1.0, {}, False),
-            "returned terminated of type dict from step, {}; it must be a b",
-        ),
-        (lambda: (1.0, None, False), "terminated of type NoneType from step, None; it must be"),
-        (lambda: (1.0, False, "no"), "returned truncated of type str from step, 'no'; it must be"),
-        (lambda: (1.0, 2, False), "returned terminated of type int from step, 2; it must be a bo"),
-        (lambda: (1.0, np.ones(2), False), r"terminated of type ndarray \(float64 of shape \(2,\)"),
+        (lambda: (1.0, False), "scripted: step observation, reward, terminated, truncated, info 4"),
+        (lambda: ("much", False, False), "scripted reward str step one number"),
+        (lambda: ("1", False, False), "scripted reward str step one number"),
+        (lambda: (np.ones(2), False, False), "reward ndarray (float64 of shape (2,)"),
+        (lambda: (float("nan"), False, False), "reward nan step finite"),
+        (lambda: (float("inf"), False, False), "reward inf step finite"),
+        (lambda: (-1e300, False, False), "reward -1e+300 step float32"),
+        (lambda: (1.0, {}, False), "terminated dict step {}; bool"),
+        (lambda: (1.0, None, False), "terminated NoneType step None; bool"),
+        (lambda: (1.0, False, "no"), "truncated str step 'no'; bool"),
+        (lambda: (1.0, 2, False), "terminated int step 2; bool"),
+        (lambda: (1.0, np.ones(2), False), "terminated ndarray (float64 of shape (2,)"),
     ],
-    ids="raises few no-number digit array nan inf large exits swapped none text int flags".split(),
+    ids="raises exits few no-number digit array nan inf large swapped none text int flags".split(),
 )
-def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
+def test_bad_step_is_refused(step: Callable[[], Any], said: str) -> None:
     env, out = wrap(Scripted(step=step))
     env.reset(out)
-    with pytest.raises(EnvError, match=message):
+    with pytest.raises(EnvError, match=words(said)):
         env.step(0, out)
 
 
@@ -228,7 +215,7 @@ def test_bad_step_is_refused(step: Callable[[], Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("returned", "found"),
     [
-        (np.zeros((3, 3), np.float32), r"ndarray \(float32 of shape \(3, 3\)\)"),
+        (np.zeros((3, 3), np.float32), "ndarray (float32 of shape (3, 3))"),
         (None, "NoneType"),
         ((0, 0, 0), "3 values"),
     ],
@@ -240,22 +227,22 @@ def test_what_is_returned_is_told_where_it_is_something_else(
     scripted = Scripted()
     env, out = wrap(scripted)
     monkeypatch.setattr(scripted, call, lambda *args, **options: returned)
-    with pytest.raises(EnvError, match=rf"{call} must return observation, .*; it returned {found}"):
+    with pytest.raises(EnvError, match=words(f"{call} must return observation, returned {found}")):
         env.reset(out) if call == "reset" else env.step(0, out)
 
 
 @pytest.mark.parametrize(
-    ("observation", "message"),
+    ("observation", "said"),
     [
-        (np.zeros((3, 2), np.float32), r"shape \(3, 2\) from reset; .* says \(2, 3\)"),
-        (np.zeros(3, np.float32), r"shape \(3,\) from reset; .* says \(2, 3\)"),
-        (np.zeros((2, 3), np.complex64), "dtype complex64 from reset; .* says float32"),
+        (np.zeros((3, 2), np.float32), "shape (3, 2) reset (2, 3)"),
+        (np.zeros(3, np.float32), "shape (3,) reset (2, 3)"),  # would broadcast
+        (np.zeros((2, 3), np.complex64), "dtype complex64 reset float32"),
     ],
     ids=["transposed", "would-broadcast", "complex"],
 )
-def test_observation_that_breaks_its_space_is_refused(observation: Any, message: str) -> None:
+def test_observation_that_breaks_its_space_is_refused(observation: Any, said: str) -> None:
     env, out = wrap(Scripted(observation=observation))
-    with pytest.raises(EnvError, match=f"scripted returned an observation of {message}"):
+    with pytest.raises(EnvError, match=words(f"scripted observation {said}")):
         env.reset(out)
 
 
@@ -281,5 +268,5 @@ def test_space_that_is_not_supported_is_refused(where: str, space: spaces.Space[
 def test_environment_without_a_space_is_told_which(space: str) -> None:
     scripted = Scripted()
     delattr(scripted, space)
-    with pytest.raises(EnvError, match=f"environment scripted has no {space}; set it in the const"):
+    with pytest.raises(EnvError, match=f"scripted has no {space}"):
         wrap(scripted)

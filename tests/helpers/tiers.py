@@ -1,0 +1,17 @@
+"""Parameters of a test in the tiers that their costs allow."""
+
+from collections.abc import Iterable
+
+import pytest
+
+
+def in_tiers(values: Iterable[str], quick: str, slow: str = "") -> list[object]:
+    """Those named in ``quick`` as they are, those in ``slow`` marked so, all others nightly."""
+    return [
+        value
+        if value in quick.split()
+        else pytest.param(
+            value, marks=pytest.mark.slow if value in slow.split() else pytest.mark.nightly
+        )
+        for value in values
+    ]

@@ -106,6 +106,7 @@ def _resources() -> set[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="N/M", help="run the tests of one of M parts: 1/M to M/M")
+    parser.addoption("--first-numeric", action="store_true", help="of numeric tests, first cases")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -113,6 +114,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("learning"):
             item.add_marker("nightly")
+    if config.getoption("first_numeric"):
+        numeric = [item for item in reversed(items) if item.get_closest_marker("numeric")]
+        items[:] = {item.nodeid.partition("[")[0]: item for item in numeric}.values()
     if part := config.getoption("part"):
         number, parts = (int(each) for each in part.split("/"))
         items[:] = [item for item in items if crc32(item.nodeid.encode()) % parts == number - 1]

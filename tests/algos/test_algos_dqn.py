@@ -110,6 +110,21 @@ def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
             assert sorted(metrics) == sorted(learner.metric_names)
 
 
+def test_power_of_importance_weights_rises_to_one_with_the_steps() -> None:
+    learner, _, _ = make(
+        prioritized=True, priority_beta=0.4, priority_beta_steps=96, training_intensity=1
+    )
+    for batch, beta in zip(batches(), (0.55, 0.7, 0.85, 1.0, 1.0), strict=False):
+        learner.update(batch, 0.0)
+        before = learner._generator.get_state()
+        weight = learner._draw()[2]
+        learner._generator.set_state(before)
+        probability = learner._priorities.draw(8, learner._generator)[2]
+        assert weight is not None
+        assert torch.allclose(weight, (probability.min() / probability).pow(beta).float())
+    assert weight.unique().numel() > 1
+
+
 def test_steps_whose_final_observation_is_gone_lose_their_priority_when_drawn(monkeypatch) -> None:
     monkeypatch.setattr(ReplaySpec, "num_finals", T * B)  # of 4 of the 25 rollouts that fit
     learner, _, _ = make(prioritized=True)
@@ -326,7 +341,7 @@ MASKED_ENV = EnvSpec(
 def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: bool) -> None:
     """0 where it allows none, as at a time limit, even if the return goes on."""
     learner, agent, exchange = make(env=MASKED_ENV, double=double, huber_delta=0.01)
-    g = torch.Generator().manual_seed(1)
+    g = torch.Generator().manual_seed(2)
     learner._target.parameter.normal_(generator=g)
     exchange.parameters.parameter.data.normal_(generator=g)
     seen, following = torch.randn(2, 5, 3, generator=g).unbind()
@@ -343,8 +358,9 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
     loss, _, metrics = learner._compute_losses(batch, None)
     q_value = agent.model(seen).squeeze(2)
     target_value = learner._target_model(following).squeeze(2)
-    choosing = agent.model(following).squeeze(2) if double else target_value
-    best_seen, differs = 0.0, False
+    online_value = agent.model(following).squeeze(2)
+    choosing, other = (online_value, target_value) if double else (target_value, online_value)
+    best_seen, differs, disagrees = 0.0, False, False
     for i in range(5):
         allowed = [a for a in range(4) if MASK[i, a]]
         value = 0.0
@@ -352,11 +368,13 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
             best = max(allowed, key=lambda a: choosing[i, a].item())
             value = target_value[i, best].item()
             differs |= best != choosing[i].argmax().item()
+            disagrees |= best != max(allowed, key=lambda a: other[i, a].item())
         size = abs(batch.reward[i].item() + 0.5 * value - q_value[i, batch.action[i]].item())
         expected = (0.01 * (size - 0.005) if size > 0.01 else size**2 / 2) / 5
         assert loss[i].item() == pytest.approx(expected, rel=1e-4)
         best_seen += max(q_value[i, a].item() for a in range(4) if not MASK[i, a]) / 5
-    assert differs and metrics["q_value"].item() == pytest.approx(best_seen, rel=1e-4)
+    assert differs and disagrees
+    assert metrics["q_value"].item() == pytest.approx(best_seen, rel=1e-4)
 
 
 @pytest.mark.numeric

@@ -79,6 +79,16 @@ def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
     assert torch.allclose(unit, torch.tensor([[-1.0, 1], [0, 0]]))
 
 
+def test_acting_draws_from_the_policy() -> None:
+    agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
+    uniform = (torch.arange(10_000).double() + 0.5) / 10_000
+    observation = torch.ones(1, 3)
+    drawn = agent.unit(agent.act(observation.expand(10_000, 3), uniform, slice(0, 10_000)))
+    mean, log_std = agent.model.gaussian(observation)
+    assert torch.allclose(drawn.atanh().mean(0), mean[0], atol=0.05)
+    assert torch.allclose(drawn.atanh().std(0), log_std[0].exp(), rtol=0.05)
+
+
 def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
     rng = np.random.default_rng(seed)
     low, high = ACTION.bounds

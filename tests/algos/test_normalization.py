@@ -120,6 +120,7 @@ def test_agent_acts_on_normalized_observations() -> None:
     greedy = agent.greedy().act(observation, uniform, slice(0, 50))
     output = agent.evaluate(agent.normalizer(observation))
     assert torch.equal(greedy, output.logits.argmax(1))
+    assert agent.normalizer(torch.tensor([-60.0, 3, 60])).tolist() == pytest.approx([-10, 0.2, 10])
 
 
 def test_rewards_are_divided_by_the_deviation_of_running_sums() -> None:

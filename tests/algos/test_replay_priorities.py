@@ -57,16 +57,17 @@ def filled(
     return world, replay, priorities
 
 
-def test_draws_follow_priorities() -> None:
-    _, replay, priorities = filled()
+@pytest.mark.parametrize("alpha", [0.6, 1.0])
+def test_draws_follow_priorities(alpha: float) -> None:
+    _, replay, priorities = filled(alpha=alpha)
     step, env = (torch.tensor(each) for each in zip(*leaves(replay, priorities), strict=True))
     wanted = torch.rand(len(step), generator=torch.Generator().manual_seed(1)).double() + 0.1
     priorities.update(step, env, wanted)
-    num = 100_000
+    num = 20_000
     drawn, drawn_env, probability = priorities.draw(num, torch.Generator().manual_seed(0))
     cell = {(s, b): i for i, (s, b) in enumerate(zip(step.tolist(), env.tolist(), strict=True))}
     index = [cell[s, b] for s, b in zip(drawn.tolist(), drawn_env.tolist(), strict=True)]
-    share = wanted / wanted.sum()
+    share = wanted**alpha / (wanted**alpha).sum()
     torch.testing.assert_close(probability, share[index])
     counts = np.bincount(index, minlength=len(share))
     # Stratified: each share of the sum gives one, so a leaf's count is exact up to its two ends.

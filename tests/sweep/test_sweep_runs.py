@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -185,38 +185,54 @@ def test_killed_sweep_leaves_no_run_behind(tmp_path) -> None:
     assert not left
 
 
-def test_run_that_does_not_stop_in_time_is_killed_and_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(queue, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(queue, "_Process", _Deaf)
-    (run,) = plan_runs({"env": "catch"})
-    (job,) = queue.make_jobs([run], tmp_path, tmp_path)
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_run_that_does_not_stop_in_time_is_killed_and_named(
+    is_deaf: bool, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(queue, "STOP_SECONDS", 0.0 if is_deaf else 60.0)
+    monkeypatch.setattr(queue, "_Process", _Process)
+    monkeypatch.setattr(_Process, "is_deaf", is_deaf)
+    monkeypatch.setattr(_Process, "told", told := [])
+    first, second = plan_runs({"env": "catch", "seed": "0,1"})
+    jobs = queue.make_jobs([first, second], tmp_path, tmp_path)
     stop = StopRequest()
-    states = []
 
     def tell(job: queue.Job) -> None:
-        states.append(job.state)
+        told.append(job.state)
         stop.received = signal.SIGINT
 
-    queue.work_off([job], [Slot((0,), ())], stop, tell, lambda: None)
-    assert states == ["running", "stopping", "failed"]
-    assert job.error == "killed: it has not ended within 0 s of being stopped"
-    assert _Deaf.was_killed
+    queue.work_off(jobs, [Slot((0,), ())], stop, tell, lambda: None)
+    if is_deaf:
+        assert told == ["running", "stop", "stopping", "kill", "failed"]
+        assert jobs[0].error == "killed: it has not ended within 0 s of being stopped"
+    else:
+        assert told == ["running", "stop", "stopping", "close", "stopped"]
+    assert jobs[1].state == "waiting"
 
 
-class _Deaf:
-    was_killed = False
+class _Process:
+    """The process of a run, which ends when it is asked to, or never."""
+
+    is_deaf = False
+    told: ClassVar[list[str]] = []
 
     def __init__(self, job: object, slot: object) -> None:
         pass
 
     def has_ended(self) -> bool:
-        return False
+        return "stop" in self.told and not self.is_deaf
 
     def ask_to_stop(self) -> None:
-        pass
+        self.told.append("stop")
 
     def kill(self) -> None:
-        _Deaf.was_killed = True
+        self.told.append("kill")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+    def outcome(self, was_asked: bool) -> tuple[str, str]:
+        return ("stopped" if was_asked else "finished"), ""
 
 
 def test_help_lists_the_options_of_a_sweep(capsys) -> None:

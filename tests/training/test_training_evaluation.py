@@ -16,7 +16,7 @@ from torch.distributed import HashStore
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.versions import VersionExchange
-from accel_rl.parallel import FlatParameters, Ranks, Team, TeamError
+from accel_rl.parallel import ALONE, FlatParameters, Ranks, Team, TeamError
 from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,
@@ -118,6 +118,16 @@ def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) 
     seeds = np.random.SeedSequence(0)
     with make_evaluation_sampler(config, 2, seeds, torch.device("cpu"), serial=False) as sampler:
         assert {cpu for cpus in sampler.plan.worker_cpus for cpu in cpus} == {own}
+
+
+def test_evaluations_play_the_policy_for_evaluations() -> None:
+    options = ["algo=dqn", "env=saved_runs:Pay", "serial=true", "evaluation_steps=60"]
+    config = parse_arguments([*options, "learner.epsilon_evaluation=0"])
+    agent = agent_of(config, config.probe_spec(), torch.device("cpu"))
+    assert agent.epsilon.item() == 1.0
+    evaluator = Evaluator(config, agent, torch.device("cpu"), Team(ALONE, HashStore(), 1.0))
+    row = evaluator.evaluate(0, Asked())
+    assert row["episodes"] > 10 and row["episode_return_raw_std"] == 0
 
 
 class Asked:

@@ -1,13 +1,18 @@
 """Training in programs that have set torch up for themselves."""
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from run_files import parameters_of
-from saved_runs import trained
+from saved_runs import Pay, quiet, trained
 
+from accel_rl.cli.parse import parse_arguments
+from accel_rl.envs import StepResult
+from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.tools.policy import load_policy
+from accel_rl.training.train import train
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -34,3 +39,22 @@ def test_defaults_that_are_not_torch_s_own_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
     with torch.device("meta"), pytest.raises(ValueError, match=r"of torch.float32 on meta"):
         load_policy(run_dir)
+
+
+class Drawing(Pay):
+    """Notes a number that torch draws at each step."""
+
+    drawn: ClassVar[list[float]] = []
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.drawn.append(torch.rand(()).item())
+        return super().step(action, out)
+
+
+def test_resumed_run_goes_on_with_the_random_numbers_of_torch(tmp_path: Path) -> None:
+    run_dir = trained(tmp_path / "run", "env=test_training_torch_state:Drawing")
+    g = torch.Generator()
+    g.set_state(load_checkpoint(list_checkpoints(run_dir)[-1])["torch_rng"])
+    Drawing.drawn.clear()
+    train(parse_arguments([f"resume={run_dir}", "total_steps=80"]), quiet())
+    assert Drawing.drawn == [torch.rand((), generator=g).item() for _ in range(40)]

@@ -11,6 +11,7 @@ import torch
 from queued_play import make_sampler, policy, take_all
 from run_files import numbers_of
 from saved_runs import quiet
+from tiers import PROCESSES, SLOW, slow
 from torch import Tensor
 
 from accel_rl.agents import RecurrentAgent
@@ -27,7 +28,7 @@ from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.train import train
 
-pytestmark = pytest.mark.numeric
+pytestmark = [pytest.mark.numeric, PROCESSES]
 
 GAMMA = 0.9
 COUNTING = partial(CountingEnv, max_episode_steps=12, truncation=0.4, life_interval=7)
@@ -46,11 +47,11 @@ def make_agent(kind: str, is_told: bool) -> RecurrentAgent:
 
 
 def played(agent: RecurrentAgent, is_told: bool) -> list[Segment]:
-    """Segments of three agents with two environments each, with parameters that stay."""
+    """Segments of two agents with two environments each, with parameters that stay."""
     flat = FlatParameters(agent.model)
     exchange = VersionExchange(flat, Versions(flat.parameter, GA3CConfig().rule, None))
     with_state = agent.model.state_size + (agent.model.previous.size if is_told else 0)
-    sampler = make_sampler(COUNTING, 3, 2, gamma=GAMMA, horizon=4)
+    sampler = make_sampler(COUNTING, 2, 2, gamma=GAMMA, horizon=4)
     sampler.remember(with_state, tells_reward=is_told)
     with sampler:
         while sampler.steps < 250:
@@ -67,8 +68,7 @@ def step(model: Any, observation: Any, state: Tensor, previous: Tensor | None) -
     return output.logits.softmax(1)[0], float(output.value), after
 
 
-@pytest.mark.parametrize("is_told", [False, True], ids=["features", "told"])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize(("kind", "is_told"), [("lstm", True), slow("gru", False)])
 def test_segments_begin_with_the_state_of_an_episode_gone_through_by_hand(
     kind: str, is_told: bool
 ) -> None:
@@ -127,7 +127,7 @@ def samples_of(segments: list[Segment], agent: RecurrentAgent) -> Samples:
     )
 
 
-@pytest.mark.parametrize("is_told", [False, True], ids=["features", "told"])
+@pytest.mark.parametrize("is_told", [True, slow(False)])
 def test_trainer_computes_what_the_predictor_did_and_learns_like_autograd(is_told: bool) -> None:
     """Segments of several lengths side by side, against each of them alone."""
     agent = make_agent("gru", is_told)
@@ -177,6 +177,7 @@ def run(run_dir: Path, *more: str) -> Path:
     return run_dir
 
 
+@SLOW
 def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) -> None:
     options = "lstm=true previous_action_reward=true total_steps=400 evaluation_interval=400"
     evaluation = ("evaluation_steps=80", "evaluation_envs=2")
@@ -191,7 +192,7 @@ def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) ->
     assert agent_policy(seen, begins=begins).shape == (2,)
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("memory", "is_learned"),
     [(("lstm=true", "vtrace=true"), True), (("gru=true",), True), ((), False)],

@@ -18,15 +18,17 @@ from queued_play import (
     take_all,
     value_of,
 )
+from tiers import PROCESSES, SLOW, slow
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs.counting import CountingEnv
 from accel_rl.ga3c.arguments import check_queued
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.sampler import Prediction, QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import environment_seed
 
+pytestmark = PROCESSES
 SEED, T = 3, 5
 COUNTING = partial(CountingEnv, truncation=0.4, life_interval=4)
 
@@ -97,27 +99,28 @@ def assert_all_as_alone(segments, num_envs: int, most_generations: int, gamma: f
     return len(found)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 1.0])
-@pytest.mark.parametrize("envs_per_agent", [1, 3])
-def test_every_step_is_in_one_segment_as_in_a_plain_loop(envs_per_agent, gamma):
-    with make_sampler(COUNTING, 3, envs_per_agent, seed=SEED, gamma=gamma) as sampler:
+@pytest.mark.parametrize(
+    "num_agents, envs_per_agent, gamma", [(2, 1, 1.0), slow(2, 3, 0.0), slow(3, 3, 1.0)]
+)
+def test_every_step_is_in_one_segment_as_in_a_plain_loop(num_agents, envs_per_agent, gamma):
+    with make_sampler(COUNTING, num_agents, envs_per_agent, seed=SEED, gamma=gamma) as sampler:
         with predictors(sampler) as errors:
             while sampler.steps < 800 and not errors:
                 time.sleep(0.01)
         assert not errors
         segments, steps = take_all(sampler), sampler.steps
-    num_envs = 3 * envs_per_agent
+    num_envs = num_agents * envs_per_agent
     assert assert_all_as_alone(segments, num_envs, 1, gamma) == num_envs
     assert 0 <= steps - sum(map(len, segments)) <= num_envs * (T - 1)
     assert all((segment.version == 7).all() for segment in segments)
 
 
-@pytest.mark.parametrize("envs_per_agent", [1, 3])
 @pytest.mark.parametrize(
-    "numbers",
+    "numbers, envs_per_agent",
     [
-        pytest.param((3, 1, 3, 1), id="few"),
-        pytest.param((4, 1, 3, 2, 1, 4, 2, 3, 1) * 2, id="many", marks=pytest.mark.learning),
+        slow((3, 1, 3, 1), 1),
+        slow((3, 1, 3, 1), 3),
+        pytest.param((4, 1, 3, 2, 1, 4, 2, 3, 1) * 2, 3, marks=pytest.mark.nightly),
     ],
 )
 def test_every_step_is_in_one_segment_while_agents_come_and_go(numbers, envs_per_agent):
@@ -138,14 +141,14 @@ def test_every_step_is_in_one_segment_while_agents_come_and_go(numbers, envs_per
     assert 0 <= steps - sum(map(len, segments)) <= envs_per_agent * (T - 1)
 
 
+@SLOW
 def test_number_of_agents_is_the_last_that_was_set_however_quickly():
     """Those on their way out are not counted again, and free places are taken."""
     with make_sampler(COUNTING, 4, max_prediction_batch=2) as sampler:
         with predictors(sampler) as errors:
             for number in (2, 3, 1, 4, 2, 1, 4, 3):
                 sampler.set_num_agents(number)
-            deadline = time.monotonic() + 20
-            while sampler.num_agents != 3 and not errors and time.monotonic() < deadline:
+            while sampler.num_agents != 3 and not errors:
                 time.sleep(0.01)
             until = sampler.steps + 300
             while sampler.steps < until and not errors:
@@ -154,27 +157,25 @@ def test_number_of_agents_is_the_last_that_was_set_however_quickly():
 
 
 def test_agents_on_their_way_out_are_not_counted_again():
-    with make_sampler(COUNTING, 3) as sampler:
+    with make_sampler(COUNTING, 2) as sampler:
         serve_until(sampler, 50)
-        sampler.set_num_agents(2)
+        sampler.set_num_agents(1)
 
         def asking(observation, uniform):
-            sampler.set_num_agents(2)  # while the one that goes is with this predictor
+            sampler.set_num_agents(1)  # while the one that goes is with this predictor
             return policy(observation, uniform)
 
         while not sampler.serve(asking):
             pass
         for _ in range(100):
             sampler.serve(policy)
-        assert sampler.num_agents == 2
-        deadline = time.monotonic() + 10
-        while len(psutil.Process().children()) != 2 and time.monotonic() < deadline:
+        assert sampler.num_agents == 1
+        while len(psutil.Process().children()) != 1:
             sampler.serve(policy)
-        assert len(psutil.Process().children()) == 2
 
 
 def test_nothing_is_released_within_a_pause():
-    with make_sampler(COUNTING) as sampler, predictors(sampler) as errors:
+    with make_sampler(COUNTING, 2) as sampler, predictors(sampler) as errors:
         for _ in range(20):
             time.sleep(0.01)
             with sampler.paused():
@@ -217,6 +218,7 @@ def test_first_episode_is_not_reported_when_decorrelated():
     assert len(games) >= len(episodes) >= len(games) - 4 - 4
 
 
+@SLOW
 def test_unfinished_episodes_of_those_that_go_are_not_reported():
     """Games of 50 steps; agents live for less, but for one."""
     with make_sampler(partial(ScriptedEnv, "." * 49 + "t"), 1, most_agents=3) as sampler:
@@ -231,39 +233,30 @@ def test_unfinished_episodes_of_those_that_go_are_not_reported():
     assert episodes and all(e.length == 50 and not e.truncated for e in episodes)
 
 
-def test_times_count_each_prediction_once_and_add_up_to_its_latency():
-    sizes = []
+def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch):
+    """By a clock that advances by a second each time it is looked at."""
+    clock, sizes = count(1), []
+    monkeypatch.setattr("accel_rl.ga3c.sampler.perf_counter", lambda: float(next(clock)))
 
-    def slow(observation, uniform):
+    def noting(observation, uniform):
         sizes.append(len(uniform))
-        time.sleep(0.003)
-        return policy(observation, uniform)._replace(transfer_seconds=0.001)
+        return policy(observation, uniform)._replace(transfer_seconds=0.25)
 
-    with make_sampler(COUNTING, 3, 2, seed=SEED, max_prediction_batch=4) as sampler:
-        began, latencies, ready_at = time.perf_counter(), 0.0, sampler._pool._shared.done_at
-        send = sampler._pool.send
-
-        def note(agents, rows):
-            nonlocal latencies
-            ready = ready_at[agents].copy()
-            send(agents, rows)
-            latencies += 2 * float((time.perf_counter() - ready).sum())
-
-        sampler._pool.send = note
+    with make_sampler(COUNTING, 2, 2, seed=SEED, max_prediction_batch=4) as sampler:
+        pool = sampler._pool
+        # Two seconds before they are taken, which has just been looked at.
+        monkeypatch.setattr(pool, "done_at", lambda agents: np.full(len(agents), next(clock) - 3.0))
         for _ in range(100):
-            sampler.serve(slow)
-        elapsed, times, steps = time.perf_counter() - began, sampler.queue_times, sampler.steps
-        del sampler._pool.send
-    assert times.predictions == sum(sizes) and times.batches == len(sizes)
-    assert max(sizes) == 4
-    assert times.predictions == steps + 6  # each environment's first has no step before it
-    latency = times.waiting + times.transfer + times.handling + times.inference
-    assert latency == pytest.approx(latencies, rel=0.02)
-    assert times.inference >= 0.002 * times.predictions
-    assert times.transfer >= 0.001 * times.predictions
-    assert times.predictor_waiting + times.predictor_busy <= elapsed
-    assert times.predictor_busy >= 0.003 * times.batches
-    assert 0 <= times.queued <= 2 * times.batches
+            sampler.serve(noting)
+        times, steps = sampler.queue_times, sampler.steps
+    n, batches = times.predictions, times.batches
+    assert n == sum(sizes) == steps + 4  # each environment's first has no step before it
+    assert batches == len(sizes) and max(sizes) == 4
+    # A batch: begins, is taken, ready?, ready (above), called, answered, released, queued.
+    assert (times.waiting, times.transfer, times.inference) == (2 * n, 0.25 * n, 0.75 * n)
+    assert times.handling == n * (1 + 3)
+    assert times.predictor_busy == 5 * batches and times.predictor_blocked == batches
+    assert 0 <= times.queued <= batches
 
 
 def test_full_training_queue_holds_the_agents_back():
@@ -276,51 +269,36 @@ def test_full_training_queue_holds_the_agents_back():
             time.sleep(0.1)
             assert sampler.steps == before
             sampler.training_queue.take(5, 5)
-            deadline = time.monotonic() + 5
-            while sampler.steps == before and time.monotonic() < deadline:
+            while sampler.steps == before and not errors:
                 time.sleep(0.01)
-            assert sampler.steps > before and not errors
             sampler.close()
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"action": lambda n, m: np.zeros(n + 1, int)}, r"actions of shape \(\d,\) for \d obs"),
-        ({"action": lambda n, m: np.zeros(n)}, "dtype float64; they must be integers"),
-        ({"action": lambda n, m: np.full(n, 4)}, r"the action 4; actions must be in 0 .. 3"),
-        ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\) for \d observ"),
-        ({"value": lambda n, m: np.full(n + m, np.nan)}, "values that are not finite"),
-        (
-            {"behaviour_probability": lambda n, m: np.ones(n + 1)},
-            r"probabilities of shape \(\d,\) for \d obs",
-        ),
-        ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\) for \d observ"),
-    ],
-)
-def test_wrong_prediction_is_one_message_and_the_end(change, message):
+WRONG = {
+    "shape": ({"action": lambda n, m: np.zeros(n + 1, int)}, r"actions of shape \(\d,\)"),
+    "float": ({"action": lambda n, m: np.zeros(n)}, "float64; .*integers"),
+    "four": ({"action": lambda n, m: np.full(n, 4)}, r"action 4; .*0 \.\. 3"),
+    "values": ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\)"),
+    "square": ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\)"),
+    "nan": ({"value": lambda n, m: np.full(n + m, np.nan)}, "values .*not finite"),
+    "mu": ({"behaviour_probability": lambda n, m: np.ones(n + 1)}, r"probabilities of shape"),
+}
+
+
+@pytest.mark.parametrize("name", ["shape", *map(slow, [name for name in WRONG if name != "shape"])])
+def test_wrong_prediction_is_one_message_and_the_end(name):
+    change, message = WRONG[name]
+
     def wrong(observation, uniform):
         n, m = len(uniform), len(observation) - len(uniform)
         return policy(observation, uniform)._replace(**{k: f(n, m) for k, f in change.items()})
 
-    with make_sampler(COUNTING, 2) as sampler:
+    with make_sampler(COUNTING, 1) as sampler:
         with pytest.raises(ValueError, match=message):
             sampler.serve(wrong)
         assert not sampler.is_running
-        with pytest.raises(QueueClosed):
-            sampler.training_queue.take(1, 5)
-
-
-def test_error_of_the_policy_closes_the_sampler():
-    def broken(observation, uniform) -> Prediction:
-        raise RuntimeError("no network here")
-
-    with make_sampler(COUNTING, 2) as sampler:
-        with pytest.raises(RuntimeError, match="no network here"):
-            sampler.serve(broken)
-        assert not sampler.is_running
         for use in (lambda: sampler.serve(policy), lambda: sampler.training_queue.take(1, 5)):
-            with pytest.raises(QueueClosed, match=r"an error \(RuntimeError: no network here\)"):
+            with pytest.raises(QueueClosed, match=rf"an error \(ValueError: .*{message}"):
                 use()
 
 
@@ -342,7 +320,7 @@ def test_sampler_used_out_of_turn_is_an_error():
 
 
 def test_close_ends_predictors_that_are_at_work():
-    sampler = make_sampler(COUNTING, 3)
+    sampler = make_sampler(COUNTING, 2)
     sampler.start()
     with predictors(sampler, number=4) as errors:
         for _ in count():
@@ -359,7 +337,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
         sampler.close()
         return policy(observation, uniform)
 
-    with make_sampler(COUNTING, 2) as sampler, suppress(QueueClosed):
+    with make_sampler(COUNTING, 1) as sampler, suppress(QueueClosed):
         sampler.serve(closing)
     assert not sampler.is_running
 
@@ -367,39 +345,31 @@ def test_agents_of_a_closed_sampler_are_not_released():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"reset_policy": "wait"}, "reset_policy=wait needs rollouts.*use reset_policy=immediate"),
-        ({"num_workers": 3}, "num_workers is 3; .*num_groups=4: leave num_workers out"),
-        ({"workers_per_core": 4}, "workers_per_core is 4; GA3C has no use for it"),
-        ({"cores_per_worker": 2}, "cores_per_worker is 2; GA3C has no use for it"),
-        ({"affinity": "rotate"}, "affinity=rotate .*; use affinity=auto or affinity=off"),
-        ({"most_agents": 3}, r"max_agents\) is 3, less than the num_groups=4 .* use 4 or more"),
+        ({"reset_policy": "wait"}, "reset_policy=wait .*reset_policy=immediate"),
+        ({"num_workers": 3}, "num_workers is 3; .*num_groups=4"),
+        ({"workers_per_core": 4}, "workers_per_core is 4; .*GA3C"),
+        ({"cores_per_worker": 2}, "cores_per_worker is 2; .*GA3C"),
+        ({"affinity": "rotate"}, "affinity=rotate .*affinity=auto"),
+        ({"most_agents": 3}, r"max_agents\) is 3.*num_groups=4 "),
+        ({"max_prediction_batch": 0}, "max_prediction_batch is 0; .*at least 1"),
+        ({"training_queue_size": 0}, "training_queue_size is 0; .*at least 1"),
+        ({"gamma": 1.5}, r"gamma is 1.5; .*0 \.\. 1"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
 def test_options_without_use_are_refused(options, message):
-    most_agents = options.pop("most_agents", 8)
+    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9, "most_agents": 8}
+    own = {name: options.pop(name, value) for name, value in queues.items()}
     config = SamplerConfig(num_envs=8, num_groups=4, **options)
     with pytest.raises(ValueError, match=message):
-        check_queued(config, most_agents)
-    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9}
-    with pytest.raises(ValueError, match=message):
-        QueuedSampler(COUNTING, config, most_agents=most_agents, **queues)
+        QueuedSampler(COUNTING, config, **own)
 
 
-@pytest.mark.parametrize("name, value", [("max_prediction_batch", 0), ("training_queue_size", 0)])
-def test_sizes_of_nothing_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
-        make_sampler(COUNTING, **{name: value})
-    with pytest.raises(ValueError, match=r"gamma is 1.5; it must be in 0 .. 1"):
-        make_sampler(COUNTING, gamma=1.5)
-    with pytest.raises(ValueError, match="num_agents is 9; it must be 1 to most_agents=3"):
-        make_sampler(COUNTING).set_num_agents(9)
-
-
-def test_usual_options_are_taken():
-    check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)
-
-
-def test_state_to_go_on_from_is_refused() -> None:
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)  # this can
+    sampler = make_sampler(ToyEnv)
+    with pytest.raises(ValueError, match=r"num_agents is 9; .*most_agents=3"):
+        sampler.set_num_agents(9)
     with pytest.raises(ValueError, match="state was given"):
-        make_sampler(ToyEnv, 1).start(object())
+        sampler.start(object())
+    sampler.close()

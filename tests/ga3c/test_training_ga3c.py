@@ -4,7 +4,6 @@ import dataclasses
 import io
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 from run_files import numbers_of
+from tiers import PROCESSES, SLOW, slow
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
@@ -27,6 +27,7 @@ from accel_rl.training.build import build
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.train import RunError, TrainResult, train
 
+pytestmark = PROCESSES
 PARTS = ("waiting", "transfer", "inference", "handling")
 LEARNER = GA3CConfig(
     lr=3e-3,
@@ -54,31 +55,20 @@ def run(config: TrainConfig, run_dir: Path, **more: Any) -> TrainResult:
     return train(config, Console(file=io.StringIO()), **more)
 
 
-def learn_catch(seed: int, run_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "seed", [slow(0), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))]
+)
+def test_ga3c_learns_catch(seed: int, tmp_path: Path) -> None:
     sampler = SamplerConfig(num_envs=16, horizon=5, num_groups=2)
-    config = dataclasses.replace(
-        CONFIG,
-        seed=seed,
-        total_steps=70_000,
-        sampler=sampler,
-        log_interval=2_000,
-    )
-    run(config, run_dir, on_row=lambda row: row["episode_return_raw_mean"] >= 0.9)
-    scores = [row["episode_return_raw_mean"] for row in numbers_of(run_dir / "metrics.csv")]
+    options: Any = {"seed": seed, "total_steps": 70_000, "log_interval": 2_000}
+    config = dataclasses.replace(CONFIG, sampler=sampler, **options)
+    run(config, tmp_path, on_row=lambda row: row["episode_return_raw_mean"] >= 0.9)
+    scores = [row["episode_return_raw_mean"] for row in numbers_of(tmp_path / "metrics.csv")]
     assert scores[0] < 0.5  # what it begins with fails
     assert max(scores) >= 0.9, scores  # 95 % of catches
 
 
-def test_ga3c_learns_catch(tmp_path: Path) -> None:
-    learn_catch(0, tmp_path / "run")
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("seed", [1, 2])
-def test_ga3c_learns_catch_with_other_seeds(seed: int, tmp_path: Path) -> None:
-    learn_catch(seed, tmp_path / "run")
-
-
+@SLOW
 def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> None:
     learner = dataclasses.replace(
         LEARNER, tuner=True, tuner_interval_seconds=0.05, max_agents=4, num_trainers=2
@@ -95,8 +85,6 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
         assert sum(shares) == pytest.approx(1)
         assert row["latency_transfer_share"] < 0.05  # on the CPU nothing is copied
         assert all(0 <= share <= 1 for share in shares)
-        # As many predictions as steps, but for those on their way (E79: each is counted once).
-        assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)
         assert row["lag_updates_min"] <= row["lag_updates_mean"] <= row["lag_updates_max"]
         assert row["training_batch_mean"] >= 20 or row is last  # which has what is left
         assert 1 <= row["prediction_batch_mean"] <= 16
@@ -122,61 +110,55 @@ def test_every_step_is_trained_on_once(tmp_path: Path, monkeypatch: pytest.Monke
     # What is in the queue at the end has more time than threads that have no more to do.
     monkeypatch.setattr("accel_rl.ga3c.threads._JOIN_SECONDS", 0.0)
     learner = dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2)
-    result = run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
+    result = run(dataclasses.replace(CONFIG, learner=learner, total_steps=600), tmp_path / "run")
     assert result.status is not None
     unfinished = result.status.steps - sum(trained)
     assert 0 <= unfinished <= 8 * 4  # less than a segment of each environment
     assert sorted(trained)[1] >= 20  # one has what is left
 
 
-@pytest.mark.parametrize("options", [{"max_importance_ratio": 2.0}, {"vtrace": True}])
-def test_samples_keep_the_probability_with_which_they_were_chosen(
+@pytest.mark.parametrize("options", [{"vtrace": True}, slow({"max_importance_ratio": 2.0})])
+def test_policy_that_stays_has_ratios_of_1_and_vtrace_leaves_its_returns_as_they_are(
     options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the policy stays as it is, no importance ratio is other than 1."""
-    found: list[torch.Tensor] = []
+    """Samples keep the probability with which they were chosen."""
+    ratios: list[torch.Tensor] = []
+    targets: list[torch.Tensor] = []
 
-    def note(*arguments: Any) -> torch.Tensor:
-        found.append(torch.stack([arguments[2], importance_ratios(*arguments)]))
-        return found[-1][1]
+    def note_ratios(*arguments: Any) -> torch.Tensor:
+        ratios.append(torch.stack([arguments[2], importance_ratios(*arguments)]))
+        return ratios[-1][1]
 
-    monkeypatch.setattr("accel_rl.ga3c.learner.importance_ratios", note)
+    def note_targets(samples: Any, value: Any, *arguments: Any) -> Any:
+        found = segment_vtrace(samples, value, *arguments)
+        targets.append(torch.stack([samples.return_, found[0], found[1] + value]))
+        return found
+
+    monkeypatch.setattr("accel_rl.ga3c.learner.importance_ratios", note_ratios)
+    monkeypatch.setattr("accel_rl.ga3c.learner.segment_vtrace", note_targets)
     learner = dataclasses.replace(LEARNER, lr=1e-9, **options)
-    run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
-    probability, ratio = torch.cat(found, dim=1)
-    assert len(probability) > 1_900 and probability.std() > 3e-4
+    run(dataclasses.replace(CONFIG, learner=learner, total_steps=600), tmp_path / "run")
+    probability, ratio = torch.cat(ratios, dim=1)
+    assert len(probability) > 500 and probability.std() > 3e-4
     torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-4, rtol=0)
+    if targets:
+        given, *found = torch.cat(targets, dim=1)
+        assert given.std() > 0.01
+        for each in found:
+            torch.testing.assert_close(each, given, atol=1e-3, rtol=0)
 
 
-def test_vtrace_leaves_the_returns_of_segments_of_the_same_policy_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[torch.Tensor] = []
-
-    def note(*arguments: Any) -> Any:
-        targets = segment_vtrace(*arguments)
-        samples, value = arguments[:2]
-        found.append(torch.stack([samples.return_, targets[0], targets[1] + value]))
-        return targets
-
-    monkeypatch.setattr("accel_rl.ga3c.learner.segment_vtrace", note)
-    learner = dataclasses.replace(LEARNER, lr=1e-9, vtrace=True)
-    run(dataclasses.replace(CONFIG, learner=learner), tmp_path / "run")
-    given, *targets = torch.cat(found, dim=1)
-    assert len(given) > 1_900 and given.std() > 0.01
-    for each in targets:
-        torch.testing.assert_close(each, given, atol=1e-3, rtol=0)
-
-
+@SLOW
 def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, learner=dataclasses.replace(LEARNER, log_norms=True))
+    learner = dataclasses.replace(LEARNER, log_norms=True)
+    config = dataclasses.replace(CONFIG, learner=learner, total_steps=800)
     first = run(config, tmp_path / "run")
     saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
     assert saved["counts"]["updates"] == first.updates
     saved["counts"]["updates"] -= 2  # as in the middle of a run, where trainers go on meanwhile
     save_checkpoint(tmp_path / "run", saved["counts"]["steps"], saved, num_kept=1)
     learner = dataclasses.replace(LEARNER, log_norms=True, num_trainers=2)
-    total = saved["counts"]["steps"] + 1_000  # a run ends where it can, some steps late
+    total = saved["counts"]["steps"] + 600  # a run ends where it can, some steps late
     config = dataclasses.replace(
         config, total_steps=total, resume=str(tmp_path / "run"), learner=learner
     )
@@ -189,59 +171,50 @@ def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert after["distance_norm"] > before["distance_norm"] > 0  # from the initial parameters
 
 
+@SLOW
 def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate = Evaluator.evaluate
+    evaluate, spent = Evaluator.evaluate, []
 
     def take_long(self: Evaluator, steps: int, stop: Any) -> dict[str, float]:
-        time.sleep(2)
-        return evaluate(self, steps, stop)
+        began = time.perf_counter()
+        time.sleep(1)  # longer than the start takes, which is no training either
+        found = evaluate(self, steps, stop)
+        spent.append(time.perf_counter() - began)
+        return found
 
     monkeypatch.setattr(Evaluator, "evaluate", take_long)
-    config = dataclasses.replace(
-        CONFIG,
-        total_steps=6_000,
-        evaluation_interval=3_000,
-        evaluation_steps=200,
-        evaluation_envs=4,
-    )
-    began = time.monotonic()
-    run(config, tmp_path / "run")
-    elapsed = time.monotonic() - began
-    for row in numbers_of(tmp_path / "run" / "metrics.csv"):  # none has evaluations in it
+    evaluations = {"evaluation_interval": 1_000, "evaluation_steps": 100, "evaluation_envs": 4}
+    config = dataclasses.replace(CONFIG, **evaluations)  # type: ignore[arg-type]
+    began = time.perf_counter()
+    run(config, tmp_path)
+    elapsed = time.perf_counter() - began
+    for row in numbers_of(tmp_path / "metrics.csv"):  # none has evaluations in it
         names = ("waiting_for_simulators", "inference", "learning", "other")
         assert sum(row[f"{name}_share"] for name in names) == pytest.approx(1, abs=0.1)
-        assert row["predictions_per_second"] == pytest.approx(row["steps_per_second"], rel=0.2)
-        assert row["training_seconds"] < elapsed - 4
+        assert row["training_seconds"] <= elapsed - sum(spent)
         # All seconds in which agents waited for actions were of training.
         latency = row["prediction_latency_ms"] / 1e3 * row["latency_waiting_share"]
         assert latency * row["predictions_per_second"] < 8
-    rows = numbers_of(tmp_path / "run" / "evaluation.csv")
+    rows = numbers_of(tmp_path / "evaluation.csv")
     assert len(rows) >= 2
     assert all(row["episodes"] >= 4 for row in rows)
 
 
 def test_signal_ends_a_run_with_everything_saved(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, total_steps=10_000_000, log_interval=500)
-    metrics = tmp_path / "run" / "metrics.csv"
-
-    def stop() -> None:
-        deadline = time.monotonic() + 60
-        while not metrics.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def stop(row: Any) -> bool:
         os.kill(os.getpid(), signal.SIGTERM)
+        return False
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    result = run(config, tmp_path / "run")
-    stopper.join()
+    config = dataclasses.replace(CONFIG, total_steps=10_000_000, log_interval=200)
+    result = run(config, tmp_path / "run", on_row=stop)
     assert result.stopped_by == signal.SIGTERM
     saved = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
     assert saved["counts"]["updates"] == result.updates
 
 
-@pytest.mark.parametrize("who", ["trainer", "predictor"])
+@pytest.mark.parametrize("who", ["trainer", slow("predictor")])
 def test_thread_that_fails_ends_the_run_with_its_error(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,59 +225,44 @@ def test_thread_that_fails_ends_the_run_with_its_error(
         monkeypatch.setattr(GA3C, "update", fail)
     else:
         monkeypatch.setattr("accel_rl.ga3c.threads.sample_categorical", fail)
-    began = time.monotonic()
     with pytest.raises(RunError, match="the device is gone"):
         run(dataclasses.replace(CONFIG, total_steps=10_000_000), tmp_path / "run")
-    assert time.monotonic() - began < 30
 
 
 def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nan = {"policy_loss": torch.tensor(float("nan"))}
     monkeypatch.setattr(GA3C, "update", lambda self, batch, progress: nan)
-    config = dataclasses.replace(CONFIG, log_interval=500)
+    config = dataclasses.replace(CONFIG, log_interval=100)
     with pytest.raises(RunError, match="learning has diverged: policy_loss not finite"):
         run(config, tmp_path / "run")
     assert numbers_of(tmp_path / "run" / "policy_lag.csv")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
         ("learners=2", "algo=ga3c has one model"),
-        ("serial=true", "has agents in processes"),
-        ("sync=store", "is for several learners"),
-        ("min_training_batch=501", "more than the training queue holds"),
+        ("serial=true", "agents in processes"),
+        ("sync=store", "for several learners"),
+        ("min_training_batch=501", "training queue"),
         ("tuner=false max_agents=40", "learner.tuner is false"),
-        ("num_trainers=0", "num_trainers is 0; it must be at least 1"),
-        ("num_groups=5", "does not divide into num_groups=5"),
-        ("min_training_batch=0 gradient_cosine_interval=1", "but min_training_batch is 0; use a"),
-        ("min_training_batch=1 gradient_cosine_interval=1", "but min_training_batch is 1; use a"),
+        ("num_trainers=0", "num_trainers is 0; .*at least 1"),
+        ("num_groups=5", "num_groups=5"),
+        ("min_training_batch=0 gradient_cosine_interval=1", "min_training_batch is 0"),
+        ("min_training_batch=1 gradient_cosine_interval=1", "min_training_batch is 1"),
     ],
 )
-def test_options_that_ga3c_cannot_have_are_refused(arguments: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_options_that_ga3c_cannot_have_are_refused(arguments: str, tokens: str) -> None:
+    with pytest.raises(ValueError, match=tokens):
         parse_arguments(["algo=ga3c", *arguments.split()])
 
 
-@pytest.mark.parametrize(
-    ("sampler", "max_agents", "message"),
-    [
-        ({"reset_policy": "wait"}, None, "reset_policy=wait needs rollouts"),
-        ({"num_workers": 1}, None, "an agent of GA3C is a worker and a group"),
-        ({"affinity": "rotate"}, None, "affinity=rotate moves the one thread"),
-        ({}, 1, r"max_agents\) is 1, less than the num_groups=2 agents"),
-    ],
-)
-def test_samplers_that_ga3c_cannot_have_are_refused(
-    sampler: dict[str, Any], max_agents: int | None, message: str, tmp_path: Path
+def test_sampler_that_ga3c_cannot_have_is_refused_before_anything_is_written(
+    tmp_path: Path,
 ) -> None:
-    config = dataclasses.replace(
-        CONFIG,
-        sampler=dataclasses.replace(CONFIG.sampler, **sampler),
-        learner=dataclasses.replace(LEARNER, max_agents=max_agents),
-    )
-    with pytest.raises(ValueError, match=message):
-        run(config, tmp_path / "run")
+    sampler = dataclasses.replace(CONFIG.sampler, reset_policy="wait")
+    with pytest.raises(ValueError, match="reset_policy=wait"):
+        run(dataclasses.replace(CONFIG, sampler=sampler), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

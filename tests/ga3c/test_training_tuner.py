@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import slow
 
 from accel_rl.ga3c.pictures import draw_tuner
 from accel_rl.ga3c.tuner import Tuner
@@ -169,7 +170,7 @@ def test_start_outside_the_limits_is_refused() -> None:
         Tuner([3, 0], [1, 1], [4, 4], np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("num_windows", [0, 1, 30])
+@pytest.mark.parametrize("num_windows", [0, slow(30)])
 def test_picture_of_the_tuner_is_a_whole_png(num_windows: int, tmp_path: Path) -> None:
     tuner = Tuner(LEAST, LEAST, MOST, np.random.default_rng(0))
     rows = []

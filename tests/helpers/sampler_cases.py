@@ -1,11 +1,16 @@
 """Samplers, policies and worker processes for the tests of samplers."""
 
+import os
+import select
 import signal
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 from toy_envs import ScriptedEnv
 
 from accel_rl.envs import EnvFactory
@@ -15,6 +20,10 @@ from accel_rl.samplers.sampler import RolloutSampler
 
 T, LENGTH = 5, 7
 GAMES = partial(ScriptedEnv, "." * (LENGTH - 1) + "t")
+PROCESSES, SLOW = pytest.mark.processes, pytest.mark.slow
+KINDS = pytest.mark.parametrize(
+    "kind", [SerialSampler, pytest.param(ParallelSampler, marks=PROCESSES)]
+)
 
 
 def make_sampler(factory=GAMES, **options) -> ParallelSampler:
@@ -60,3 +69,37 @@ def make(
 
 def worker_pids() -> list[int]:
     return sorted(process.pid for process in psutil.Process().children())
+
+
+def await_ends(pids: Iterable[int]) -> None:
+    """Wait for the ends of processes, whoever's children they are."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        has_ended = poll.poll(60_000)
+        os.close(descriptor)
+        assert has_ended, f"process {pid} still runs"
+
+
+class StandingClock:
+    """A clock for `pool.monotonic` that stands still except while one worker alone owes a step.
+
+    That is one that hangs, from when ``hangs`` says so. So no other worker is ever late, however
+    slow the machine is.
+    """
+
+    def __init__(self, hangs: Callable[[], bool]) -> None:
+        self.hangs, self.now, self.sampler = hangs, 0.0, None
+
+    def __call__(self) -> float:
+        sampler: Any = self.sampler
+        if sampler is not None and sampler.generation == 0 and self.hangs():
+            workers = sampler._pool._workers
+            groups = range(len(sampler._pool.columns))
+            late = [w for w in workers.processes if any(workers.owes(w, g) for g in groups)]
+            self.now += len(late) == 1
+        return self.now

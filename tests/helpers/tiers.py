@@ -1,8 +1,23 @@
 """Parameters of a test in the tiers that their costs allow."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
+
+PROCESSES, SLOW = pytest.mark.processes, pytest.mark.slow
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=SLOW)
+
+
+def processes(*values: Any) -> Any:
+    return pytest.param(*values, marks=PROCESSES)
+
+
+def slow_processes(*values: Any) -> Any:
+    return pytest.param(*values, marks=[SLOW, PROCESSES])
 
 
 def in_tiers(values: Iterable[str], quick: str, slow: str = "") -> list[object]:

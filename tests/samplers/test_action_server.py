@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sampler_cases import PROCESSES
 from torch import Tensor, nn
 from toy_envs import ToyEnv
 
@@ -75,16 +76,14 @@ def test_agent_reads_the_samplers_own_memory() -> None:
         assert np.shares_memory(observation.numpy(), sampler.rollout.observation[t])
 
 
-@pytest.mark.parametrize(
-    "name", ["observation", "action", "reward", "terminated", "truncated", "valid"]
-)
-def test_finished_rollout_is_the_samplers_own_memory(name: str) -> None:
+def test_finished_rollout_is_the_samplers_own_memory() -> None:
     sampler, _, batch = collect_toy_rollout()
-    array: NDArray[np.generic] = getattr(sampler.rollout, name)
-    tensor = getattr(batch, name).numpy()
-    assert tensor.ctypes.data == array.ctypes.data
-    assert tensor.shape == array.shape
-    assert tensor.dtype == array.dtype
+    for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
+        array: NDArray[np.generic] = getattr(sampler.rollout, name)
+        tensor = getattr(batch, name).numpy()
+        assert tensor.ctypes.data == array.ctypes.data
+        assert tensor.shape == array.shape
+        assert tensor.dtype == array.dtype
 
 
 def test_actions_in_the_rollout_are_the_agents() -> None:
@@ -131,8 +130,9 @@ def test_server_acts_with_the_parameters_of_the_moment() -> None:
             assert (sampler.collect(server).action == action).all()
 
 
+@PROCESSES
 def test_parallel_sampler_with_server_gives_the_serial_rollouts() -> None:
-    config = SamplerConfig(num_envs=4, horizon=6, num_groups=2)
+    config = SamplerConfig(num_envs=4, horizon=6, num_groups=2, num_workers=1)
     rollouts = []
     for kind in (SerialSampler, ParallelSampler):
         with kind(make_env_factory("catch"), config=config, seed=5) as sampler:
@@ -165,9 +165,14 @@ def recurrent_agent() -> RecurrentAgent:
     return RecurrentAgent(make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4))
 
 
-@pytest.mark.parametrize("horizon", [1, 7])
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("make", [RecordingAgent, recurrent_agent])
+@pytest.mark.parametrize(
+    ("make", "reset_policy", "horizon"),
+    [
+        (RecordingAgent, "immediate", 7),
+        (recurrent_agent, "wait", 7),
+        (recurrent_agent, "immediate", 1),
+    ],
+)
 @pytest.mark.usefixtures("faked_cuda")
 def test_device_rows_give_the_rollouts_of_shared_ones(
     make: Callable[[], Any], reset_policy: Literal["immediate", "wait"], horizon: int
@@ -193,8 +198,9 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
             assert (a is b is None) or torch.equal(a, b)
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize(
+    ("reset_policy", "on_device"), [("immediate", False), ("immediate", True), ("wait", True)]
+)
 @pytest.mark.usefixtures("faked_cuda")
 def test_kept_rollout_stays_while_the_next_is_collected(
     reset_policy: Literal["immediate", "wait"], on_device: bool
@@ -221,6 +227,7 @@ def test_kept_rollout_stays_while_the_next_is_collected(
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
+@PROCESSES
 @pytest.mark.usefixtures("faked_cuda")
 def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollouts() -> None:
     config = SamplerConfig(
@@ -238,8 +245,9 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
         server.close()
 
 
-@pytest.mark.parametrize("keeps_rollout", [False, True])
-@pytest.mark.parametrize("is_recurrent", [False, True])
+@pytest.mark.parametrize(
+    ("is_recurrent", "keeps_rollout"), [(False, False), (True, False), (True, True)]
+)
 def test_kept_log_probabilities_are_those_of_the_policy_that_acted(
     is_recurrent: bool, keeps_rollout: bool
 ) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from space_envs import PAIRS, MaskedEnv, SpaceEnv
+from tiers import processes
 from torch import Tensor, nn
 
 from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent
@@ -48,13 +49,20 @@ def assert_equal(tensors: Any, arrays: Any) -> None:
         assert np.array_equal(tensors.cpu().numpy(), arrays)
 
 
-@pytest.mark.parametrize("keeps_rollout", [False, True])
-@pytest.mark.parametrize("name", PAIRS)
-def test_finished_rollout_has_the_leaves_of_the_samplers(name: str, keeps_rollout: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "keeps_rollout"),
+    [
+        *((SerialSampler, name, name in ("dict", "number")) for name in PAIRS),
+        processes(ParallelSampler, "dict", False),
+    ],
+)
+def test_finished_rollout_has_the_leaves_of_the_samplers(
+    kind: Any, name: str, keeps_rollout: bool
+) -> None:
     factory = make_env_factory(partial(SpaceEnv, name))
     spec = probe_spec(factory)
     agent: Any = TreeAgent(spec.action)
-    with ParallelSampler(factory, config=CONFIG, seed=1) as sampler:
+    with kind(factory, config=CONFIG, seed=1) as sampler:
         with ActionServer(agent, sampler, CPU, keeps_rollout=keeps_rollout) as server:
             for _ in range(2):
                 rollout = sampler.collect(server)
@@ -102,26 +110,33 @@ AGENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    ("name", "reset_policy"),
+    [
+        ("categorical", "wait"),
+        ("greedy", "immediate"),
+        ("epsilon", "immediate"),
+        ("epsilon 0", "wait"),
+    ],
+)
 def test_agents_take_only_actions_that_the_mask_allows(
     name: str, reset_policy: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(MaskedEnv, "illegal", 0)
     factory = make_env_factory(partial(MaskedEnv, "discrete"))
     config = SamplerConfig(
-        num_envs=16, horizon=20, num_groups=2, reset_policy=reset_policy, decorrelation_steps=20
+        num_envs=8, horizon=20, num_groups=2, reset_policy=reset_policy, decorrelation_steps=10
     )
     agent = AGENTS[name]()
     with SerialSampler(factory, config=config, seed=1) as sampler:
         with ActionServer(agent, sampler, CPU) as server:
-            for _ in range(10):
+            for _ in range(3):
                 assert np.unique(sampler.collect(server).action).size > 3
     assert MaskedEnv.illegal == 0
     options = SamplerConfig(num_envs=8, horizon=10, num_groups=1)
     with SerialSampler(factory, config=options, seed=2) as sampler:
         with ActionServer(agent, sampler, CPU) as server:
-            evaluate(sampler, server, num_steps=200, max_episode_steps=8)
+            evaluate(sampler, server, num_steps=80, max_episode_steps=8)
     assert MaskedEnv.illegal == 0
 
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,7 @@ from faulty_envs import (
     IgnoresSeeds,
     line_of,
 )
-from sampler_cases import worker_pids, zeros
-from toy_envs import is_running
+from sampler_cases import PROCESSES, SLOW, await_ends, worker_pids, zeros
 
 from accel_rl.envs import make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
@@ -35,12 +34,12 @@ CONFIG = SamplerConfig(
     num_groups=1,
     num_workers=1,
     decorrelation_steps=0,
-    step_timeout_seconds=0.7,
+    step_timeout_seconds=100,
     reset_timeout_seconds=20,
 )
-# Each start of a worker takes half a second.
-SOME = {"segfaults", "hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
-SOME |= {"starts_session_and_raises", "starts_program", "closes_slowly", "raises_in_close"}
+QUICK = {"segfaults", "closes_slowly"}
+SOME = {"hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
+SOME |= {"starts_session_and_raises", "starts_program", "raises_in_close"}
 
 
 @pytest.fixture(autouse=True)
@@ -53,15 +52,15 @@ def pids(tmp_path, monkeypatch) -> Path:
 
 def assert_no_program_is_left(pids: Path, number: int) -> None:
     started = [int(line) for line in pids.read_text().split()]
-    deadline = time.monotonic() + 5
-    while any(map(is_running, started)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(started) == number and not any(map(is_running, started))
+    assert len(started) == number
+    await_ends(started)
 
 
 def collect(kind, name: str) -> None:
     factory = make_env_factory(partial(Faulty, name))
-    with kind(factory, config=CONFIG) as sampler:
+    hangs = name.startswith("hangs") or name == "stops_itself"
+    config = replace(CONFIG, step_timeout_seconds=0.7) if hangs else CONFIG
+    with kind(factory, config=config) as sampler:
         sampler.collect(zeros)
 
 
@@ -78,8 +77,12 @@ def place_of(name: str) -> str:
 
 
 def in_worker(names) -> list:
-    mark = pytest.mark.learning
-    return [pytest.param(name, marks=() if name in SOME else mark) for name in names]
+    def marks(name: str) -> list:
+        if name in QUICK:
+            return [PROCESSES]
+        return [PROCESSES, SLOW if name in SOME else pytest.mark.nightly]
+
+    return [pytest.param(name, marks=marks(name)) for name in names]
 
 
 def test_tables_have_each_fault() -> None:
@@ -153,16 +156,16 @@ def test_seeds_that_are_ignored_change_nothing_else() -> None:
     assert np.array_equal(*rollouts)
 
 
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-def test_reset_that_takes_no_seed_is_told_with_its_place(kind) -> None:
+def test_reset_that_takes_no_seed_is_told_with_its_place() -> None:
     factory = make_env_factory(partial(IgnoresSeeds, "nothing"))
     line = IgnoresSeeds.reset.__code__.co_firstlineno
     with pytest.raises(Exception, match=rf"failed in .*reset.*'seed'.*{FILE}, line {line}, in re"):
-        with kind(factory, config=CONFIG) as sampler:
+        with SerialSampler(factory, config=CONFIG) as sampler:
             sampler.collect(zeros)
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@PROCESSES
 def test_crash_without_workers_ends_the_program_and_leaves_no_other() -> None:
     """Nothing can be said within the process that crashes."""
     code = (

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import PROCESSES, SLOW, slow
 
 from accel_rl.envs.catch import Catch
 
@@ -36,7 +37,10 @@ def start_without(closed: str, folder: Path, *command: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@PROCESSES
+@pytest.mark.parametrize(
+    "closed", ["<&- >&- 2>&-", *(slow(each) for each in ("<&-", ">&-", "2>&-"))]
+)
 def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> None:
     code = (
         "import os, subprocess, sys\n"
@@ -55,7 +59,9 @@ def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> N
     assert start_without(closed, tmp_path, "-c", code, closed).returncode == 0
 
 
-@pytest.mark.parametrize("closed", ["<&-", pytest.param(">&- 2>&-", marks=pytest.mark.learning)])
+@SLOW
+@PROCESSES
+@pytest.mark.parametrize("closed", ["<&-", pytest.param(">&- 2>&-", marks=pytest.mark.nightly)])
 def test_run_without_standard_descriptors_trains(closed: str, tmp_path) -> None:
     options = ["env=test_processes_descriptors:chatty", "total_steps=2000", "run_dir=run"]
     done = start_without(closed, tmp_path, "-m", "accel_rl", *options, "decorrelation_steps=0")
@@ -63,6 +69,8 @@ def test_run_without_standard_descriptors_trains(closed: str, tmp_path) -> None:
     assert "finished" in (tmp_path / "run" / "train.log").read_text()
 
 
+@SLOW
+@PROCESSES
 def test_workers_of_a_host_without_standard_output_write_into_nothing_else(tmp_path) -> None:
     code = (
         "from contextlib import closing\n"
@@ -79,7 +87,8 @@ def test_workers_of_a_host_without_standard_output_write_into_nothing_else(tmp_p
     assert start_without(">&- 2>&-", tmp_path, "-c", code).returncode == 0
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@PROCESSES
 def test_learners_without_standard_descriptors_meet(tmp_path) -> None:
     options = ["env=catch", "learners=2", "gpus=0", "serial=true", "total_steps=2000"]
     done = start_without("<&- >&- 2>&-", tmp_path, "-m", "accel_rl", *options, "run_dir=run")

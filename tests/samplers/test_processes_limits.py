@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from sampler_cases import PROCESSES, SLOW
 
 from accel_rl.__main__ import main
 from accel_rl.parallel.meeting import open_loopback_store
@@ -148,6 +149,8 @@ assert not psutil.Process().children() and os.listdir("/proc/self/fd") == before
 """
 
 
+@SLOW
+@PROCESSES
 def test_sampler_under_a_limit_of_processes_is_one_error_and_leaves_nothing(tmp_path) -> None:
     """The first of two workers starts, or none."""
     ended = run_with_few_processes(2, ["-c", SAMPLER], tmp_path, openblas_threads=1)
@@ -167,7 +170,8 @@ COMMANDS = {
 }
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@PROCESSES
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_under_a_limit_of_processes_says_so_and_leaves_none(name: str, tmp_path) -> None:
     """Learners and runs that fail each say so."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from recurrent_play import CPU, B, Policy, T, collect, config, make_agent
+from tiers import PROCESSES, slow
 from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, RecurrentStates
@@ -73,8 +74,11 @@ def test_learner_computes_the_logits_that_acted(reset_policy: Policy) -> None:
                 torch.testing.assert_close(part[t - 3], acted.logits)
 
 
-@pytest.mark.parametrize("groups, workers", [(1, 2), (2, 1), (2, 2), (4, 1)])
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@PROCESSES
+@pytest.mark.parametrize(
+    "reset_policy, groups, workers",
+    [("immediate", 4, 1), slow("wait", 2, 2), slow("immediate", 1, 2)],
+)
 def test_actions_and_states_are_the_same_however_environments_are_grouped(
     reset_policy: Policy, groups: int, workers: int
 ) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from batches import LoopBatch, Walk, Walks, make_walks
+from sampler_cases import KINDS
 from telling_envs import KEYS, TellingEnv
+from tiers import PROCESSES, processes, slow, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import Batched, EnvSpec, make_env_factory, probe_spec
@@ -21,14 +23,11 @@ from accel_rl.samplers import (
     SamplerConfig,
     SamplerError,
     SerialSampler,
-    WorkerError,
 )
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.vector import VectorEnv
 
 T, B = 7, 12
-KINDS = [SerialSampler, ParallelSampler]
-SHAPES = [(1, 1, 1), (1, 3, 1), (2, 2, 1), (3, 3, 3)]
 
 
 def config(reset_policy: Any = "immediate", groups: int = 1, **options: Any) -> SamplerConfig:
@@ -54,13 +53,18 @@ def batch_of(make: Any, autoreset: str = "disabled") -> Batched:
     return Batched(partial(LoopBatch, make=make, autoreset=autoreset))
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 @pytest.mark.parametrize(
-    "groups, workers, workers_per_core, decorrelation_steps",
-    [*((*shape, 11) for shape in SHAPES), (*SHAPES[1], 0)],
+    "kind, reset_policy, groups, workers, workers_per_core, decorrelation_steps",
+    [
+        (SerialSampler, "immediate", 2, 1, 1, 11),
+        (SerialSampler, "wait", 1, 1, 1, 0),
+        processes(ParallelSampler, "wait", 2, 1, 1, 11),
+        slow_processes(ParallelSampler, "immediate", 1, 3, 1, 0),
+        slow_processes(ParallelSampler, "immediate", 3, 3, 3, 11),
+    ],
 )
 def test_rollouts_of_a_batch_equal_those_of_a_loop(
-    groups, workers, workers_per_core, decorrelation_steps, reset_policy
+    kind, reset_policy, groups, workers, workers_per_core, decorrelation_steps
 ):
     options = config(
         reset_policy,
@@ -71,22 +75,25 @@ def test_rollouts_of_a_batch_equal_those_of_a_loop(
     )
     with (
         SerialSampler(Walk, config=options, seed=3) as loop,
-        SerialSampler(Batched(Walks), config=options, seed=3) as serial,
-        ParallelSampler(Batched(Walks), config=options, seed=3) as parallel,
+        kind(Batched(Walks), config=options, seed=3) as batch,
     ):
         num_truncated = 0
         for _ in range(12):
             rollout = loop.collect(policy)
             num_truncated += int((rollout.final_step >= 0).sum())
-            assert_same(rollout, serial.collect(policy))
-            assert_same(rollout, parallel.collect(policy))
-            episodes = loop.take_episodes()
-            assert episodes == serial.take_episodes() == parallel.take_episodes()
+            assert_same(rollout, batch.collect(policy))
+            assert loop.take_episodes() == batch.take_episodes()
         assert num_truncated > 3
 
 
-@pytest.mark.parametrize("autoreset", ["disabled", "same_step"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, autoreset",
+    [
+        (SerialSampler, "disabled"),
+        (SerialSampler, "same_step"),
+        slow_processes(ParallelSampler, "same_step"),
+    ],
+)
 def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autoreset):
     games = (".l.t", ".c", "b", ".....c")
     for make in (
@@ -94,7 +101,7 @@ def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autorese
         partial(ScriptedEnv, *games),
         make_env_factory(TellingEnv, info_keys=KEYS),
     ):
-        options = config(num_workers=2) if kind is ParallelSampler else config()
+        options = config(num_workers=2)
         with (
             SerialSampler(make, config=options, seed=1) as loop,
             kind(batch_of(make, autoreset), config=options, seed=1) as batch,
@@ -104,7 +111,7 @@ def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autorese
                 assert loop.take_episodes() == batch.take_episodes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
     games = (".l.t", ".c", "b", ".....c", "...t")
     options = SamplerConfig(num_envs=3, horizon=9, num_groups=1, num_workers=1)
@@ -153,17 +160,23 @@ def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
     assert [each.length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(kind, reset_policy):
-    options = config(reset_policy, num_workers=2)
+@PROCESSES
+@pytest.mark.parametrize(
+    "kind, reset_policy, num_workers",
+    [(SerialSampler, "wait", 2), slow(ParallelSampler, "immediate", 3)],
+)
+def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(
+    kind, reset_policy, num_workers
+):
+    options = config(reset_policy, num_workers=1)
     with kind(Batched(Walks), config=options, seed=5) as sampler:
         for _ in range(3):
             sampler.collect(policy)
         state = sampler.get_state()
         expected = [sampler.collect(policy).copy() for _ in range(4)]
     assert all(each is not None for each in state.environments)
-    again = ParallelSampler(Batched(Walks), config=config(reset_policy, num_workers=3), seed=5)
+    options = config(reset_policy, num_workers=num_workers)
+    again = ParallelSampler(Batched(Walks), config=options, seed=5)
     again.start(state)
     try:
         for rollout in expected:
@@ -172,12 +185,13 @@ def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(kind, reset
         again.close()
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])
-def test_batch_of_a_killed_worker_is_replaced(autoreset, reset_policy):
-    if reset_policy == "wait" and autoreset != "disabled":
-        return
-    options = config(reset_policy, num_workers=2, on_worker_failure="restart")
+@PROCESSES
+@pytest.mark.parametrize(
+    "autoreset, reset_policy, num_workers",
+    [("disabled", "wait", 1), slow("next_step", "immediate", 2), slow("same_step", "immediate", 2)],
+)
+def test_batch_of_a_killed_worker_is_replaced(autoreset, reset_policy, num_workers):
+    options = config(reset_policy, num_workers=num_workers, on_worker_failure="restart")
     calls = []
 
     def killing(step: PolicyInput) -> Any:
@@ -201,9 +215,18 @@ def test_states_of_a_batch_that_cannot_tell_are_none():
         assert sampler.get_state().environments == [None] * B
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("own", ["disabled", "same"])
+@pytest.mark.parametrize(
+    "mode, own, num_workers",
+    [
+        ("NextStep", "disabled", 0),
+        ("NextStep", "same", 0),
+        ("SameStep", "disabled", 0),
+        ("Disabled", "disabled", 0),
+        processes("SameStep", "same", 1),
+        slow_processes("NextStep", "same", 2),
+        slow_processes("Disabled", "disabled", 2),
+    ],
+)
 def test_vector_env_of_a_batch_equals_that_of_a_loop(mode, own, num_workers):
     autoreset = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}[mode]
     batch = batch_of(Walk, "disabled" if own == "disabled" else autoreset)
@@ -234,32 +257,40 @@ def test_vector_env_of_a_batch_equals_that_of_a_loop(mode, own, num_workers):
         other.close()
 
 
+MASK = np.array([True, False, True, True])
+
+
+def reset_some(autoreset: str, mode: str, **options: Any) -> None:
+    batch = batch_of(Walk, autoreset)
+    with closing(VectorEnv(batch, 4, num_workers=0, autoreset_mode=mode)) as env:
+        env.reset()
+        env.reset(options={"reset_mask": MASK}, **options)
+
+
 @pytest.mark.parametrize(
-    "autoreset, mode",
-    [("next_step", "SameStep"), ("same_step", "NextStep"), ("next_step", "Disabled")],
+    "use, tokens",
+    [
+        (lambda: VectorEnv(batch_of(Walk, "next_step"), 4, autoreset_mode="SameStep"), "SameStep"),
+        (lambda: VectorEnv(batch_of(Walk, "same_step"), 4, autoreset_mode="NextStep"), "NextStep"),
+        (lambda: VectorEnv(batch_of(Walk, "next_step"), 4, autoreset_mode="Disabled"), "Disabled"),
+        (lambda: reset_some("next_step", "NextStep"), "reset_mask.*autoreset='disabled'"),
+        (lambda: reset_some("disabled", "Disabled", seed=3), "give a seed to all"),
+        (lambda: SerialSampler(batch_of(Walk, "next_step"), config=config("wait")), "immediate"),
+        (lambda: ParallelSampler(batch_of(Walk, "same_step"), config=config("wait")), "immediate"),
+        (lambda: SerialSampler(batch_of(Walk, "never")), "autoreset='never'.*disabled, next_step"),
+        (lambda: SerialSampler(Batched(lambda n: "batch")), "is a str.*accel_rl.envs.Simulators"),
+        (lambda: SerialSampler(Batched(lambda n: 1 / 0)), "constructor: ZeroDivisionError"),
+        (lambda: Batched(3), "make is 3; .*a function"),
+        (
+            lambda: probe_spec(make_env_factory("batches:make_walks", info_keys=("x",))),
+            "info_keys=.*leave info_keys out",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
 )
-def test_vector_env_refuses_a_mode_that_the_batch_has_not(autoreset, mode):
-    with pytest.raises(ValueError, match=f"autoreset_mode is {mode}.*autoreset='disabled'"):
-        VectorEnv(batch_of(Walk, autoreset), 4, num_workers=0, autoreset_mode=mode)
-
-
-def test_vector_env_of_a_batch_refuses_masks_and_seeds_that_it_cannot_follow():
-    mask = np.array([True, False, True, True])
-    with closing(VectorEnv(batch_of(Walk, "next_step"), 4, num_workers=0)) as env:
-        env.reset()
-        with pytest.raises(ValueError, match=r"reset_mask.*autoreset='disabled'"):
-            env.reset(options={"reset_mask": mask})
-    with closing(VectorEnv(batch_of(Walk), 4, num_workers=0, autoreset_mode="Disabled")) as env:
-        env.reset()
-        with pytest.raises(ValueError, match="give a seed to all"):
-            env.reset(seed=3, options={"reset_mask": mask})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_batch_that_resets_itself_cannot_wait(kind, autoreset):
-    with pytest.raises(ValueError, match=r"reset_policy is wait.*use immediate"):
-        kind(batch_of(Walk, autoreset), config=config("wait"))
+def test_what_a_batch_cannot_do_is_refused(use, tokens):
+    with pytest.raises(ValueError, match=tokens):
+        use()
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
@@ -302,63 +333,39 @@ class Broken(Walks):
 
 
 @pytest.mark.parametrize(
-    "kind, error", [(SerialSampler, SamplerError), (ParallelSampler, WorkerError)]
-)
-@pytest.mark.parametrize(
-    "fault, message",
+    "kind, fault, message",
     [
-        ("nan", r"reward nan for environment 2.*finite"),
-        ("inf", r"raw_reward inf for environment 2.*finite"),
-        ("truncated alone", "environment 2.*episode_ended goes with truncated"),
-        ("ended alone", "environment 2.*episode_ended goes with truncated"),
-        ("raise", "environments 0 to 11.*failed in step: RuntimeError: the simulator broke"),
-        ("size", "environments 0 to 11.*failed in step: ValueError"),
+        (SerialSampler, "nan", r"reward nan for environment 2.*finite"),
+        (SerialSampler, "inf", r"raw_reward inf for environment 2.*finite"),
+        (SerialSampler, "truncated alone", "environment 2.*episode_ended goes with truncated"),
+        (SerialSampler, "ended alone", "environment 2.*episode_ended goes with truncated"),
+        (SerialSampler, "raise", "environments 0 to 11.*failed in step: RuntimeError"),
+        (SerialSampler, "size", "environments 0 to 11.*failed in step: ValueError"),
+        processes(
+            ParallelSampler, "raise", "worker 0.*environments 0 to 11.*failed in step: RuntimeError"
+        ),
     ],
 )
-def test_batch_that_goes_wrong_is_one_message(kind, error, fault, message):
+def test_batch_that_goes_wrong_is_one_message(kind, fault, message):
     options = config(num_workers=1)
-    with pytest.raises(error, match=message):
+    with pytest.raises(SamplerError, match=message):
         with kind(Batched(partial(Broken, fault=fault)), config=options) as sampler:
             for _ in range(3):
                 sampler.collect(policy)
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda n: "batch", "is a str.*must return accel_rl.envs.Simulators"),
-        (lambda n: 1 / 0, "failed in its constructor: ZeroDivisionError"),
-    ],
-    ids=["another", "raises"],
-)
-def test_function_that_makes_no_batch_is_one_message(make, message):
-    with pytest.raises(ValueError, match=message):
-        SerialSampler(Batched(make), config=config())
-
-
-def test_autoreset_that_there_is_not_is_one_message():
-    with pytest.raises(ValueError, match=r"autoreset='never'.*disabled, next_step, same_step"):
-        SerialSampler(batch_of(Walk, "never"), config=config())
-
-
-def test_batched_of_no_function_is_one_message():
-    with pytest.raises(ValueError, match="make is 3; it must be a function"):
-        Batched(3)  # type: ignore[arg-type]
-
-
+@PROCESSES
 def test_name_of_a_function_that_returns_a_batch_is_an_environment():
     factory = make_env_factory("batches:make_walks")
     assert probe_spec(factory).name == "walk"
     with (
         SerialSampler(Walk, config=config(), seed=1) as loop,
-        ParallelSampler(factory, config=config(num_workers=2), seed=1) as named,
+        ParallelSampler(factory, config=config(num_workers=1), seed=1) as named,
         SerialSampler(make_env_factory(make_walks), config=config(), seed=1) as made,
     ):
         rollout = loop.collect(policy)
         assert_same(rollout, named.collect(policy))
         assert_same(rollout, made.collect(policy))
-    with pytest.raises(ValueError, match=r"info_keys=.*leave info_keys out"):
-        probe_spec(make_env_factory("batches:make_walks", info_keys=("x",)))
 
 
 # ---- one pool, several games ---------------------------------------------------------------------
@@ -384,11 +391,18 @@ class NumberedBatch(Walks):
         out[mask, 0], out[mask, 1] = self.numbers[mask], 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+BATCHED = Batched(NumberedBatch, indexed=True)
+
+
 @pytest.mark.parametrize(
-    "factory",
-    [Numbered, make_env_factory(Numbered), Batched(NumberedBatch, indexed=True)],
-    ids=["factory", "made", "batched"],
+    "kind, factory",
+    [
+        (SerialSampler, Numbered),
+        (SerialSampler, make_env_factory(Numbered)),
+        (SerialSampler, BATCHED),
+        processes(ParallelSampler, BATCHED),
+        slow_processes(ParallelSampler, Numbered),
+    ],
 )
 def test_factory_gets_the_index_of_each_environment(kind, factory):
     with kind(factory, config=config(groups=2, num_workers=2)) as sampler:
@@ -400,13 +414,11 @@ class Other(Walk):
     spec = EnvSpec(name="other", observation=Leaf((2,), np.float32), action=discrete(3))
 
 
-def test_environments_that_differ_are_one_message():
+@KINDS
+def test_environments_that_differ_are_one_message(kind):
     def make(env_index: int) -> Walk:
         return Walk() if env_index < 9 else Other()
 
     with pytest.raises(SamplerError, match=r"environment 9.*action is .* 2 and not .* 1"):
-        with SerialSampler(make, config=config()):
-            pass
-    with pytest.raises(WorkerError, match=r"environment 9.*action is .* 2 and not .* 1"):
-        with ParallelSampler(make, config=config(num_workers=2)):
+        with kind(make, config=config(num_workers=1)):
             pass

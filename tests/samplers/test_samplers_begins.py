@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sampler_cases import T as ROWS
 from sampler_cases import lose_worker, make, make_sampler, zeros
+from tiers import PROCESSES, processes, slow, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import PolicyInput, SamplerState
@@ -45,8 +46,15 @@ def nothing(step: PolicyInput) -> None:
     pass
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("kind", ["serial", "1", "2"])
+@pytest.mark.parametrize(
+    "kind, reset_policy",
+    [
+        ("serial", "immediate"),
+        ("serial", "wait"),
+        processes("1", "wait"),
+        slow_processes("2", "immediate"),
+    ],
+)
 def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str) -> None:
     """ToyEnv's step number is 0 after a reset, and a life is lost at every third one."""
     seen = {"first": 0, "life": 0, "other": 0}
@@ -72,8 +80,9 @@ def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str
     assert min(seen.values()) > 10
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("kind", ["serial", "2"])
+@pytest.mark.parametrize(
+    "kind, reset_policy", [("serial", "immediate"), ("serial", "wait"), slow_processes("2", "wait")]
+)
 def test_sampler_that_goes_on_from_a_state_tells_the_same(kind: str, reset_policy: str) -> None:
     """Also where the last step before lost a life or ended a game."""
     factory = partial(Saved, "..l..t", ".t", "l.l.t")
@@ -118,7 +127,8 @@ def told_by_row(sampler: RolloutSampler, policy: Any = zeros) -> np.ndarray:
     return begins
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@PROCESSES
+@pytest.mark.parametrize("reset_policy", ["wait", slow("immediate")])
 def test_environments_of_a_worker_lost_between_rollouts_begin_anew(reset_policy: str) -> None:
     with make_sampler(reset_policy=reset_policy) as sampler:
         assert told_by_row(sampler)[0].all()  # the first ones of all
@@ -143,6 +153,7 @@ class DiesInReset(ScriptedEnv):
         super().reset(out)
 
 
+@PROCESSES
 def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew(tmp_path) -> None:
     options = {"reset_policy": "wait", "decorrelation_steps": 0}
     with make_sampler(partial(DiesInReset, tmp_path / "marker"), **options) as sampler:
@@ -153,6 +164,7 @@ def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew
         assert not told_by_row(sampler)[0].any()
 
 
+@PROCESSES
 def test_environments_of_a_worker_lost_within_a_rollout_begin_anew_in_the_next_row() -> None:
     def losing(step: PolicyInput) -> Any:
         if step.t == 2 and step.columns.start == 4:  # group 1 has not got its step yet

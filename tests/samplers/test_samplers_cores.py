@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+from sampler_cases import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
 from accel_rl import processes
@@ -149,6 +150,7 @@ def test_sampler_that_is_closed_leaves_its_cores_to_the_others(is_dropped: bool)
     assert one.cpus == set(range(8))
 
 
+@PROCESSES
 def test_fork_forgets_what_its_parent_collects() -> None:
     one, other = Share(4), Share(4)
     with one.collecting():
@@ -160,6 +162,7 @@ def test_fork_forgets_what_its_parent_collects() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@PROCESSES
 def test_fork_within_a_collect_can_end_it() -> None:
     pid = None
     try:
@@ -212,6 +215,7 @@ def two() -> Iterator[list[ParallelSampler]]:
         sampler.close()
 
 
+@PROCESSES
 def test_workers_move_when_their_samplers_collect_at_the_same_time(two) -> None:
     cpus = set(available_cpus()[:2])
     for sampler in two:
@@ -224,6 +228,7 @@ def test_workers_move_when_their_samplers_collect_at_the_same_time(two) -> None:
     assert affinities(two[1]) == set(two[1].plan.worker_cpus[0])
 
 
+@PROCESSES
 def test_fork_that_closes_its_copy_of_a_sampler_moves_no_worker(two) -> None:
     collect_at_once(*two)
     before = [affinities(each) for each in two]
@@ -235,6 +240,8 @@ def test_fork_that_closes_its_copy_of_a_sampler_moves_no_worker(two) -> None:
     assert [affinities(each) for each in two] == before
 
 
+@SLOW
+@PROCESSES
 def test_workers_of_a_sampler_without_affinity_stay_where_they_are() -> None:
     config = SamplerConfig(num_envs=4, horizon=3, num_workers=1, affinity="off")
     with (

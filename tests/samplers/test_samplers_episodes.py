@@ -3,19 +3,22 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import SamplerConfig, SerialSampler
-from accel_rl.samplers.boundary import MOST_KEPT, EpisodeTracker
+from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.spaces import Leaf, discrete
 
-B, T = 100, 50
-SPEC = EnvSpec(
-    name="short",
-    observation=Leaf((1,), np.dtype(np.uint8)),
-    action=discrete(2),
-)
+B, T = 10, 5
+MOST_KEPT = 1_000
+SPEC = EnvSpec(name="short", observation=Leaf((1,), np.dtype(np.uint8)), action=discrete(2))
+
+
+@pytest.fixture(autouse=True)
+def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_rl.samplers.boundary.MOST_KEPT", MOST_KEPT)
 
 
 def rollout_of_ends(num_envs: int = B) -> Rollout:
@@ -28,7 +31,7 @@ def rollout_of_ends(num_envs: int = B) -> Rollout:
 def test_episodes_that_nobody_takes_are_bounded() -> None:
     tracker = EpisodeTracker(B, skip_first=False)
     rollout, most = rollout_of_ends(), 0
-    for number in range(60):  # of 5,000 episodes each
+    for number in range(60):  # of 50 episodes each
         rollout.raw_reward[:] = number
         tracker.update(rollout)
         most = max(most, len(tracker._ended))

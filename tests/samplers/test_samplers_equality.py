@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from tiers import processes, slow
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import EnvSpec
@@ -14,7 +15,8 @@ from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, Seria
 from accel_rl.spaces import Leaf, discrete
 
 T, B = 7, 12
-SHAPES = [(1, 1, 1), (1, 3, 1), (2, 1, 1), (2, 2, 1), (2, 4, 2), (3, 2, 1), (3, 3, 3), (12, 12, 12)]
+PROCESSES = pytest.mark.processes
+KINDS = pytest.mark.parametrize("kind", [SerialSampler, processes(ParallelSampler)])
 
 
 def tabular_policy(step: PolicyInput) -> np.ndarray:
@@ -43,14 +45,24 @@ def assert_same(one: Rollout, other: Rollout) -> None:
         assert np.array_equal(a, b), field.name
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("groups, workers, workers_per_core", SHAPES)
+@PROCESSES
+@pytest.mark.parametrize(
+    "reset_policy, groups, workers, workers_per_core",
+    [
+        ("immediate", 2, 1, 1),
+        ("wait", 1, 1, 1),
+        slow("immediate", 1, 3, 1),
+        slow("wait", 3, 2, 1),
+        slow("immediate", 2, 4, 2),
+        slow("wait", 12, 12, 12),
+    ],
+)
 def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, workers_per_core):
     shape = {"num_workers": workers, "workers_per_core": workers_per_core}
     options = config(reset_policy, groups, decorrelation_steps=5, **shape)
     with SerialSampler(ToyEnv, config=options, seed=3) as serial:
         with ParallelSampler(ToyEnv, config=options, seed=3) as parallel:
-            for _ in range(20):
+            for _ in range(10):
                 assert_same(serial.collect(tabular_policy), parallel.collect(tabular_policy))
                 assert serial.take_episodes() == parallel.take_episodes()
 
@@ -64,7 +76,6 @@ def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, work
         ("action", 3),
         ("action", {1: discrete(2)}),
         ("frame_skip", 0),
-        ("frame_stack", 0),
         ("frame_stack", 1.5),
     ],
 )
@@ -74,19 +85,14 @@ def test_spec_that_cannot_be_is_one_error(kind, field, value):
         env.spec = dataclasses.replace(ToyEnv.spec, **{field: value})
         return env
 
-    with pytest.raises(ValueError, match=rf"EnvSpec: {field} is .*; it must be"):
+    with pytest.raises(ValueError, match=rf"EnvSpec: {field} is .*must be"):
         kind(factory, config=config())
 
 
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-def test_rollouts_beyond_the_memory_are_refused(kind):
-    message = r"of 1000000 environments .* x horizon=1000000 take .* GB, and .* GB are free"
-    with pytest.raises(ValueError, match=message):
-        kind(ToyEnv, config=SamplerConfig(num_envs=10**6, horizon=10**6))
-
-
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize(
+    "kind, reset_policy",
+    [(SerialSampler, "immediate"), (SerialSampler, "wait"), processes(ParallelSampler, "wait")],
+)
 def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_policy):
     kept = []
 
@@ -94,7 +100,7 @@ def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_p
         kept.append(step)
         return tabular_policy(step)
 
-    with kind(ToyEnv, config=config(reset_policy, groups=2), seed=3) as sampler:
+    with kind(ToyEnv, config=config(reset_policy, groups=2, num_workers=1), seed=3) as sampler:
         for _ in range(3):
             kept.clear()
             rollout = sampler.collect(keeping_policy)
@@ -146,9 +152,9 @@ def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
                 assert (rollout.final_step[:, b] >= 0).sum() == rollout.truncated[:, b].sum()
 
 
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@KINDS
 def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
-    options = SamplerConfig(num_envs=4, horizon=16, num_workers=2)
+    options = SamplerConfig(num_envs=4, horizon=16, num_workers=1)
     with kind(partial(ScriptedEnv, "c", "c", "..c"), config=options) as sampler:
         for _ in range(2):
             rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
@@ -246,14 +252,10 @@ def test_scalar_observations_are_sampled(reset_policy):
 class FloatEnv(ToyEnv):
     """Its spec has a type where there should be a dtype, and a list for a shape."""
 
-    spec = EnvSpec(
-        name="toy",
-        observation=Leaf([3], np.float32),
-        action=discrete(np.int64(4)),
-    )
+    spec = EnvSpec(name="toy", observation=Leaf([3], np.float32), action=discrete(np.int64(4)))
 
 
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
+@KINDS
 def test_spec_may_name_a_type(kind):
     expected = Leaf((3,), np.dtype(np.float32))
     assert FloatEnv.spec == dataclasses.replace(ToyEnv.spec, observation=expected)
@@ -262,6 +264,7 @@ def test_spec_may_name_a_type(kind):
         assert rollout.observation.dtype == np.float32
 
 
+@PROCESSES
 def test_rollout_is_written_in_shared_memory_without_a_copy():
     options = config(groups=2, num_workers=1)
     with ParallelSampler(ToyEnv, config=options) as sampler:

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 from sampler_cases import zeros
+from tiers import PROCESSES, slow
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import (
@@ -100,7 +101,8 @@ def test_what_is_shown_is_the_steps_taken() -> None:
     assert seen == list(range(20, 20 * len(seen) + 1, 20))
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@PROCESSES
+@pytest.mark.parametrize("num_workers", [1, slow(2)])
 def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path) -> None:
     factory = functools.partial(OneLoss, str(tmp_path / "lost"))
     options = config(on_worker_failure="restart", num_workers=num_workers)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sampler_cases import LENGTH, T, lose_worker, make_sampler, zeros
+from tiers import PROCESSES, slow
 from toy_envs import ScriptedEnv
 
 from accel_rl.samplers import Episode
+
+pytestmark = PROCESSES
 
 
 def check(episodes: list[Episode], lost: NDArray[np.bool_]) -> None:
@@ -37,7 +40,7 @@ def test_part_of_a_game_is_not_reported_after_a_loss_within_a_rollout() -> None:
         check(sampler.take_episodes(), lost=~ended)
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@pytest.mark.parametrize("reset_policy", ["wait", slow("immediate")])
 def test_part_of_a_game_is_not_reported_after_a_loss_between_rollouts(reset_policy: str) -> None:
     """With ``wait``, where some games had ended, and the next ones had not begun."""
     with make_sampler(reset_policy=reset_policy) as sampler:

@@ -2,28 +2,27 @@
 
 import copy
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
-from sampler_cases import zeros
+from sampler_cases import KINDS, zeros
+from tiers import processes
 from toy_envs import FaultyEnv, ToyEnv
 
 from accel_rl.envs import make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
 from accel_rl.vector import VectorEnv
 
-CONFIG = SamplerConfig(num_envs=4, horizon=5)
-ONE_WORKER = SamplerConfig(num_envs=2, horizon=5, num_workers=1, num_groups=2)
+CONFIG = SamplerConfig(num_envs=4, horizon=5, num_workers=1)
 
 
-@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
+@KINDS
 def test_a_sampler_that_an_error_of_an_environment_closed_says_so(kind):
     sampler = kind(partial(FaultyEnv, "raise"), config=CONFIG)
-    with pytest.raises(SamplerError, match="not running; call start"):
-        sampler.collect(zeros)
     sampler.start()
     with pytest.raises(SamplerError, match="the simulator broke"):
         for _ in range(20):
@@ -33,7 +32,7 @@ def test_a_sampler_that_an_error_of_an_environment_closed_says_so(kind):
         sampler.collect(zeros)
 
 
-@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
+@KINDS
 def test_a_sampler_collects_one_rollout_at_a_time(kind):
     message = "collect was called while this sampler is in another collect"
     with kind(ToyEnv, config=CONFIG) as sampler:
@@ -64,15 +63,15 @@ def test_a_serial_sampler_that_has_not_started_can_be_copied():
         assert sampler.collect(zeros).valid.all()
 
 
-@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])
+@pytest.mark.parametrize("kind", [SerialSampler, VectorEnv, processes(ParallelSampler)])
 def test_a_factory_that_returns_one_environment_again_is_refused(kind):
     env = gymnasium.make("CartPole-v1")
     factory = make_env_factory(lambda: gymnasium.wrappers.FlattenObservation(env))
     with pytest.raises(SamplerError, match="has returned the same environment twice"):
         if kind is VectorEnv:
-            VectorEnv(lambda: env, 2, num_workers=1, num_groups=2).reset()
+            VectorEnv(lambda: env, 2, num_workers=0, num_groups=2).reset()
         else:
-            kind(factory, config=ONE_WORKER if kind is ParallelSampler else CONFIG).start()
+            kind(factory, config=CONFIG).start()
 
 
 def test_slots_beyond_the_rollout_take_no_memory():
@@ -81,9 +80,64 @@ def test_slots_beyond_the_rollout_take_no_memory():
         assert len(sampler.collect(zeros).final_observation) == 5
 
 
-@pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler])
-def test_what_is_no_policy_is_refused_and_the_sampler_goes_on(kind):
+@KINDS
+def test_what_is_no_policy_or_no_action_is_refused_and_the_sampler_goes_on(kind):
     with kind(ToyEnv, config=CONFIG) as sampler:
-        with pytest.raises(ValueError, match="policy is None; it must be a function of a PolicyIn"):
+        with pytest.raises(ValueError, match=r"policy is None; .*a function of a PolicyIn"):
             sampler.collect(None)
+        with pytest.raises(ValueError, match=r"action 4; .*0 \.\. 3"):
+            sampler.collect(lambda step: zeros(step) + 4)
         sampler.collect(zeros)
+
+
+class Unpicklable:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self):
+        return ToyEnv()
+
+
+@pytest.mark.parametrize(
+    "options, tokens",
+    [
+        ({"num_envs": 9}, "num_envs=9 .*num_groups=2.*num_envs=8, num_envs=10"),
+        ({"num_envs": 0}, "num_envs is 0; .*at least 1"),
+        ({"num_groups": 0}, "num_groups is 0"),
+        ({"workers_per_core": 3}, "workers_per_core is 3; .*num_groups=2"),
+        ({"cores_per_worker": 0}, "cores_per_worker is 0; .*at least 1"),
+        ({"cores_per_worker": 2, "workers_per_core": 2}, "cores_per_worker .*workers_per_core=2 "),
+        ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; .*above 0"),
+        ({"decorrelation_steps": -1}, "decorrelation_steps is -1; .*at least 0"),
+        ({"final_observation_slots": 0}, "final_observation_slots is 0; .*at least 1"),
+        ({"reset_policy": "later"}, "reset_policy is 'later'; .*immediate or wait"),
+        ({"affinity": "none"}, "affinity is 'none'; .*auto or rotate or off"),
+        ({"on_worker_failure": "ignore"}, "on_worker_failure is 'ignore'; .*raise or restart"),
+        ({"num_workers": 5}, "num_workers is 5; .*num_envs=8, .*at most 4"),
+        ({"cpus": [4095]}, r"cpus=\[4095\].*not available"),
+        ({"factory": Unpicklable()}, "factory cannot be sent to worker"),
+        (
+            {"num_envs": 10**6, "horizon": 10**6},
+            "1000000 environments .*horizon=1000000 .*GB.*free",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
+)
+def test_what_is_impossible_is_refused(options, tokens):
+    settings = {"num_envs": 8, "num_groups": 2, "num_workers": 2}
+    own = {name: options.pop(name) for name in ("cpus", "factory") if name in options}
+    with pytest.raises(ValueError, match=tokens):
+        config = SamplerConfig(**settings | options)
+        ParallelSampler(own.pop("factory", ToyEnv), config=config, **own).start()
+
+
+@pytest.mark.parametrize("num_envs", [10**8, 10**6])
+def test_more_environments_than_fit_are_refused_before_anything_is_allocated(num_envs, monkeypatch):
+    monkeypatch.setattr("accel_rl.samplers.base.free_memory", lambda: 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="num_envs"):
+            VectorEnv("CartPole-v1", num_envs)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

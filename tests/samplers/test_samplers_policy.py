@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 from sampler_cases import zeros
+from tiers import processes, slow_processes
 from toy_envs import ScriptedEnv, SlowEnv, ToyEnv
 
 from accel_rl.samplers import (
@@ -22,16 +23,17 @@ from accel_rl.samplers import (
 )
 
 T, B = 5, 6
-KINDS: dict[str, Any] = {
+MAKERS: dict[str, Any] = {
     "serial": SerialSampler,
     "1 group": partial(ParallelSampler, num_groups=1, num_workers=2),
-    "3 groups": partial(ParallelSampler, num_groups=3, num_workers=2),
+    "3 groups": partial(ParallelSampler, num_groups=3, num_workers=1),
 }
+KINDS = pytest.mark.parametrize("kind", ["serial", processes("3 groups")])
 
 
 def make(kind: str, env: Any = ToyEnv, **settings: Any) -> RolloutSampler:
     config = SamplerConfig(num_envs=B, horizon=T)
-    sampler: RolloutSampler = KINDS[kind](env, config=config, seed=3, **settings)
+    sampler: RolloutSampler = MAKERS[kind](env, config=config, seed=3, **settings)
     return sampler
 
 
@@ -39,16 +41,17 @@ def make(kind: str, env: Any = ToyEnv, **settings: Any) -> RolloutSampler:
 
 
 @pytest.mark.parametrize(
-    ("place", "error"),
+    ("kind", "place", "error"),
     [
-        ((0, 0), KeyboardInterrupt),
-        ((0, 4), ZeroDivisionError),
-        ((2, 2), SamplerError),
-        ((4, 4), KeyboardInterrupt),
+        ("serial", (0, 4), ZeroDivisionError),
+        ("serial", (4, 4), KeyboardInterrupt),
+        processes("3 groups", (0, 0), KeyboardInterrupt),
+        slow_processes("3 groups", (0, 4), SamplerError),
+        slow_processes("1 group", (2, 2), SamplerError),
+        slow_processes("3 groups", (4, 4), ZeroDivisionError),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_environments_go_on_where_they_were_when_the_policy_raised(
     kind: str, place: tuple[int, int], error: type[BaseException]
 ) -> None:
@@ -90,7 +93,7 @@ def test_environments_go_on_where_they_were_when_the_policy_raised(
     assert [(e.env_index, e.raw_return, e.length) for e in episodes] == sorted(expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_environments_that_wait_are_reset_after_an_error_of_the_policy(kind: str) -> None:
     """Games have three steps, so most end in the rollout that the policy does not finish."""
     games = partial(ScriptedEnv, "..t")
@@ -109,17 +112,21 @@ def test_environments_that_wait_are_reset_after_an_error_of_the_policy(kind: str
         assert [episode.length for episode in sampler.take_episodes()] == [3] * (2 * B)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_sampler_goes_on_after_ctrl_c_within_a_step(kind: str) -> None:
     """A serial sampler's step is cut short: its episodes are lost, and others begin."""
     with make(kind, SlowEnv) as sampler:
         before = psutil.Process().children()
-        sampler.collect(zeros)
+
+        def policy(step: PolicyInput) -> np.ndarray:
+            if step.t == 2:
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return zeros(step)
+
         old = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.22)
             with pytest.raises(KeyboardInterrupt):
-                sampler.collect(zeros)
+                sampler.collect(policy)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
@@ -133,7 +140,7 @@ def test_sampler_goes_on_after_ctrl_c_within_a_step(kind: str) -> None:
         assert psutil.Process().children() == before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +168,7 @@ def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(
 # ---- more than actions ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
     def policy(step: PolicyInput) -> Acted:
         values = torch.from_numpy(step.uniform).float().requires_grad_()

@@ -4,10 +4,13 @@ import os
 
 import numpy as np
 import pytest
+from tiers import PROCESSES, slow
 from toy_envs import ToyEnv
 
 from accel_rl.samplers import ParallelSampler, SamplerConfig
 from accel_rl.samplers.layout import rotation
+
+pytestmark = PROCESSES
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -31,18 +34,10 @@ def test_rotation_over_one_core_leaves_the_thread_alone():
 
 
 @pytest.mark.parametrize(
-    "affinity, groups, drives_gpu, moves",
-    [
-        ("rotate", 2, False, True),
-        ("rotate", 1, False, False),
-        ("rotate", 2, True, False),
-        ("auto", 2, False, False),
-        ("off", 2, False, False),
-    ],
+    "affinity, groups, moves",
+    [("rotate", 2, True), slow("rotate", 1, False), slow("auto", 2, False)],
 )
-def test_policy_moves_only_where_it_takes_turns_with_the_simulators(
-    affinity, groups, drives_gpu, moves
-):
+def test_policy_moves_only_where_it_takes_turns_with_the_simulators(affinity, groups, moves):
     seen = set()
 
     def policy(step):
@@ -50,14 +45,13 @@ def test_policy_moves_only_where_it_takes_turns_with_the_simulators(
         return np.zeros(len(step.observation), int)
 
     config = SamplerConfig(num_envs=8, num_groups=groups, affinity=affinity, horizon=4)
-    config = SamplerConfig(**{**vars(config), "final_observation_slots": 4})
-    with ParallelSampler(ToyEnv, config=config, drives_gpu=drives_gpu) as sampler:
+    with ParallelSampler(ToyEnv, config=config) as sampler:
         sampler.collect(policy)
         assert sorted(os.sched_getaffinity(0)) == CPUS
     assert (len(seen) > 1) == (moves and len(CPUS) > 1)
 
 
-@pytest.mark.parametrize("affinity", ["auto", "rotate", "off"])
+@pytest.mark.parametrize("affinity", ["rotate", slow("auto"), slow("off")])
 def test_policy_on_a_gpu_stays_on_its_own_core_while_it_collects(affinity):
     """Also after the second rollout; between rollouts the thread is free."""
     seen = []
@@ -66,9 +60,7 @@ def test_policy_on_a_gpu_stays_on_its_own_core_while_it_collects(affinity):
         seen.append(tuple(sorted(os.sched_getaffinity(0))))
         return np.zeros(len(step.observation), int)
 
-    config = SamplerConfig(
-        num_envs=8, num_groups=2, affinity=affinity, horizon=4, final_observation_slots=4
-    )
+    config = SamplerConfig(num_envs=8, num_groups=2, affinity=affinity, horizon=4)
     with ParallelSampler(ToyEnv, config=config, drives_gpu=True) as sampler:
         for _ in range(2):
             sampler.collect(policy)
@@ -77,7 +69,7 @@ def test_policy_on_a_gpu_stays_on_its_own_core_while_it_collects(affinity):
     assert set(seen) == {expected} and len(seen) == 16
 
 
-@pytest.mark.parametrize("drives_gpu", [False, True])
+@pytest.mark.parametrize("drives_gpu", [False, slow(True)])
 def test_affinity_is_restored_when_the_policy_fails(drives_gpu):
     def policy(step):
         raise KeyError("no action")
@@ -97,8 +89,8 @@ class NiceEnv(ToyEnv):
         out[:] = os.getpriority(os.PRIO_PROCESS, 0)
 
 
-@pytest.mark.parametrize("affinity, added", [("rotate", 5), ("auto", 0)])
+@pytest.mark.parametrize("affinity, added", [("rotate", 5), slow("auto", 0)])
 def test_workers_yield_to_a_policy_on_their_cores(affinity, added):
     with ParallelSampler(NiceEnv, num_envs=4, affinity=affinity) as sampler:
         observation = sampler.rollout.observation[-1]
-        assert (observation == os.getpriority(os.PRIO_PROCESS, 0) + added).all()
+        assert (observation == min(19, os.getpriority(os.PRIO_PROCESS, 0) + added)).all()

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from batches import LoopBatch
-from space_envs import MASKED, PAIRS, MaskedEnv, SpaceEnv
+from space_envs import PAIRS, MaskedEnv, SpaceEnv
+from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -25,7 +26,6 @@ from accel_rl.spaces import Leaf, discrete, random_values, views, zeros
 from accel_rl.states import decode_state, encode_state
 
 T, B = 9, 6
-KINDS = pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 
 
 def config(reset_policy: Any = "immediate", **options: Any) -> SamplerConfig:
@@ -65,12 +65,19 @@ def spec_of(name: str) -> EnvSpec:
     return GymnasiumEnv(partial(SpaceEnv, name), name).spec
 
 
+@PROCESSES
 @pytest.mark.parametrize(
     ("name", "reset_policy"),
-    [*((name, "immediate") for name in PAIRS), ("box", "wait"), ("dict", "wait")],
+    [
+        ("dict", "immediate"),
+        slow("box", "wait"),
+        slow("tuple", "wait"),
+        slow("discrete", "immediate"),
+    ],
 )
 def test_parallel_equals_serial_and_goes_on_from_a_state(name: str, reset_policy: str) -> None:
-    factory, options = make_env_factory(partial(SpaceEnv, name)), config(reset_policy)
+    factory = make_env_factory(partial(SpaceEnv, name))
+    options = config(reset_policy, num_workers=1)
     policy = partial(random_policy, spec_of(name).action)
     mapped = partial(as_mapping, policy, spec_of(name).action)
     with SerialSampler(factory, config=options, seed=3) as serial:
@@ -86,7 +93,7 @@ def test_parallel_equals_serial_and_goes_on_from_a_state(name: str, reset_policy
             assert np.array_equal(states[0]["observation"], states[1]["observation"])
             state = parallel.get_state()
             expected = serial.collect(policy)
-            resumed = ParallelSampler(factory, config=config(reset_policy, num_workers=1), seed=3)
+            resumed = SerialSampler(factory, config=options, seed=3)
             resumed.start(state)
             assert_same(expected, resumed.collect(policy))
             resumed.close()
@@ -115,6 +122,8 @@ def test_rollout_is_what_was_played(name: str) -> None:
             played.reset(out)
 
 
+@SLOW
+@PROCESSES
 @pytest.mark.parametrize("name", ["box", "dict"])
 def test_replaced_worker_leaves_arrays_of_any_space_right(name: str, tmp_path: Any) -> None:
     factory = make_env_factory(partial(DyingEnv, name, str(tmp_path / "died")))
@@ -149,27 +158,31 @@ class DyingEnv(SpaceEnv):
 # ---- masks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_info", [False, True], ids=["observation", "info"])
 @pytest.mark.parametrize(
-    ("name", "reset_policy"), [*((name, "immediate") for name in MASKED), ("dict", "wait")]
+    ("name", "in_info", "reset_policy", "kind"),
+    [
+        ("discrete", True, "wait", SerialSampler),
+        ("multi-discrete", False, "wait", SerialSampler),
+        ("dict", True, "immediate", SerialSampler),
+        ("dict", False, "wait", SerialSampler),
+        processes("multi-discrete", True, "immediate", ParallelSampler),
+        slow_processes("dict", False, "wait", ParallelSampler),
+    ],
 )
 def test_masks_are_obeyed_in_random_steps_and_by_a_policy(
-    name: str, reset_policy: str, in_info: bool, monkeypatch: Any
+    name: str, in_info: bool, reset_policy: str, kind: Any, monkeypatch: Any
 ) -> None:
     keys = ["action_mask"] if in_info else []
     factory = make_env_factory(partial(MaskedEnv, name, in_info), info_keys=keys)
     monkeypatch.setattr(MaskedEnv, "illegal", 0)
     space = GymnasiumEnv(partial(MaskedEnv, name, in_info), name, keys).spec.action
     policy = partial(random_policy, space)
-    with SerialSampler(
-        factory, config=config(reset_policy, decorrelation_steps=30), seed=1
-    ) as serial:
-        with ParallelSampler(
-            factory, config=config(reset_policy, decorrelation_steps=30), seed=1
-        ) as both:
-            for _ in range(5):
+    options = config(reset_policy, decorrelation_steps=8, num_workers=1)
+    with SerialSampler(factory, config=options, seed=1) as serial:
+        with kind(factory, config=options, seed=1) as other:
+            for _ in range(3):
                 rollout = serial.collect(policy)
-                assert_same(rollout, both.collect(policy))
+                assert_same(rollout, other.collect(policy))
     assert rollout.valid.sum() > 0 and MaskedEnv.illegal == 0
 
 
@@ -190,25 +203,23 @@ def play_masked(num_steps: int) -> int:
         drawn = random_values(space, rng, len(rows), mask)
         return np.where((rng.random(len(rows)) < epsilon)[:, None], drawn, greedy)
 
-    options = SamplerConfig(num_envs=64, horizon=50, num_groups=1, decorrelation_steps=200)
+    options = SamplerConfig(num_envs=8, horizon=25, num_groups=1, decorrelation_steps=20)
     before = MaskedEnv.illegal
     with SerialSampler(factory, config=options, seed=1) as sampler:
-        for _ in range(-(-num_steps // (64 * 50))):
+        for _ in range(-(-num_steps // (8 * 25))):
             sampler.collect(policy)
     epsilon = 0.0
-    options = SamplerConfig(num_envs=16, horizon=50, num_groups=1)
+    options = SamplerConfig(num_envs=8, horizon=20, num_groups=1)
     with SerialSampler(factory, config=options, seed=2) as sampler:
-        assert evaluate(sampler, policy, num_steps=num_steps // 50, max_episode_steps=8).episodes
+        assert evaluate(sampler, policy, num_steps=num_steps // 20, max_episode_steps=8).episodes
     return MaskedEnv.illegal - before
 
 
-def test_masked_task_takes_no_illegal_action_in_any_phase() -> None:
-    assert play_masked(3_000) == 0
-
-
-@pytest.mark.learning
-def test_masked_task_takes_no_illegal_action_in_many_steps() -> None:
-    assert play_masked(40_000) == 0
+@pytest.mark.parametrize(
+    "num_steps", [400, slow(3_000), pytest.param(40_000, marks=pytest.mark.nightly)]
+)
+def test_masked_task_takes_no_illegal_action_in_any_phase(num_steps: int) -> None:
+    assert play_masked(num_steps) == 0
 
 
 @pytest.mark.parametrize("autoreset", ["disabled", "next_step", "same_step"])
@@ -264,9 +275,16 @@ class ClosedEnv:
         pass
 
 
-@KINDS
-@pytest.mark.parametrize("decorrelation_steps", [0, 50])
-@pytest.mark.parametrize("num_steps", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "decorrelation_steps", "num_steps"),
+    [
+        (SerialSampler, 0, 0),
+        (SerialSampler, 50, 2),
+        (SerialSampler, 0, 2),
+        processes(ParallelSampler, 0, 2),
+        slow_processes(ParallelSampler, 50, 0),
+    ],
+)
 def test_mask_that_allows_nothing_is_an_error_that_names_the_environment(
     kind: Any, decorrelation_steps: int, num_steps: int
 ) -> None:
@@ -284,7 +302,7 @@ def test_mask_may_allow_nothing_where_an_episode_has_ended(reset_policy: str) ->
     assert rollout.terminated.any()
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
 def test_mask_of_another_shape_is_refused_by_the_name_of_the_environment(kind: Any) -> None:
     message = r"EnvSpec of closed: action_mask is bool of shape \[3\].*bool of shape \[4\]"
     with pytest.raises(ValueError, match=message):
@@ -304,6 +322,11 @@ def test_mask_in_info_is_needed_in_each_step_and_of_its_shape() -> None:
 # ---- bad actions, infos --------------------------------------------------------------------------
 
 BAD = [
+    ("discrete", np.zeros(B - 1, int), r"shape \(5,\) for 6 observations"),
+    ("discrete", np.zeros((B, 1), int), r"shape \(6, 1\)"),
+    ("discrete", np.zeros(B), "dtype float64; .*integers"),
+    ("discrete", np.full(B, 3), r"action 3; .*0 \.\. 2"),
+    ("discrete", np.full(B, -1), r"action -1; .*0 \.\. 2"),
     ("box", np.full((B, 2, 2), 2.5), r"the action 2.5 at \[0, 0\]; it must be at most 2.0: clip"),
     ("box", np.full((B, 2, 2), np.nan), "the action nan; it must be finite"),
     ("box", np.zeros((B, 4)), r"actions of shape \(6, 4\) .* shape \(6, 2, 2\)"),
@@ -342,11 +365,13 @@ def test_action_that_is_not_in_the_space_is_one_error(
             sampler.collect(lambda step: actions)
 
 
-@KINDS
-@pytest.mark.parametrize("keys", [("place", "step"), ("step", "place", "never")])
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [(SerialSampler, ("place", "step")), processes(ParallelSampler, ("step", "place", "never"))],
+)
 def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
     factory = make_env_factory(partial(SpaceEnv, "box"), info_keys=keys)
-    with kind(factory, config=config(decorrelation_steps=0), seed=2) as sampler:
+    with kind(factory, config=config(decorrelation_steps=0, num_workers=1), seed=2) as sampler:
         rollout = sampler.collect(partial(random_policy, spec_of("box").action))
         place, step = (info_values(rollout, keys.index(name)) for name in ("place", "step"))
         assert place.shape == (T, B, 2) and place.dtype == np.float32

@@ -106,10 +106,7 @@ def test_read_machine_covers_the_mask_once() -> None:
             },
             2.0,
         ),
-        (
-            {"proc/self/cgroup": "0::/of/the/host", "sys/fs/cgroup/cpu.max": "250000 100000"},
-            2.5,
-        ),
+        ({"proc/self/cgroup": "0::/of/the/host", "sys/fs/cgroup/cpu.max": "250000 100000"}, 2.5),
         (
             {
                 "proc/self/cgroup": "3:cpu,cpuacct:/job\n0::/",
@@ -401,8 +398,7 @@ def test_default_plan_gives_no_warning(
 
 
 @pytest.mark.parametrize(
-    ("cpus", "text"),
-    [([], ""), ([4], "4"), ([3, 1, 2], "1-3"), ([0, 1, 5, 7, 8], "0-1,5,7-8")],
+    ("cpus", "text"), [([], ""), ([4], "4"), ([3, 1, 2], "1-3"), ([0, 1, 5, 7, 8], "0-1,5,7-8")]
 )
 def test_format_cpus_writes_runs_as_the_kernel_does(cpus: list[int], text: str) -> None:
     assert format_cpus(cpus) == text

@@ -1,5 +1,6 @@
 """`SB3VecEnv` against Stable-Baselines3's own vector environment, and under its wrappers."""
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,15 +18,17 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
+from tiers import PROCESSES
 from toy_envs import ScriptedEnv
 
-from accel_rl.vector import SB3VecEnv, VectorEnv
+import accel_rl.vector
+from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
 
 B = 4
 
 
 def make(env: Any, num_envs: int = B, **options: Any) -> SB3VecEnv:
-    options = {"num_workers": 1, "autoreset_mode": "SameStep", **options}
+    options = {"num_workers": 0, "autoreset_mode": "SameStep", **options}
     return SB3VecEnv(VectorEnv(env, num_envs, **options))
 
 
@@ -36,9 +39,10 @@ def cart_poles() -> Iterator[SB3VecEnv]:
     env.close()
 
 
+@PROCESSES
 def test_cart_pole_is_the_same_as_in_their_own_with_the_same_seed() -> None:
     factory = partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)
-    ours, theirs = make(factory), DummyVecEnv([factory] * B)
+    ours, theirs = make(factory, num_workers=1), DummyVecEnv([factory] * B)
     rng = np.random.default_rng(0)
     num_truncated = 0
     for seed in (3, None):
@@ -144,23 +148,34 @@ def test_environments_are_reached_in_their_workers(cart_poles: SB3VecEnv) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("face", "use", "tokens"),
     [
-        (
-            {"autoreset_mode": "NextStep"},
-            "autoreset_mode=.*NEXT_STEP; Stable-Baselines3 needs SAME",
-        ),
-        ({"num_groups": 2}, "num_groups=2 and copy=True"),
-        ({"copy": False}, "num_groups=1 and copy=False"),
+        (SB3VecEnv, {"autoreset_mode": "NextStep"}, "autoreset_mode.*NEXT_STEP.*SAME_STEP"),
+        (TorchRLEnv, {"autoreset_mode": "NextStep"}, "autoreset_mode.*NEXT_STEP.*DISABLED"),
+        (SB3VecEnv, {"autoreset_mode": "SameStep", "num_groups": 2}, "num_groups=2"),
+        (TorchRLEnv, {"autoreset_mode": "Disabled", "copy": False}, "copy=False"),
+        (SB3VecEnv, None, "env is None; .*VectorEnv"),
+        (TorchRLEnv, None, "env is None; .*VectorEnv"),
     ],
 )
-def test_vector_environment_that_does_not_fit_is_refused(
-    options: dict[str, Any], message: str
+def test_vector_environment_that_does_not_fit_is_refused(face: Any, use: Any, tokens: str) -> None:
+    env = None if use is None else VectorEnv("catch", B, num_workers=0, **use)
+    with pytest.raises(ValueError, match=tokens):
+        face(env)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [("stable_baselines3", "SB3VecEnv", "sb3"), ("torchrl", "TorchRLEnv", "torchrl")],
+)
+def test_missing_package_is_named(
+    module: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        make("catch", **options)
-    with pytest.raises(ValueError, match="env is 'CartPole-v1'; it must be a VectorEnv, as in Vec"):
-        SB3VecEnv("CartPole-v1")  # type: ignore[arg-type]
+    for each in [each for each in sys.modules if each.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, each, None)
+    monkeypatch.delitem(sys.modules, f"accel_rl.vector.{extra}_{'vec_' * (extra == 'sb3')}env")
+    with pytest.raises(ImportError, match=rf'{name} needs {module}.*"accel_rl\[{extra}\]"'):
+        getattr(accel_rl.vector, name)
 
 
 def test_actions_count_from_0_wherever_the_space_starts() -> None:

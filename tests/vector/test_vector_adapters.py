@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from space_envs import MaskedEnv, SpaceEnv, checksum
+from tiers import PROCESSES, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvSpec, Results, make_env_factory, probe_spec
 from accel_rl.envs.reach import call, get_attr
@@ -88,7 +89,7 @@ def test_vectorised_environment_is_itself():
     assert assert_plays(steps, gymnasium.make_vec("CartPole-v1", N), 2, 100) > 10
 
 
-@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+@pytest.mark.parametrize("autoreset", [slow("next_step"), slow("same_step")])
 def test_ale_is_itself(autoreset):
     from ale_py.vector_env import AtariVectorEnv
 
@@ -108,17 +109,20 @@ def no_tracker() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_tracker")
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    "kind, mode",
+    [
+        (SerialSampler, "sync"),
+        slow_processes(SerialSampler, "async"),
+        processes(ParallelSampler, "sync"),
+    ],
+)
 def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(kind, mode):
     options = {"num_envs": 4, "horizon": 30, "num_groups": 2, "seed": 3}
     if kind is ParallelSampler:
-        options["num_workers"] = 2
+        options["num_workers"] = 1
     batched = make_gymnasium_vector("CartPole-v1", vectorization_mode=mode)
-    with (
-        SerialSampler("CartPole-v1", **options) as single,
-        kind(batched, **options) as batch,
-    ):
+    with SerialSampler("CartPole-v1", **options) as single, kind(batched, **options) as batch:
         for _ in range(3):
             one, other = single.collect(policy), batch.collect(policy)
             for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
@@ -157,12 +161,19 @@ def allowed(step: PolicyInput) -> Any:
     return policy(step)
 
 
-@pytest.mark.parametrize("kind", [SerialSampler, ParallelSampler])
-@pytest.mark.parametrize("name", MAPPINGS)
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("nested", SerialSampler),
+        ("masked", SerialSampler),
+        processes("masked", ParallelSampler),
+        slow_processes("nested", ParallelSampler),
+    ],
+)
 def test_batch_with_observations_that_are_mappings_equals_single_ones(name, kind):
     options = {"num_envs": 4, "horizon": 12, "num_groups": 2, "seed": 3}
     if kind is ParallelSampler:
-        options["num_workers"] = 2
+        options["num_workers"] = 1
     with (
         SerialSampler(MAPPINGS[name], **options) as single,
         kind(vector_of(name, AutoresetMode.DISABLED), **options) as batch,
@@ -368,6 +379,7 @@ def test_envpool_is_itself(envpool):
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
+@PROCESSES
 def test_envpool_is_the_same_however_workers_divide_it(envpool, reset_policy):
     options = {"num_envs": 6, "horizon": 40, "num_groups": 1, "seed": 3}
     options["reset_policy"] = reset_policy
@@ -430,7 +442,7 @@ def counted(n: int, first: int) -> SyncVectorEnv:
     return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, slow_processes(2)])
 def test_attributes_of_environments_in_a_batch_are_reached(num_workers):
     batched = Batched(counted, indexed=True)
     with closing(VectorEnv(batched, 4, num_workers=num_workers)) as envs:
@@ -472,7 +484,7 @@ class Shared:
         return self.n
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, slow_processes(2)])
 def test_attributes_that_a_batch_shares_are_those_of_each_environment(num_workers):
     with closing(VectorEnv(Batched(Shared), 4, num_workers=num_workers)) as envs:
         assert envs.call("size") == ((4,) * 4 if num_workers == 0 else (2,) * 4)

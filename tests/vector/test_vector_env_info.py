@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecMonitor
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
+from tiers import SLOW, processes
 from toy_envs import Lives
 
 from accel_rl.vector import SB3VecEnv, VectorEnv
@@ -30,9 +31,18 @@ def assert_same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         assert ours["_final_info"].tolist() == theirs["_final_info"].tolist()
 
 
-@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-def test_infos_are_those_of_gymnasium_with_the_same_seed(mode: AutoresetMode) -> None:
-    ours = VectorEnv(TellingEnv, B, num_workers=2, autoreset_mode=mode, info_keys=KEYS)
+@pytest.mark.parametrize(
+    ("mode", "num_workers"),
+    [
+        (AutoresetMode.NEXT_STEP, 0),
+        (AutoresetMode.DISABLED, 0),
+        processes(AutoresetMode.SAME_STEP, 1),
+    ],
+)
+def test_infos_are_those_of_gymnasium_with_the_same_seed(
+    mode: AutoresetMode, num_workers: int
+) -> None:
+    ours = VectorEnv(TellingEnv, B, num_workers=num_workers, autoreset_mode=mode, info_keys=KEYS)
     theirs = SyncVectorEnv([TellingEnv] * B, autoreset_mode=mode)
     assert ours.info_keys == KEYS
     rng = np.random.default_rng(0)
@@ -55,7 +65,7 @@ def test_infos_are_those_of_gymnasium_with_the_same_seed(mode: AutoresetMode) ->
 
 
 def test_each_group_gets_its_own() -> None:
-    env = VectorEnv(SteppingEnv, 4, num_groups=2, num_workers=1)
+    env = VectorEnv(SteppingEnv, 4, num_groups=2, num_workers=0)
     env.reset()
     env.send([0, 1])
     env.send([1, 0])
@@ -67,7 +77,7 @@ def test_each_group_gets_its_own() -> None:
 
 
 def test_lost_life_is_an_end_like_others() -> None:
-    env = VectorEnv(partial(Lives, ".ll.t"), 1, num_workers=1, autoreset_mode="SameStep")
+    env = VectorEnv(partial(Lives, ".ll.t"), 1, num_workers=0, autoreset_mode="SameStep")
     env.reset()
     found = []
     for _ in range(5):
@@ -79,20 +89,23 @@ def test_lost_life_is_an_end_like_others() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("key", ["raw_reward", "final_obs", "_raw_reward", "_place"])
-def test_name_that_infos_have_for_something_else_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=f"info_keys has {key}, a name that this vector env"):
-        VectorEnv(TellingEnv, 1, num_workers=1, info_keys=["place", key])
-
-
-def test_environment_without_an_info_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be given with env=catch, which has no info"):
-        VectorEnv("catch", 1, num_workers=1, info_keys=["x"])
+@pytest.mark.parametrize(
+    ("env", "key"),
+    [
+        (TellingEnv, "raw_reward"),
+        (TellingEnv, "_raw_reward"),
+        (TellingEnv, "_place"),
+        ("catch", "x"),
+    ],
+)
+def test_key_that_cannot_be_told_is_refused(env: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=f"info_keys has {key}, a name|env=catch.* no info"):
+        VectorEnv(env, 1, num_workers=0, info_keys=["place", key])
 
 
 @pytest.fixture
 def sb3() -> Iterator[SB3VecEnv]:
-    options = {"num_workers": 1, "autoreset_mode": "SameStep", "info_keys": KEYS}
+    options = {"num_workers": 0, "autoreset_mode": "SameStep", "info_keys": KEYS}
     env = SB3VecEnv(VectorEnv(TellingEnv, B, seed=1, **options))
     yield env
     env.close()
@@ -110,6 +123,7 @@ def test_each_info_of_sb3_has_what_its_environment_told(sb3: SB3VecEnv) -> None:
         before = observation
 
 
+@SLOW
 def test_sb3_counts_successes(sb3: SB3VecEnv) -> None:
     env = VecMonitor(sb3, info_keywords=("is_success", "place"))
     model = PPO("MlpPolicy", env, n_steps=40, batch_size=40, n_epochs=1, device="cpu")

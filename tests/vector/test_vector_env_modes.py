@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from tiers import PROCESSES, processes, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
@@ -60,7 +61,7 @@ DISABLED = [
 
 
 def scripted(mode: AutoresetMode, **options: Any) -> VectorEnv:
-    options = {"num_workers": 1, **options}
+    options = {"num_workers": 0, **options}
     return VectorEnv(partial(ScriptedEnv, *GAMES), 2, autoreset_mode=mode, **options)
 
 
@@ -89,8 +90,9 @@ def test_next_step_mode_resets_in_the_step_after_the_end() -> None:
     env.close()
 
 
-def test_same_step_mode_resets_at_once_and_keeps_the_last_observation() -> None:
-    env = scripted(AutoresetMode.SAME_STEP)
+@pytest.mark.parametrize("num_workers", [0, processes(1)])
+def test_same_step_mode_resets_at_once_and_keeps_the_last_observation(num_workers: int) -> None:
+    env = scripted(AutoresetMode.SAME_STEP, num_workers=num_workers)
     assert env.reset()[0].tolist() == [[1, 0, 0]] * 2
     for number, (*row, final) in enumerate(SAME_STEP):
         action = number % 4
@@ -142,6 +144,7 @@ def test_reset_without_a_mask_or_with_a_seed_starts_new_games(mode: AutoresetMod
     env.close()
 
 
+@PROCESSES
 def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps() -> None:
     """Against the rows of a `SerialSampler` with the same seed, where resets are the same too."""
     num_envs, T = 6, 40
@@ -149,7 +152,7 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
     actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
     with SerialSampler(ToyEnv, config=config, seed=4) as serial:
         rollout = serial.collect(lambda step: actions[step.t, step.columns])
-    env = VectorEnv(ToyEnv, num_envs, num_workers=2, autoreset_mode="SameStep", seed=4)
+    env = VectorEnv(ToyEnv, num_envs, num_workers=1, autoreset_mode="SameStep", seed=4)
     assert np.array_equal(env.reset()[0], rollout.observation[0])
     num_final = 0
     for t in range(T):
@@ -178,13 +181,22 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
     env.close()
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "CliffWalking-v1"])  # arrays and scalars
-@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    ("mode", "name", "num_workers"),  # observations that are arrays, and that are scalars
+    [
+        (AutoresetMode.NEXT_STEP, "CartPole-v1", 0),
+        (AutoresetMode.SAME_STEP, "CliffWalking-v1", 0),
+        (AutoresetMode.DISABLED, "CartPole-v1", 0),
+        processes(AutoresetMode.SAME_STEP, "CartPole-v1", 1),
+        slow_processes(AutoresetMode.NEXT_STEP, "CliffWalking-v1", 2),
+        slow_processes(AutoresetMode.DISABLED, "CliffWalking-v1", 2),
+    ],
+)
 def test_episodes_are_the_same_as_in_gymnasium_with_the_same_seeds(
-    mode: AutoresetMode, name: str
+    mode: AutoresetMode, name: str, num_workers: int
 ) -> None:
     make = partial(gymnasium.make, name, max_episode_steps=25)
-    ours = VectorEnv(make, 5, num_workers=2, autoreset_mode=mode)
+    ours = VectorEnv(make, 5, num_workers=num_workers, autoreset_mode=mode)
     theirs = gymnasium.vector.SyncVectorEnv([make] * 5, autoreset_mode=mode)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space

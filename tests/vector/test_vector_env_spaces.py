@@ -1,7 +1,9 @@
 """Every space through vector environments, as in Gymnasium's own; calls of single environments."""
 
+import threading
 import zlib
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,7 @@ from gymnasium.vector.utils import iterate
 from space_envs import PAIRS, Flat, MaskedEnv, Odd, SpaceEnv
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
+from tiers import PROCESSES, SLOW, processes, slow_processes
 from torchrl.envs.utils import check_env_specs
 from toy_envs import ToyEnv
 
@@ -20,8 +23,8 @@ from accel_rl.samplers import SamplerError
 from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
 
 B = 5
-MODES = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
-WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+WORKERS = pytest.mark.parametrize("num_workers", [0, processes(1)])
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -38,11 +41,19 @@ def assert_same(one: Any, other: Any) -> None:
         assert one.dtype == other.dtype and np.array_equal(one, other)
 
 
-@MODES
-@pytest.mark.parametrize("name", PAIRS)
-def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode", "num_workers"),
+    [
+        *((name, mode, 0) for name, mode in zip(PAIRS, cycle([NEXT, SAME, DISABLED]))),
+        ("dict", NEXT, 0),
+        ("dict", SAME, 0),
+        processes("dict", SAME, 1),
+        slow_processes("dict", DISABLED, 2),
+    ],
+)
+def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode, num_workers: int) -> None:
     make = partial(SpaceEnv, name)
-    ours = VectorEnv(make, B, num_workers=2 if name == "dict" else 0, autoreset_mode=mode)
+    ours = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode)
     theirs = SyncVectorEnv([make] * B, autoreset_mode=mode)
     assert ours.single_action_space == theirs.single_action_space
     assert ours.single_observation_space == theirs.single_observation_space
@@ -60,7 +71,7 @@ def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode) -> None:
         if "final_obs" in infos:
             assert_same(list(infos["final_obs"]), list(their_infos["final_obs"]))
         done = ends[0] | ends[1]
-        if mode is AutoresetMode.DISABLED and done.any():
+        if mode is DISABLED and done.any():
             masks = ({"reset_mask": done}, {"reset_mask": done.copy()})
             assert_same(ours.reset(options=masks[0])[0], theirs.reset(options=masks[1])[0])
     ours.close()
@@ -77,8 +88,7 @@ def test_views_are_read_only_where_nothing_is_copied(num_workers: int) -> None:
     with_views.close()
 
 
-@WORKERS
-@pytest.mark.parametrize("in_info", [False, True], ids=["observation", "info"])
+@pytest.mark.parametrize(("in_info", "num_workers"), [(False, 0), (True, 0), processes(True, 1)])
 def test_masks_are_in_observations(in_info: bool, num_workers: int) -> None:
     keys = ["action_mask"] if in_info else []
     make = partial(MaskedEnv, "multi-discrete", in_info)
@@ -128,6 +138,7 @@ def test_attributes_and_methods_of_environments_are_reached(num_workers: int) ->
     env.close()
 
 
+@PROCESSES
 def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
     env = VectorEnv(partial(Odd, "box"), 2, num_workers=1)
     env.reset(seed=0)
@@ -136,8 +147,6 @@ def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
     with pytest.raises(TypeError, match=r"environment 0 .*cannot be sent to another process"):
         env.call("give_lock")
     with pytest.raises(TypeError, match="an argument cannot be sent to another process"):
-        import threading
-
         env.call("fail", threading.Lock())
     env.step(env.action_space.sample())
     env.close()
@@ -155,10 +164,9 @@ def test_render_returns_pictures_of_all(num_workers: int) -> None:
 
 @WORKERS
 def test_reset_options_go_to_the_environments_that_are_reset(num_workers: int) -> None:
-    ours = VectorEnv(
-        partial(SpaceEnv, "box"), B, num_workers=num_workers, autoreset_mode="Disabled"
-    )
-    theirs = SyncVectorEnv([partial(SpaceEnv, "box")] * B, autoreset_mode=AutoresetMode.DISABLED)
+    make = partial(SpaceEnv, "box")
+    ours = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=DISABLED)
+    theirs = SyncVectorEnv([make] * B, autoreset_mode=DISABLED)
     expected = theirs.reset(seed=1, options={"history": 17})[0]
     assert_same(ours.reset(seed=1, options={"history": 17})[0], expected)
     mask = np.array([True, False, True, False, False])
@@ -167,9 +175,13 @@ def test_reset_options_go_to_the_environments_that_are_reset(num_workers: int) -
     ours.close()
 
 
-@MODES
-@WORKERS
-def test_state_is_restored_here_and_in_another(num_workers: int, mode: AutoresetMode) -> None:
+@pytest.mark.parametrize(
+    ("num_workers", "other_workers", "mode"),
+    [(0, 0, NEXT), (0, 0, DISABLED), processes(0, 1, SAME), slow_processes(2, 1, DISABLED)],
+)
+def test_state_is_restored_here_and_in_another(
+    num_workers: int, other_workers: int, mode: AutoresetMode
+) -> None:
     make = partial(SpaceEnv, "dict")
     env = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode)
     env.action_space.seed(1)
@@ -181,7 +193,7 @@ def test_state_is_restored_here_and_in_another(num_workers: int, mode: Autoreset
             *values, _ = env.step(action)
             results.append(values)
             done = values[2] | values[3]
-            if mode is AutoresetMode.DISABLED and done.any():
+            if mode is DISABLED and done.any():
                 results.append(env.reset(options={"reset_mask": done})[0])
         return results
 
@@ -192,14 +204,14 @@ def test_state_is_restored_here_and_in_another(num_workers: int, mode: Autoreset
     observation = env.set_state(state)
     assert_same(play(env, actions[8:]), expected)
     env.close()
-    other = VectorEnv(make, B, num_workers=1, autoreset_mode=mode)
+    other = VectorEnv(make, B, num_workers=other_workers, autoreset_mode=mode)
     assert_same(other.set_state(state), observation)
     assert_same(play(other, actions[8:]), expected)
     other.close()
 
 
 def test_state_of_environments_that_have_none_is_one_error() -> None:
-    env = VectorEnv(ToyEnv, 2, num_workers=1)
+    env = VectorEnv(ToyEnv, 2, num_workers=0)
     with pytest.raises(SamplerError, match=r"call reset\(\) first"):
         env.get_state()
     env.reset()
@@ -220,9 +232,10 @@ def test_state_of_environments_that_have_none_is_one_error() -> None:
 
 
 def sb3(env: Any, num_envs: int = 2) -> SB3VecEnv:
-    return SB3VecEnv(VectorEnv(env, num_envs, num_workers=1, autoreset_mode="SameStep", seed=0))
+    return SB3VecEnv(VectorEnv(env, num_envs, num_workers=0, autoreset_mode="SameStep", seed=0))
 
 
+@SLOW
 @pytest.mark.parametrize("algorithm", [PPO, SAC])
 def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
     steps = {"n_steps": 32} if algorithm is PPO else {"learning_starts": 20, "batch_size": 16}
@@ -232,6 +245,7 @@ def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
     env.close()
 
 
+@SLOW
 def test_stable_baselines3_learns_from_a_dict() -> None:
     env = sb3(partial(Flat, "x"))
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=0)

@@ -11,11 +11,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
 from echo_env import EchoEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
+from sampler_cases import await_ends, worker_pids
+from tiers import PROCESSES, SLOW, processes, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import AtariConfig
@@ -26,7 +27,7 @@ B = 6
 
 
 def make(**options: Any) -> VectorEnv:
-    return VectorEnv(ToyEnv, B, **{"num_workers": 1, "seed": 0, **options})
+    return VectorEnv(ToyEnv, B, **{"num_workers": 0, "seed": 0, **options})
 
 
 @pytest.fixture
@@ -67,24 +68,33 @@ def play_by_groups(env: VectorEnv, num_steps: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("play_it", [play, play_by_groups])
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize(
+    ("mode", "play_it", "workers", "groups"),
+    [
+        ("NextStep", play_by_groups, 0, 1),
+        ("SameStep", play, 0, 3),
+        processes("NextStep", play_by_groups, 1, 2),
+        slow_processes("SameStep", play, 2, 1),
+        slow_processes("SameStep", play_by_groups, 2, 3),
+        slow_processes("NextStep", play, 3, 2),
+        slow_processes("NextStep", play_by_groups, 6, 1),
+    ],
+)
 def test_same_seed_gives_the_same_for_all_numbers_of_workers_and_groups(
-    mode: AutoresetMode, play_it: Any
+    mode: str, play_it: Any, workers: int, groups: int
 ) -> None:
     env = make(autoreset_mode=mode)
     expected = play(env, 30)
     env.close()
     assert expected[2].any() and expected[3].any()  # some episodes end, in either way
-    for workers, groups in [(0, 1), (0, 3), (1, 2), (2, 1), (2, 3), (3, 2), (6, 1)]:
-        env = make(autoreset_mode=mode, num_workers=workers, num_groups=groups)
-        for a, b in zip(expected, play_it(env, 30), strict=True):
-            assert np.array_equal(a, b)
-        env.close()
+    env = make(autoreset_mode=mode, num_workers=workers, num_groups=groups)
+    for a, b in zip(expected, play_it(env, 30), strict=True):
+        assert np.array_equal(a, b)
+    env.close()
 
 
 def test_reset_with_a_seed_repeats_the_episodes() -> None:
-    env = VectorEnv("counting", B, num_workers=1)
+    env = VectorEnv("counting", B, num_workers=0)
     first, second, other = play(env, 10, seed=3), play(env, 10, seed=3), play(env, 10, seed=4)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert not np.array_equal(first[0], other[0])
@@ -112,25 +122,39 @@ def test_groups_come_back_in_the_order_they_were_sent(env: VectorEnv) -> None:
         env.send([0, 0, 0])
 
 
-class SleepsOnOne(ToyEnv):
+class WaitsOnOne(ToyEnv):
+    """The action 1 waits for the file ``gate``."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self.gate = gate
+
     def step(self, action: int, out: Any) -> Any:
-        time.sleep(0.4 * (action == 1))
+        while action == 1 and not self.gate.exists():
+            time.sleep(0.001)
         return super().step(action, out)
 
 
+@PROCESSES
 @pytest.mark.parametrize("first_ready", [True, False])
 def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
-    first_ready: bool,
+    first_ready: bool, tmp_path: Path
 ) -> None:
-    env = VectorEnv(SleepsOnOne, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
+    make_one, gate = partial(WaitsOnOne, tmp_path / "gate"), tmp_path / "gate"
+    env = VectorEnv(make_one, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
     env.reset()
     env.send([1, 1])
     env.send([0, 0])
     received = []
     for _ in range(3):
+        if not first_ready:
+            while env._pool._workers.owes(1, 1):  # type: ignore[union-attr]
+                time.sleep(0.001)
+            gate.touch()
         received.append(int(env.recv(first_ready=first_ready)[4]["env_id"][0]))
         env.send([0, 0])
     assert received == ([2, 2, 2] if first_ready else [0, 2, 0])
+    gate.touch()
     env.close()
 
 
@@ -145,8 +169,9 @@ def test_reset_drops_what_was_sent_and_not_received(env: VectorEnv) -> None:
     assert env.step([0] * B)[0].shape == (B, 3)
 
 
+@PROCESSES
 def test_returned_arrays_are_the_callers_own() -> None:
-    env = make(autoreset_mode="SameStep")
+    env = make(num_workers=1, autoreset_mode="SameStep")
     kept, copies = [env.reset()[0]], []
     copies.append(kept[0].copy())
     for _ in range(9):
@@ -160,8 +185,11 @@ def test_returned_arrays_are_the_callers_own() -> None:
     env.close()
 
 
-def test_without_copies_observations_are_read_only_views_that_a_step_overwrites() -> None:
-    env = make(copy=False)
+@pytest.mark.parametrize("num_workers", [0, processes(1)])
+def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
+    num_workers: int,
+) -> None:
+    env = make(copy=False, num_workers=num_workers)
     first, _ = env.reset()
     before = first.copy()
     second, *_ = env.step([0] * B)
@@ -173,7 +201,7 @@ def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
 
 def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> None:
     games = partial(ScriptedEnv, ".....")
-    env = VectorEnv(games, 2, num_workers=1)
+    env = VectorEnv(games, 2, num_workers=0)
     env.reset()
     _, reward, *_, infos = env.step([3, 2])
     assert reward.tolist() == [3, 2] and infos["raw_reward"].tolist() == [103, 102]
@@ -182,9 +210,8 @@ def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> No
 
 
 def test_atari_game_plays_as_configured() -> None:
-    env = VectorEnv(
-        "breakout", 2, num_workers=2, atari=AtariConfig(observation_size="84x84", frame_stack=2)
-    )
+    atari = AtariConfig(observation_size="84x84", frame_stack=2, cached_starts="off")
+    env = VectorEnv("breakout", 2, num_workers=0, atari=atari)
     assert env.single_observation_space == gymnasium.spaces.Box(0, 255, (2, 84, 84), np.uint8)
     assert env.single_action_space == gymnasium.spaces.Discrete(4)
     observation, _ = env.reset(seed=1)
@@ -194,18 +221,18 @@ def test_atari_game_plays_as_configured() -> None:
 
 
 def test_module_and_gymnasium_id_are_found_and_described() -> None:
-    env = VectorEnv("CartPole-v1", 2)
+    env = VectorEnv("CartPole-v1", 2, num_workers=0)
     assert env.spec is not None and env.spec.id == "CartPole-v1"
     assert repr(env) == "VectorEnv(CartPole-v1, num_envs=2)"
     env.close()
-    env = VectorEnv("accel_rl.envs.catch:Catch", 2)
+    env = VectorEnv("accel_rl.envs.catch:Catch", 2, num_workers=0)
     assert env.observation_space.shape == (2, 10, 5) and env.spec is None
     env.close()
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
-    env: Any = VectorEnv("CartPole-v1", 4, num_workers=1, autoreset_mode=mode)
+    env: Any = VectorEnv("CartPole-v1", 4, num_workers=0, autoreset_mode=mode)
     env = wrappers.RecordEpisodeStatistics(env)
     env = wrappers.NormalizeReward(wrappers.ClipReward(env, -1, 1))
     if mode is not AutoresetMode.SAME_STEP:  # which they do not take
@@ -226,14 +253,18 @@ def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
     env.close()
 
 
+@PROCESSES
 def test_dropped_environment_ends_its_workers() -> None:
-    env = make()
+    env = make(num_workers=1)
     env.reset()
-    children = psutil.Process().children()
+    pids = worker_pids()
     del env
-    assert children and not psutil.wait_procs(children, timeout=2)[1]
+    assert len(pids) == 1
+    await_ends(pids)
 
 
+@SLOW
+@PROCESSES
 def test_import_and_use_load_no_torch_and_no_guard_is_needed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -263,6 +294,8 @@ del select.epoll
 sys.platform = "darwin"
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
 from accel_rl.vector import VectorEnv
+from sampler_cases import await_ends, worker_pids
+from tiers import PROCESSES, SLOW, processes, slow_processes
 from toy_envs import ToyEnv
 env = VectorEnv(ToyEnv, 4, num_workers=0, num_groups=2, seed=3)
 env.reset()
@@ -279,17 +312,14 @@ except SamplerError as error:
 """
 
 
+@SLOW
+@PROCESSES
 def test_environments_in_this_process_need_nothing_that_only_linux_has() -> None:
     """Simulated: what Python lacks on macOS is taken away."""
-    path = str(Path(__file__).parents[1] / "helpers")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {path!r})\n{ELSEWHERE}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", ELSEWHERE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    with closing(VectorEnv(ToyEnv, 4, num_workers=1, seed=3)) as env:
+    with closing(VectorEnv(ToyEnv, 4, num_workers=0, seed=3)) as env:
         env.reset()
         for _ in range(20):
             observation = env.step(np.arange(4) % 3)[0]
@@ -302,59 +332,57 @@ def test_environments_in_this_process_need_nothing_that_only_linux_has() -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
         ({"autoreset_mode": "Sometimes"}, "autoreset_mode is 'Sometimes'; .* 'NextStep', 'SameSte"),
-        ({"num_envs": 9, "num_groups": 2}, "num_envs=9 does not divide into num_groups=2"),
-        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
-        ({"affinity": "rotate"}, "affinity is 'rotate'; it must be auto or off"),
-        ({"num_workers": 9}, "num_workers is 9; with num_envs=6.* at most 6"),
-        ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; it must be above 0"),
-        ({"cpus": [4095]}, r"cpus=\[4095\] names CPUs 4095, which are not available"),
-        ({"env": "breakoot"}, "env=breakoot is neither .* did you mean breakout"),
-        ({"env": 5}, "env is 5; it must be a name or a function that makes it"),
-        ({"env": lambda: 5}, "is a int; the function must return a gymnasium.Env"),
-        ({"env": "catch", "atari": AtariConfig()}, "atari is given, and 'catch' is not an Atari g"),
+        ({"num_envs": 9, "num_groups": 2}, "num_envs=9 .*num_groups=2"),
+        ({"num_envs": 0}, "num_envs is 0; .*at least 1"),
+        ({"affinity": "rotate"}, "affinity is 'rotate'; .*auto or off"),
+        ({"num_workers": 9}, "num_workers is 9; .*num_envs=6.* at most 6"),
+        ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; .*above 0"),
+        ({"cpus": [4095]}, r"cpus=\[4095\] .*not available"),
+        ({"env": "breakoot"}, "env=breakoot .*breakout"),
+        ({"env": 5}, "env is 5; .*a name or a function"),
+        ({"env": lambda: 5}, "is a int; .*a gymnasium.Env"),
+        ({"env": "catch", "atari": AtariConfig()}, "atari .*'catch'"),
     ],
 )
-def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_impossible_arguments_are_refused(arguments: dict[str, Any], tokens: str) -> None:
+    with pytest.raises(ValueError, match=tokens):
         VectorEnv(**{"env": ToyEnv, "num_envs": B, **arguments})
 
 
+def reset(**arguments: Any) -> Any:
+    return lambda env: env.reset(**arguments)
+
+
+def masked(mask: Any) -> Any:
+    return reset(options={"reset_mask": mask})
+
+
 @pytest.mark.parametrize(
-    ("actions", "message"),
+    ("use", "tokens"),
     [
-        ([0] * 5, r"actions of shape \(5,\) for 6 observations"),
-        (np.zeros((6, 1), int), r"actions of shape \(6, 1\)"),
-        ([0.0] * 6, "dtype float64; they must be integers"),
-        ([0, 1, 2, 3, 4, 0], "the action 4; actions must be in 0 .. 3"),
-        ([0, 1, 2, 3, -1, 0], "the action -1; actions must be in 0 .. 3"),
+        (lambda env: env.step([0] * 5), r"shape \(5,\) for 6 observations"),
+        (lambda env: env.step(np.zeros((6, 1), int)), r"shape \(6, 1\)"),
+        (lambda env: env.step([0.0] * 6), "float64; .*integers"),
+        (lambda env: env.step([0, 1, 2, 3, 4, 0]), r"action 4; .*0 \.\. 3"),
+        (lambda env: env.step([0, 1, 2, 3, -1, 0]), r"action -1; .*0 \.\. 3"),
+        (reset(seed=[1, 2]), "seed .*2 numbers .*num_envs=6"),
+        (reset(seed=-1), "seed .*-1"),
+        (reset(seed=2**63 - 3), "seed has 9223372036854775808"),
+        (reset(options={"level": 3}), r"options .*\['level'\].*toy"),
+        (masked(np.ones(5, bool)), r"reset_mask .*shape \(5,\)"),
+        (masked(np.ones(6)), "reset_mask is float64"),
+        (masked(np.zeros(6, bool)), "reset_mask .*True somewhere"),
     ],
 )
-def test_wrong_actions_are_refused_and_the_next_step_works(
-    env: VectorEnv, actions: Any, message: str
+def test_wrong_actions_and_resets_are_refused_and_the_next_step_works(
+    env: VectorEnv, use: Any, tokens: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        env.step(actions)
+    with pytest.raises(ValueError, match=tokens):
+        use(env)
     assert (env.step([0] * B)[0][:, 2] <= 1).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seed": [1, 2]}, "seed has 2 numbers for num_envs=6"),
-        ({"seed": -1}, "seed has -1; seeds must be in 0"),
-        ({"seed": 2**63 - 3}, "seed has 9223372036854775808; seeds must be in 0"),
-        ({"options": {"level": 3}}, r"options has \['level'\], and environment toy is none of"),
-        ({"options": {"reset_mask": np.ones(5, bool)}}, r"of shape \(5,\) and True 5 times"),
-        ({"options": {"reset_mask": np.ones(6)}}, "reset_mask is float64"),
-        ({"options": {"reset_mask": np.zeros(6, bool)}}, "True 0 times; .* True somewhere"),
-    ],
-)
-def test_wrong_resets_are_refused(env: VectorEnv, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        env.reset(**arguments)
 
 
 def test_first_reset_must_take_all_environments() -> None:
@@ -387,7 +415,7 @@ def test_use_out_of_turn_is_an_error() -> None:
 
 def test_actions_are_those_of_the_space_also_where_it_does_not_start_at_0() -> None:
     theirs = gymnasium.vector.SyncVectorEnv([EchoEnv] * 2)
-    with closing(VectorEnv(EchoEnv, 2, num_groups=2)) as env:
+    with closing(VectorEnv(EchoEnv, 2, num_groups=2, num_workers=0)) as env:
         assert env.single_action_space == theirs.single_action_space
         assert env.action_space == theirs.action_space
         env.reset(), theirs.reset()

@@ -1,6 +1,6 @@
 """Updates of learners that share them, each with its part of the same batches.
 
-Run by `test_parallel_all_reduce.py`, once alone and in several processes, with torchrun's
+Run by `test_parallel_all_reduce.py`, alone, in threads, and in several processes, with torchrun's
 variables: ``python learners_in_step.py OUT``. All in float64, so that nothing but the order of sums
 differs.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -120,9 +119,7 @@ def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     )
     model = Network().double()
     learner = PPO(PolicyAgent(model), config, exchange_of(model, config), seed=rank)
-    # In order, so that every other step is of the same environments whoever has them.
-    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
-        return train(learner, rollouts(rank, size))
+    return train(learner, rollouts(rank, size))
 
 
 def normalized_a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
@@ -131,8 +128,7 @@ def normalized_a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -
 
 def normalized_ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     config = PPOConfig(**NORMALIZED, minibatch_size=T * B)
-    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
-        return normalized(PPO, config, rank, size, exchange_of)
+    return normalized(PPO, config, rank, size, exchange_of)
 
 
 def normalized(
@@ -242,8 +238,7 @@ def pqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     model = QNetwork(num_atoms=1).double()
     agent = EpsilonGreedyAgent(model, None, torch.tensor([0.5]))
     learner = PQN(agent, config, exchange_of(model, config), seed=rank)
-    with patch.object(torch, "randperm", lambda n, **_: torch.arange(n)):
-        return train(learner, rollouts(rank, size))
+    return train(learner, rollouts(rank, size))
 
 
 def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tensor:
@@ -253,30 +248,38 @@ def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tens
     return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
 
 
-CASES = (a2c, vtrace, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
+def in_order(n: int, **_: Any) -> Tensor:
+    """For `torch.randperm`: every other step is of the same environments whoever has them."""
+    return torch.arange(n)
 
 
-def run(rank: int, size: int, group: Group | None = None) -> dict[str, Tensor]:
-    """What `train` gives of each case."""
+CASES = {
+    case.__name__: case
+    for case in (a2c, vtrace, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
+}
+
+
+def run(case: str, rank: int, size: int, group: Group | None = None) -> Tensor:
+    """What `train` gives."""
 
     def exchange_of(
         model: nn.Module, config: A2CConfig | PPOConfig | PQNConfig | DQNConfig
     ) -> Exchange:
         arguments = FlatParameters(model), config.rule, config.max_gradient_norm
+        generator = torch.Generator().manual_seed(0)  # of this learner's own: there are threads
+        for parameter in model.parameters():
+            parameter.data.uniform_(-0.5, 0.5, generator=generator)
         return Local(*arguments) if group is None else AllReduce(*arguments, group)
 
-    found = {}
-    for case in CASES:
-        torch.manual_seed(0)
-        found[case.__name__] = case(rank, size, exchange_of)
-    return found
+    return CASES[case](rank, size, exchange_of)
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    torch.randperm = in_order  # type: ignore[assignment]
     team: Team = meet_by_store(read_ranks(os.environ), 60.0)
     team.open_group()
-    found = run(team.ranks.rank, team.ranks.size, team.group)
+    found = {case: run(case, team.ranks.rank, team.ranks.size, team.group) for case in CASES}
     torch.save(found, Path(sys.argv[1]) / f"{team.ranks.size}_{team.ranks.rank}.pt")
     team.close()
 

@@ -103,34 +103,30 @@ def stop(address: str, size: int) -> Any:
     return os.WTERMSIG(os.waitpid(pid, 0)[1])
 
 
-def stress(
-    address: str, size: int, learners: int, seconds: float, self_kills: float, kill_interval: float
-) -> Any:
-    """Learners push ones; some kill themselves between writing a slot and its flip, with
-    probability ``self_kills``, and every ``kill_interval`` seconds one is killed from outside, 0:
-    none. Each that died is replaced. Gives how often each chunk was flipped, as counted by the
+def stress(address: str, size: int, learners: int, kills: int, self_kills: float) -> Any:
+    """Learners push ones. They kill themselves between writing a slot and its flip, with
+    probability ``self_kills``; at 0 one is killed from outside every now and then. Each that died
+    is replaced until ``kills`` have. Gives how often each chunk was flipped, as counted by the
     learners, and how many died."""
-    done = np.frombuffer(mmap.mmap(-1, 8 * learners * MAX_CHUNKS), np.int64)
-    done = done.reshape(learners, MAX_CHUNKS)
-    end = time.monotonic() + seconds
+    done = np.frombuffer(mmap.mmap(-1, 8 * (learners * MAX_CHUNKS + 1)), np.int64)
+    is_over, done = done[:1], done[1:].reshape(learners, MAX_CHUNKS)
     flip = Chunk.flip
 
     def learn(slot: int) -> None:
         rng = random.Random(os.getpid())
 
         def flip_or_die(chunk: Chunk, num_updates: int) -> None:
-            if rng.random() < self_kills:
+            if rng.random() < self_kills and not is_over:
                 os.kill(os.getpid(), signal.SIGKILL)
             flip(chunk, num_updates)
             done[slot, chunk.index] += 1
 
         Chunk.flip = flip_or_die  # type: ignore[method-assign]
         exchange = connect(address, size)
-        while time.monotonic() < end:
+        while not is_over:
             push(exchange, 1)
 
     running = {fork(lambda slot=slot: learn(slot)): slot for slot in range(learners)}  # type: ignore[misc]
-    next_kill = time.monotonic() + kill_interval
     killed, signals, failures = 0, 0, 0
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -138,14 +134,14 @@ def stress(
             slot = running.pop(pid)
             signals += os.WIFSIGNALED(status)
             failures += status not in (0, signal.SIGKILL)
-            if os.WIFSIGNALED(status) and time.monotonic() < end:
+            is_over[0] = signals >= kills
+            if not is_over:
                 running[fork(lambda slot=slot: learn(slot))] = slot  # type: ignore[misc]
             continue
-        if kill_interval and next_kill < time.monotonic() < end:
+        if not self_kills and not is_over:
             os.kill(random.choice(list(running)), signal.SIGKILL)
             killed += 1
-            next_kill = time.monotonic() + kill_interval
-        time.sleep(0.002)
+        time.sleep(random.uniform(0.002, 0.02))
     flips = done.sum(0).tolist()
     return {"flips": flips, "killed": killed, "died": signals, "failures": failures}
 

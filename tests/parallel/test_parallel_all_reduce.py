@@ -1,14 +1,16 @@
 """Learners in step: their updates are those of one learner with the whole batch."""
 
+import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from learners_in_step import run
+from launched_runs import started
+from learners_in_step import CASES, in_order, run
+from shared_groups import in_all, make_groups
+from tiers import PROCESSES, SLOW, slow
 from torch.distributed import TCPStore
 
 from accel_rl.models import make_model
@@ -24,33 +26,48 @@ from accel_rl.parallel import (
 from accel_rl.parallel.meeting import STORE_VARIABLE
 
 
-@pytest.mark.parametrize(("size", "machines"), [(2, 1), (4, 1), (2, 2)])
+def assert_as_alone(case: str, found: list[torch.Tensor]) -> None:
+    expected = run(case, 0, 1)
+    for each in found:
+        assert torch.equal(each, found[0]), case
+        torch.testing.assert_close(each, expected, rtol=1e-9, atol=1e-12, msg=case)
+
+
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [("a2c", 2), *(slow(case, 4 if "q" in case else 2) for case in [*CASES][1:])],
+)
 def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
-    size: int, machines: int, tmp_path: Path
+    case: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch, "randperm", in_order)
+    groups = make_groups(size)
+    assert_as_alone(case, in_all(groups, lambda group, rank: run(case, rank, size, group)))
+    for group in groups:
+        group.close()
+
+
+@SLOW
+@PROCESSES
+@pytest.mark.parametrize("machines", [1, 2])
+def test_learners_in_processes_update_as_one_with_all_of_it(
+    machines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "randperm", in_order)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    script = Path(__file__).parents[1] / "helpers" / "learners_in_step.py"
-    learners = []
-    for rank in range(size):
-        local = size // machines
-        told = {"RANK": rank, "WORLD_SIZE": size}
-        told |= {"LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
-        told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
-        environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
-        learners.append(subprocess.Popen([sys.executable, script, tmp_path], env=environment))
-    try:
-        assert [learner.wait(timeout=100) for learner in learners] == [0] * size
-    finally:
-        for learner in learners:  # too slow: none may be left for the tests that follow
-            learner.kill()
-            learner.wait()
-    expected = run(0, 1)
-    for rank in range(size):
-        found = torch.load(tmp_path / f"{size}_{rank}.pt")
-        first = torch.load(tmp_path / f"{size}_0.pt")
-        for name, numbers in found.items():
-            assert torch.equal(numbers, first[name]), f"{name}: learner {rank} has others"
-            torch.testing.assert_close(numbers, expected[name], rtol=1e-9, atol=1e-12)
+    script = str(Path(__file__).parents[1] / "helpers" / "learners_in_step.py")
+    with contextlib.ExitStack() as stack:
+        learners = []
+        for rank in range(2):
+            told = {"RANK": rank, "WORLD_SIZE": 2}
+            told |= {"LOCAL_RANK": rank if machines == 1 else 0, "LOCAL_WORLD_SIZE": 2 // machines}
+            told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
+            environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
+            learners.append(stack.enter_context(started(script, str(tmp_path), env=environment)))
+        assert [learner.wait(100) for learner in learners] == [0, 0]
+    found = [torch.load(tmp_path / f"2_{rank}.pt") for rank in range(2)]
+    for case in CASES:
+        assert_as_alone(case, [each[case] for each in found])
 
 
 def test_ranks_are_read_from_torchruns_variables() -> None:

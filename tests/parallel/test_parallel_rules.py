@@ -12,8 +12,9 @@ pytestmark = pytest.mark.numeric
 def test_rmsprop_first_step_equals_hand_computed() -> None:
     # mean_square = 0.9 * 0 + 0.1 * 0.2^2 = 0.004; root = sqrt(0.004 + 0.005) = 0.0948683
     # parameter = 1 - 0.1 * 0.2 / 0.0948683 = 0.7891815; with eps outside the root it were 0.7069
-    parameter, mean_square = torch.ones(1), torch.zeros(1)
-    rmsprop_(parameter, torch.tensor([0.2]), mean_square, lr=0.1, decay=0.9, eps=0.005)
+    parameter, mean_square, gradient = torch.ones(1), torch.zeros(1), torch.tensor([0.2])
+    rmsprop_(parameter, gradient, mean_square, lr=0.1, decay=0.9, eps=0.005)
+    assert gradient.item() == pytest.approx(0.2)
     assert mean_square.item() == pytest.approx(0.004, rel=1e-6)
     assert parameter.item() == pytest.approx(0.7891815, rel=1e-6)
 
@@ -48,12 +49,6 @@ def test_rmsprop_on_slices_equals_whole_vector() -> None:
             slices = {name: tensor[chunk] for name, tensor in sliced_state.items()}
             rule.step_(sliced[chunk], gradient[chunk], slices, 0.1)
     torch.testing.assert_close(sliced, whole, rtol=1e-6, atol=0)
-
-
-def test_rmsprop_leaves_the_gradient_alone() -> None:
-    gradient = torch.tensor([3.0, 4.0])
-    rmsprop_(torch.zeros(2), gradient, torch.zeros(2), lr=0.1, decay=0.9, eps=1e-6)
-    assert gradient.tolist() == [3.0, 4.0]
 
 
 def test_adam_first_step_equals_hand_computed() -> None:
@@ -105,8 +100,9 @@ def test_adam_without_eps_equals_torch() -> None:
     torch.testing.assert_close(parameter, other.detach(), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("as_tensor", [False, True], ids=["eager", "captured"])
-@pytest.mark.parametrize(("beta2", "first"), [(0.999, 6), (0.9, 6), (0.5, None)])
+@pytest.mark.parametrize(
+    ("beta2", "first", "as_tensor"), [(0.999, 6, True), (0.9, 6, False), (0.5, None, True)]
+)
 def test_radam_equals_torch_before_and_after_it_is_rectified(
     beta2: float, first: int | None, as_tensor: bool
 ) -> None:

@@ -4,34 +4,22 @@ import gc
 import os
 import random
 import subprocess
-import sys
 import textwrap
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from launched_runs import started
+from shared_groups import in_all, make_groups
+from tiers import PROCESSES, slow
 from torch import Tensor
 
 from accel_rl.parallel import SharedGroup, TeamError
 from accel_rl.parallel.shared_group import Address
 
 
-def make_groups(size: int, timeout_seconds: float = 20.0) -> list[SharedGroup]:
-    groups = [SharedGroup(rank, size, timeout_seconds) for rank in range(size)]
-    for group in groups:
-        group.connect([each.address for each in groups])
-    return groups
-
-
-def in_all(groups: list[SharedGroup], act: Callable[[SharedGroup, int], Tensor]) -> list[Tensor]:
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(act, groups, range(len(groups))))
-
-
-@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("size", [2, 7])
 def test_sums_maxima_and_broadcasts_are_those_of_all_and_equal_to_the_bit(size: int) -> None:
     groups = make_groups(size)
     g = torch.Generator().manual_seed(size)
@@ -71,26 +59,24 @@ def test_many_quick_rounds_lose_no_mark() -> None:
 
     def act(group: SharedGroup, rank: int) -> list[int]:
         totals = []
-        for number in range(2000):
+        for number in range(500):
             x = torch.tensor(number * 10 + rank)
             group.sum_(x)
             totals.append(int(x))
         return totals
 
-    expected = [30 * number + 3 for number in range(2000)]
+    expected = [30 * number + 3 for number in range(500)]
     assert in_all(groups, act) == [expected] * 3
 
 
-def test_learner_that_does_not_come_is_named_in_time() -> None:
+def test_learner_that_does_not_come_is_named() -> None:
     first, second, _ = make_groups(3, timeout_seconds=0.3)
-    began = time.monotonic()
 
     def act(group: SharedGroup, rank: int) -> None:
         with pytest.raises(TeamError, match=r"learner 2 has not answered within 0.3 s; .*raise"):
             group.sum_(torch.ones(5))
 
     in_all([first, second], act)
-    assert 0.3 <= time.monotonic() - began < 3
 
 
 OTHER = """
@@ -98,7 +84,7 @@ OTHER = """
     import torch
     from accel_rl.parallel.shared_group import Address, SharedGroup
 
-    group = SharedGroup(1, 2, 20.0)
+    group = SharedGroup(1, 2, 100.0)
     print(*group.address, flush=True)
     first = Address(*map(int, sys.stdin.readline().split()))
     group.connect([first, group.address])
@@ -109,15 +95,15 @@ OTHER = """
     """
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@PROCESSES
+@pytest.mark.parametrize("is_killed", [True, slow(False)])
 def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: bool) -> None:
+    with started("-c", ""):  # there is a process that forks
+        pass
     gc.collect()  # of other tests
     before = set(os.listdir("/proc/self/fd"))
-    pipe = subprocess.PIPE
-    group = SharedGroup(0, 2, 20.0)
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OTHER)], stdin=pipe, stdout=pipe, text=True
-    ) as other:
+    group = SharedGroup(0, 2, 100.0)
+    with started("-c", textwrap.dedent(OTHER), stdin=subprocess.PIPE) as other:
         assert other.stdin is not None and other.stdout is not None
         address = Address(*map(int, other.stdout.readline().split()))
         other.stdin.write(" ".join(map(str, group.address)) + "\n")
@@ -126,7 +112,6 @@ def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: 
         x = torch.tensor(3.0)
         group.sum_(x)
         assert x == 7
-        began = time.monotonic()
         if is_killed:
             other.kill()
         else:
@@ -135,7 +120,7 @@ def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: 
         for _ in range(2):  # while it is waited for, and before
             with pytest.raises(TeamError, match="learner 1 has ended"):
                 group.sum_(torch.ones(100_000))
-        assert time.monotonic() - began < 5
+        other.stdin.close()
         other.wait()
     group.close()
     group.close()

@@ -1,17 +1,21 @@
 """A learner that is stuck in C, waiting for one that is gone, is ended."""
 
 import os
+import signal
 import subprocess
-import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
+from launched_runs import started
+from tiers import PROCESSES
 
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.watcher import Watcher
 
+pytestmark = PROCESSES
 STUCK = """
 import ctypes, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before torch has threads
@@ -24,7 +28,7 @@ ctypes.CDLL(None).sleep(600)  # as CUDA does, it lets other threads run and hand
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
 
@@ -32,22 +36,15 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 def test_learner_that_is_stuck_in_c_ends_after_one_that_was_killed(
     other: subprocess.Popen[bytes],
 ) -> None:
-    command = [sys.executable, "-c", STUCK, str(other.pid)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as stuck:  # type: ignore[call-overload]
-        try:
-            assert stuck.stdout.readline() == "ready\n"
-            stuck.terminate()  # which does nothing
-            with pytest.raises(subprocess.TimeoutExpired):
-                stuck.wait(1)
-            other.kill()
-            _, said = stuck.communicate(timeout=10)
-        finally:
-            stuck.kill()
-    assert (stuck.returncode, said) == (
-        1,
-        "error: learner 3 has ended, and this one waits for it\n",
-    )
+    with started("-c", STUCK, str(other.pid)) as stuck:
+        assert stuck.stdout is not None and stuck.stdout.readline() == "ready\n"
+        os.kill(stuck.pid, signal.SIGTERM)  # which does nothing
+        with pytest.raises(subprocess.TimeoutExpired):
+            stuck.wait(0.2)
+        other.kill()
+        _, said = stuck.communicate(timeout=100)
+    told = "error: learner 3 has ended, and this one waits for it\n"
+    assert (stuck.returncode, said) == (1, told)
 
 
 @pytest.mark.parametrize("how", ["rests before", "rests afterwards", "left"])
@@ -55,17 +52,25 @@ def test_nobody_ends_who_has_noticed_or_was_told(
     how: str, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
+    looked = threading.Event()
     monkeypatch.setattr(os, "_exit", ended.append)
+
+    def has_left(rank: int) -> bool:
+        looked.set()
+        return how == "left" and rank == 1
+
     process = os.pidfd_open(other.pid)
-    watcher = Watcher({1: process}, lambda rank: how == "left" and rank == 1, 0.3)
+    watcher = Watcher({1: process}, has_left, 0.1 if how == "left" else 100.0)
     if how == "rests before":
         watcher.rest()
     other.kill()
     other.wait()
+    if how != "rests before":
+        assert looked.wait(60)
     if how == "rests afterwards":
-        time.sleep(0.05)
-        watcher.rest()
-    time.sleep(0.6)
+        watcher.rest()  # which the watcher does not outlast
+    else:
+        time.sleep(0.3)
     watcher.rest()
     os.close(process)
     assert not ended
@@ -88,5 +93,5 @@ def test_team_watches_with_nccl_and_says_when_it_leaves(
     team.close()
     assert second._has_left(0)
     other.kill()
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert not ended

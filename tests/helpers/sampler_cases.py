@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tiers import processes
 from toy_envs import ScriptedEnv
 
 from accel_rl.envs import EnvFactory
@@ -20,10 +21,7 @@ from accel_rl.samplers.sampler import RolloutSampler
 
 T, LENGTH = 5, 7
 GAMES = partial(ScriptedEnv, "." * (LENGTH - 1) + "t")
-PROCESSES, SLOW = pytest.mark.processes, pytest.mark.slow
-KINDS = pytest.mark.parametrize(
-    "kind", [SerialSampler, pytest.param(ParallelSampler, marks=PROCESSES)]
-)
+KINDS = pytest.mark.parametrize("kind", [SerialSampler, processes(ParallelSampler)])
 
 
 def make_sampler(factory=GAMES, **options) -> ParallelSampler:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sampler_cases import PROCESSES
+from tiers import PROCESSES
 from torch import Tensor, nn
 from toy_envs import ToyEnv
 

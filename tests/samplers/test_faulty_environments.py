@@ -22,7 +22,8 @@ from faulty_envs import (
     IgnoresSeeds,
     line_of,
 )
-from sampler_cases import PROCESSES, SLOW, await_ends, worker_pids, zeros
+from sampler_cases import await_ends, worker_pids, zeros
+from tiers import PROCESSES, SLOW
 
 from accel_rl.envs import make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler

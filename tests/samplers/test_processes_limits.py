@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sampler_cases import PROCESSES, SLOW
+from tiers import PROCESSES, SLOW, slow_processes
 
 from accel_rl.__main__ import main
 from accel_rl.parallel.meeting import open_loopback_store
@@ -47,7 +47,10 @@ def test_sweep_that_cannot_start_a_run_is_one_message(tmp_path, monkeypatch, cap
     assert f"error: {NO_MORE_PROCESSES}\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["overlap=true"], ["algo=ga3c", "num_envs=2", "num_groups=2"]])
+@pytest.mark.parametrize(
+    "more",
+    [["overlap=true"], slow_processes(["algo=ga3c", "num_envs=2", "num_groups=2"])],
+)
 def test_threads_of_a_run_that_cannot_be_started_are_one_message(
     more: list[str], tmp_path, monkeypatch, capsys
 ) -> None:

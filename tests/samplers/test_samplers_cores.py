@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from sampler_cases import PROCESSES, SLOW
+from tiers import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
 from accel_rl import processes

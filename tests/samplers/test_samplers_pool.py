@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sampler_cases import PROCESSES, SLOW
+from tiers import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
 from accel_rl.rollout import truncate_running

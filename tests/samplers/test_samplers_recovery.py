@@ -428,7 +428,7 @@ def test_worker_that_is_done_before_send_returns_is_noted_at_once(
 
 
 def test_time_is_counted_as_it_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = make_pool(ToyEnv, num_groups=1)
+    pool = make_pool(ToyEnv, num_groups=1, on_worker_failure="raise")
     try:
         pool.rollout.action[0] = 0
         now = [time.monotonic()]

@@ -173,7 +173,7 @@ def assert_none_runs(folder: Path, number: int) -> None:
     "is_killed, start",
     [
         (True, start_fork),
-        (False, start_session),
+        slow(False, start_session),
         slow(True, start_program),
         slow(False, start_fork),
     ],
@@ -240,7 +240,7 @@ def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "awake_seconds", [0.0, 1_000.0, slow(1e-4)], ids=["asleep", "awake", "both"]
+    "awake_seconds", [1_000.0, slow(0.0), slow(1e-4)], ids=["awake", "asleep", "both"]
 )
 def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
     awake_seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -294,7 +294,7 @@ class PathEnv(ToyEnv):
         return super().step(action, out)._replace(raw_reward=float(length))
 
 
-@pytest.mark.parametrize("path", [None, "/somewhere"])
+@pytest.mark.parametrize("path", [None, slow("/somewhere")])
 def test_programs_started_by_environments_find_the_path_of_the_user(path, monkeypatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if path is not None:

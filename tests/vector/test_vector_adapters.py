@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from space_envs import MaskedEnv, SpaceEnv, checksum
-from tiers import PROCESSES, processes, slow, slow_processes
+from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvSpec, Results, make_env_factory, probe_spec
 from accel_rl.envs.reach import call, get_attr
@@ -166,7 +166,7 @@ def allowed(step: PolicyInput) -> Any:
     [
         ("nested", SerialSampler),
         ("masked", SerialSampler),
-        processes("masked", ParallelSampler),
+        slow_processes("masked", ParallelSampler),
         slow_processes("nested", ParallelSampler),
     ],
 )
@@ -315,6 +315,7 @@ def test_names_of_batches_are_environments():
     assert spec.observation_dtype == np.uint8
 
 
+@SLOW
 def test_numbers_in_the_infos_of_a_batch_are_kept():
     batched = make_gymnasium_vector(
         "ALE/Breakout-v5", info_keys=("lives", "never"), vectorization_mode="vector_entry_point"

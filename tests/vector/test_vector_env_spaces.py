@@ -47,7 +47,7 @@ def assert_same(one: Any, other: Any) -> None:
         *((name, mode, 0) for name, mode in zip(PAIRS, cycle([NEXT, SAME, DISABLED]))),
         ("dict", NEXT, 0),
         ("dict", SAME, 0),
-        processes("dict", SAME, 1),
+        slow_processes("dict", SAME, 1),
         slow_processes("dict", DISABLED, 2),
     ],
 )
@@ -60,7 +60,7 @@ def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode, num_work
     assert ours.observation_space == theirs.observation_space
     assert_same(ours.reset(seed=7)[0], theirs.reset(seed=7)[0])
     theirs.action_space.seed(1)
-    for _ in range(25):
+    for _ in range(15):
         actions = theirs.action_space.sample()
         observation, reward, *ends, infos = ours.step(actions)
         their_observation, their_reward, *their_ends, their_infos = theirs.step(actions)

@@ -16,7 +16,7 @@ from echo_env import EchoEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 from sampler_cases import await_ends, worker_pids
-from tiers import PROCESSES, SLOW, processes, slow_processes
+from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import AtariConfig
@@ -131,12 +131,12 @@ class WaitsOnOne(ToyEnv):
 
     def step(self, action: int, out: Any) -> Any:
         while action == 1 and not self.gate.exists():
-            time.sleep(0.001)
+            time.sleep(0.01)
         return super().step(action, out)
 
 
 @PROCESSES
-@pytest.mark.parametrize("first_ready", [True, False])
+@pytest.mark.parametrize("first_ready", [True, slow(False)])
 def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
     first_ready: bool, tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
     for _ in range(3):
         if not first_ready:
             while env._pool._workers.owes(1, 1):  # type: ignore[union-attr]
-                time.sleep(0.001)
+                time.sleep(0.01)
             gate.touch()
         received.append(int(env.recv(first_ready=first_ready)[4]["env_id"][0]))
         env.send([0, 0])
@@ -295,7 +295,7 @@ sys.platform = "darwin"
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
 from accel_rl.vector import VectorEnv
 from sampler_cases import await_ends, worker_pids
-from tiers import PROCESSES, SLOW, processes, slow_processes
+from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 from toy_envs import ToyEnv
 env = VectorEnv(ToyEnv, 4, num_workers=0, num_groups=2, seed=3)
 env.reset()

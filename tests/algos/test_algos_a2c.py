@@ -170,6 +170,13 @@ def test_normalized_advantages_make_policy_gradient_blind_to_reward_scale() -> N
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_normalized_advantages_have_a_mean_of_zero(normalizes: bool) -> None:
+    learner, _ = make_learner(LinearModel(), A2CConfig(normalize_advantage=normalizes))
+    loss = learner.update(make_batch(), progress=0.0)["policy_loss"]  # of a uniform policy
+    assert (abs(loss.item()) < 1e-5) == normalizes
+
+
 def with_log_prob(batch: RolloutTensors, logits: list[float]) -> RolloutTensors:
     """Chosen by a policy with these logits in every state."""
     log_prob = torch.tensor(logits).log_softmax(0)[batch.action]

@@ -74,6 +74,8 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
         steps += 3 * T * B  # the other is twice as fast
         learner.update(next(source), 0.0, steps)
         assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
+        is_renewed = steps // 96 > (steps - 3 * T * B) // 96
+        assert torch.equal(learner._target.parameter, exchange.parameters.parameter) == is_renewed
     expected = 1 - 0.9 * steps / small.epsilon_steps
     assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
 
@@ -328,6 +330,27 @@ def test_loss_of_a_transition_goes_with_its_importance_weight_and_is_0_where_not
     assert metrics["q_value"].item() == pytest.approx(q_sum / 4, rel=1e-5)
 
 
+@pytest.mark.numeric
+def test_rescaling_leaves_targets_that_neither_reward_nor_discount_changes() -> None:
+    losses = []
+    for rescales in (False, True):
+        learner, _, _ = make(value_rescaling=rescales)
+        g = torch.Generator().manual_seed(1)
+        learner._target.parameter.normal_(std=0.2, generator=g)
+        batch = Transitions(
+            observation=torch.randn(5, 3, generator=g),
+            action=torch.randint(0, 2, (5,), generator=g),
+            reward=torch.zeros(5),
+            discount=torch.ones(5),
+            next_observation=torch.randn(5, 3, generator=g),
+            valid=torch.ones(5, dtype=torch.bool),
+            step=torch.arange(5),
+            env=torch.zeros(5, dtype=torch.int64),
+        )
+        losses.append(learner._compute_losses(batch, None)[0])
+    assert losses[0].max() > 0.01 and torch.allclose(*losses, rtol=1e-3, atol=1e-4)
+
+
 MASK = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]])
 MASKED_ENV = EnvSpec(
     name="masked toy",
@@ -378,8 +401,10 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
 
 
 @pytest.mark.numeric
-def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows() -> None:
-    learner, agent, exchange = make(env=MASKED_ENV, num_atoms=5, v_min=-2.0, v_max=2.0)
+@pytest.mark.parametrize("double", [False, True], ids=["c51", "double"])
+def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows(double: bool) -> None:
+    atoms = {"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
+    learner, agent, exchange = make(env=MASKED_ENV, double=double, **atoms)
     g = torch.Generator().manual_seed(0)
     for flat in (learner._target, exchange.parameters):
         flat.parameter.normal_(generator=g)
@@ -397,18 +422,21 @@ def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows() -
     loss, _, _ = learner._compute_losses(batch, None)
     logits = learner._target_model(following)
     log_prob = agent.model(torch.zeros(1, 3))[0, 0].log_softmax(0)
-    differs = False
+    choices = [
+        each.softmax(2) @ torch.linspace(-2, 2, 5) for each in (logits, agent.model(following))
+    ]
+    means, others = choices[::-1] if double else choices
+    allowed, other = (each.masked_fill(MASK == 0, -1e9).argmax(1) for each in (means, others))
+    is_any = MASK.any(1)
+    assert (allowed != other)[is_any].any() and (allowed != means.argmax(1))[is_any].any()
     for i in range(5):
-        means = (logits[i].softmax(1) @ torch.linspace(-2, 2, 5)).tolist()
-        best = max(range(4), key=lambda a: means[a] if MASK[i, a] else -1e9)
-        moved = 0.5 if MASK[i].any() else 0.0
-        differs |= bool(MASK[i].any()) and best != max(range(4), key=means.__getitem__)
+        best = int(allowed[i])
+        moved = 0.5 if is_any[i] else 0.0
         target = project(
             torch.zeros(1), torch.full((1,), moved), logits[i, [best]].softmax(1), agent.support
         )[0]
         expected = -(target * log_prob).sum().item() / 5
         assert loss[i].item() == pytest.approx(expected, rel=1e-5)
-    assert differs
 
 
 def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:

@@ -174,6 +174,32 @@ def test_an_update_is_that_of_three_optimizers() -> None:
         assert torch.allclose(moved, 0.995 * before + 0.005 * online, atol=1e-6)
 
 
+@pytest.mark.parametrize("twin", [0, 1])
+def test_higher_one_of_the_critics_has_no_say(twin: int) -> None:
+    learner, agent = make()
+    for number in range(3):
+        learner.replay.append(rollout(number))
+    given = learner.draw(), learner.noise(2, 8, 2)
+    for critics, name in ((learner._target, "critic_loss"), (agent.model.critics, "actor_loss")):
+        found = []
+        for bias in (1e2, 1e3):
+            critics.layers[-1].bias.data[twin] = bias
+            found.append(learner._compute_losses(*given)[1][name])
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(("target_entropy", "sign"), [(-20.0, -1), (20.0, 1)])
+def test_temperature_moves_the_entropy_to_its_target_and_target_critics_follow(
+    target_entropy: float, sign: int
+) -> None:
+    learner, agent = make(target_entropy=target_entropy, target_rate=1.0)
+    for number in range(3):
+        learner.update(rollout(number), 0.0)
+    assert sign * agent.model.log_temperature.item() > 1e-4
+    pairs = zip(learner._target.parameters(), agent.model.critics.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
 def test_random_actions_end_with_the_first_update_and_the_temperature_may_be_given() -> None:
     learner, agent = make(temperature=0.2)
     assert agent.is_random

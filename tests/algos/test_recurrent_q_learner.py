@@ -12,6 +12,7 @@ from torch import Tensor
 from accel_rl.agents import RecurrentEpsilonGreedyAgent, RecurrentStates, RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.q_learning import project, rescale, rescale_back, sequence_priority
+from accel_rl.algos.q_outputs import sequence_outputs
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
@@ -353,6 +354,21 @@ def test_stored_states_are_those_computed_again_while_the_network_is_the_same(
         assert not following.state[:B][~goes_on].any()
         num += int(goes_on.sum())
     assert num > 20
+
+
+def test_values_behind_the_burn_in_are_those_of_the_whole_sequence() -> None:
+    learner, agent, _ = make()
+    play = Play(agent)
+    for _ in range(12):
+        learner.replay.append(play.rollout())
+    batch = learner.replay.gather(torch.arange(3) + learner.replay.low, torch.arange(3))
+    behind, whole = (
+        sequence_outputs(agent, learner._target_model, batch, "float32", burn_in=n, double=False)
+        for n in (BURN_IN, 0)
+    )
+    torch.testing.assert_close(behind.target, whole.target)
+    # Rows are counted from the first that is learned from.
+    torch.testing.assert_close(behind.online[: -3 * BURN_IN], whole.online[3 * BURN_IN :])
 
 
 def test_burn_in_renews_the_state_with_the_present_parameters_and_without_gradient() -> None:

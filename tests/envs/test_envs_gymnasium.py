@@ -99,6 +99,14 @@ def test_ends_are_those_of_gymnasium(terminated: bool, truncated: bool) -> None:
     assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated, ())
 
 
+def test_time_limit_truncates_an_episode_that_goes_on() -> None:
+    env = GymnasiumEnv(lambda: gymnasium.make("CartPole-v1", max_episode_steps=3), "pole")
+    env.seed(np.random.SeedSequence(0))
+    env.reset(out := np.zeros(4, np.float32))
+    ends = [env.step(t % 2, out)[2:5] for t in range(3)]
+    assert ends == [(False, False, False)] * 2 + [(False, True, True)]
+
+
 @pytest.mark.parametrize("kind", [np.bool_, int, float, np.float32, lambda flag: np.array([flag])])
 def test_flags_may_be_numbers_or_arrays_of_one(kind: Callable[[bool], Any]) -> None:
     env, out = wrap(Scripted(step=lambda: (1.0, kind(True), kind(False))))

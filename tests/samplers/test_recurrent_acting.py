@@ -146,6 +146,19 @@ def test_greedy_agent_takes_the_most_probable_action_and_remembers_likewise() ->
     assert torch.equal(after, after_greedy)
 
 
+def test_episodes_begin_behind_ends_and_behind_rows_without_a_step() -> None:
+    """As of batches that reset an environment in a step of its own."""
+    (batch,) = collect(SerialSampler(ToyEnv, config=config(), seed=1), 1)
+    ends = [torch.zeros(T, B, dtype=torch.bool) for _ in range(3)]
+    for row, each in enumerate(ends):
+        each[row, row] = True
+    terminated, truncated, waits = ends
+    batch = batch._replace(terminated=terminated, truncated=truncated, valid=~waits)
+    sequences = batch.sequences(slice(0, T))
+    assert sequences is not None
+    assert sequences.begins.nonzero().tolist() == [[1, 0], [2, 1], [3, 2]]
+
+
 def test_feed_forward_agent_has_no_state() -> None:
     agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.int64), 4))
     with SerialSampler(ToyEnv, config=config(), seed=1) as sampler:

@@ -505,7 +505,7 @@ overlap_acts_with_old training/overlap.py training/test_training_overlap.py
 - self._acting.parameter.copy_(self._exchange.parameters.parameter)
 + pass
 
-pull_steps_never training/rollouts.py training whole_runs
+pull_steps_never training/rollouts.py training/test_training_exchanges.py
 - step.t % self._pull_steps == 0 and is_first
 + step.t < 0
 
@@ -549,11 +549,11 @@ gaussian_density_without_deviation agents/distributions.py models/test_agents_di
 - square / 2 + log_std + log(2 * pi) / 2
 + square / 2 + log(2 * pi) / 2
 
-memory_not_told_reward agents/recurrent_states.py samplers/test_recurrent_acting.py
+memory_not_told_reward agents/recurrent_states.py models/test_models_memory.py
 - self._state[columns, -1] = reward
 + pass
 
-begins_behind_invalid_lost agents/batch.py algos/test_recurrent_learners.py
+begins_behind_invalid_lost agents/batch.py samplers/test_recurrent_acting.py
 - ended = self.terminated | self.truncated | ~self.valid
 + ended = self.terminated | self.truncated
 
@@ -629,7 +629,7 @@ larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_cores.py
 - (places - g * num_larger) % slices < num_larger
 + places < num_larger
 
-last_reward_not_told samplers/action_server.py samplers/test_recurrent_acting.py samplers
+last_reward_not_told samplers/action_server.py models/test_models_memory.py
 - self._states.finish(batch.reward[-1])
 + self._states.finish(None)
 

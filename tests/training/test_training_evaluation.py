@@ -31,7 +31,12 @@ from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
 from accel_rl.training import evaluation, records
 from accel_rl.training.build import agent_of
-from accel_rl.training.evaluation import Evaluator, lacks_last_evaluation, make_evaluation_sampler
+from accel_rl.training.evaluation import (
+    Evaluator,
+    lacks_last_evaluation,
+    make_evaluation_sampler,
+    with_game_limit,
+)
 from accel_rl.training.records import Records
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
@@ -128,6 +133,11 @@ def test_evaluations_play_the_policy_for_evaluations() -> None:
     evaluator = Evaluator(config, agent, torch.device("cpu"), Team(ALONE, HashStore(), 1.0))
     row = evaluator.evaluate(0, Asked())
     assert row["episodes"] > 10 and row["episode_return_raw_std"] == 0
+
+
+def test_games_of_an_evaluation_have_a_limit_of_their_own() -> None:
+    config = parse_arguments(["env=pong", "max_episode_steps=100"])
+    assert with_game_limit(config).atari.max_episode_steps == 27_000
 
 
 class Asked:
@@ -299,7 +309,9 @@ def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_pa
 def test_best_policy_is_finite_and_replaces_what_is_none(tmp_path) -> None:
     parameters = FlatParameters(torch.nn.Linear(1, 1))
     save_if_best(tmp_path, 1, 5.0, parameters)
-    assert load_checkpoint(best_path(tmp_path))["score"] == 5.0
+    for steps, score in ((2, 4.0), (3, 5.0)):
+        save_if_best(tmp_path, steps, score, parameters)
+    assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 1
     parameters.parameter[0] = torch.nan  # learning has diverged, which no row has told yet
     save_if_best(tmp_path, 2, 6.0, parameters)
     assert load_checkpoint(best_path(tmp_path))["counts"]["steps"] == 1

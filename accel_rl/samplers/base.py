@@ -54,7 +54,8 @@ class SamplerConfig:
     for each other."""
     num_workers: int | None = option(None, "engine", idle=_is_serial, common=True)
     """Number of worker processes.
-    none: one for each core; if each worker holds one group, one for each core and group."""
+    none: one for each core, at most num_envs; if each worker holds one group, one for each core and
+    group."""
     workers_per_core: int = option(1, "engine", idle=_is_serial)
     """Workers that share a core.
     1: each worker holds a part of every group. The value of num_groups: each worker holds a part of

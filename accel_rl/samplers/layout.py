@@ -76,7 +76,9 @@ def plan_workers(
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, ``cpus`` cannot
             be had, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
-    most = config.num_envs // config.num_groups * config.workers_per_core
+    most = config.num_envs
+    if config.workers_per_core > 1:
+        most = most // config.num_groups * config.workers_per_core
     num_workers = config.num_workers
     if num_workers is None:
         num_workers = min(count_workers(config, cpus, drives_gpu, seat, machine), most)
@@ -103,10 +105,18 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]
 
     Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most. Larger
     slices are dealt round over all groups, so that what a worker has of all groups together differs
-    by one at most, too.
+    by one at most, too. Where there are more workers than a group has columns, a slice is one
+    column, and not every worker has one of each group.
     """
     G = config.num_groups
     group_size = config.num_envs // G
+    if config.workers_per_core == 1 and num_workers > group_size:
+        single = [[range(0)] * G for _ in range(num_workers)]
+        for g in range(G):  # a run of workers each, the last of which ends with the last worker
+            first = g * (num_workers - group_size) // (G - 1)
+            for i, column in enumerate(range(g * group_size, (g + 1) * group_size)):
+                single[first + i][g] = range(column, column + 1)
+        return single
     slices = num_workers // config.workers_per_core  # of each group
     size, num_larger = divmod(group_size, slices)
     places = np.arange(slices)
@@ -152,10 +162,11 @@ def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
 
 
 def num_envs_for_all(config: SamplerConfig, num_workers: int, num_possible: int) -> int | None:
-    """Return the least ``num_envs`` that gives work to all workers that the cores are enough for.
+    """Return a ``num_envs`` of which each worker has one environment of each group.
 
-    ``num_possible``: these, of `count_workers`. None: more than half of them are there already, or
-    they are fewer than 8, or ``config`` says how many workers there are to be.
+    ``num_possible``: the workers that the cores are enough for, of `count_workers`. None: more than
+    half of them are there already, or they are fewer than 8, or ``config`` says how many workers
+    there are to be.
     """
     if config.num_workers is not None or num_possible < 8 or 2 * num_workers > num_possible:
         return None

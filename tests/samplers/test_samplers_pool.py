@@ -30,7 +30,16 @@ def flatten(columns: list[list[range]]) -> list[int]:
 
 @pytest.mark.parametrize(
     "num_envs, groups, workers, workers_per_core",
-    [(16, 2, 3, 1), (16, 1, 16, 1), (12, 3, 3, 3), (10, 2, 4, 2), (64, 2, 2, 1), (2, 2, 1, 1)],
+    [
+        (16, 2, 3, 1),
+        (16, 1, 16, 1),
+        (16, 2, 15, 1),
+        (8, 4, 5, 1),
+        (12, 3, 3, 3),
+        (10, 2, 4, 2),
+        (64, 2, 2, 1),
+        (2, 2, 1, 1),
+    ],
 )
 def test_every_environment_has_one_worker_and_shares_are_even(
     num_envs, groups, workers, workers_per_core
@@ -59,6 +68,9 @@ def test_every_environment_has_one_worker_and_shares_are_even(
         (64, 4, 15, 5),
         (120, 2, 15, 8),
         (6, 3, 2, 3),
+        (8, 2, 8, 1),
+        (16, 2, 15, 2),
+        (8, 4, 5, 2),
     ],
 )
 def test_no_worker_has_more_of_all_groups_together_than_it_must(num_envs, groups, workers, most):
@@ -81,6 +93,7 @@ def test_no_core_has_more_of_all_groups_together_than_it_must():
         (32, 2, 15, [30, 60]),
         (120, 2, 15, []),
         (16, 1, 15, [15, 30]),
+        (16, 2, 15, [30]),
         (16, 2, 8, []),
         (1000, 2, 15, []),  # 67 instead of 66.7: nobody would notice
     ],
@@ -97,10 +110,10 @@ def test_numbers_of_environments_that_keep_workers_evenly_busy(num_envs, groups,
 @pytest.mark.parametrize(
     "num_envs, num_cores, settings, expected",
     [
-        (8, 15, {}, 30),  # 2 groups x 15 workers, an environment each
-        (8, 8, {}, 16),
-        (8, 7, {}, None),  # few cores
-        (16, 15, {}, None),  # 8 workers, more than half
+        (4, 15, {}, 30),  # 2 groups x 15 workers, an environment each
+        (4, 8, {}, 16),
+        (2, 7, {}, None),  # few cores
+        (8, 15, {}, None),  # 8 workers, more than half
         (8, 16, {"workers_per_core": 2}, 32),
         (8, 32, {"cores_per_worker": 2}, 32),
         (8, 15, {"num_workers": 4}, None),
@@ -120,12 +133,14 @@ def test_the_number_of_environments_that_keeps_all_cores_busy(
         assert num_workers * config.cores_per_worker == num_cores * config.workers_per_core
         columns = assign_columns(enough, num_workers)
         assert {sum(map(len, own)) for own in columns} == {2 // config.workers_per_core}
-        fewer = replace(config, num_envs=expected - config.num_groups)
-        assert len(plan_workers(fewer, machine=machine).worker_cpus) < num_workers
 
 
-def test_number_of_workers_never_exceeds_the_environments_of_a_group():
-    assert len(plan_workers(SamplerConfig(num_envs=2, num_groups=2)).worker_cpus) == 1
+@pytest.mark.parametrize(("num_envs", "expected"), [(8, 8), (16, 15), (30, 15), (14, 14)])
+def test_few_environments_have_a_worker_each_where_cores_suffice(num_envs, expected):
+    machine = Machine(tuple(Core((cpu,), 0) for cpu in range(16)))
+    config = SamplerConfig(num_envs=num_envs, num_groups=2)
+    plan = plan_workers(config, drives_gpu=True, machine=machine)
+    assert len(plan.worker_cpus) == expected
 
 
 def test_a_core_is_kept_for_a_server_that_drives_a_gpu():

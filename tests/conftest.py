@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import signal
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ _GIVEN = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if
 os.environ["PYTHONPATH"] = os.pathsep.join([*_GIVEN, *_FOLDERS])
 
 pytest_plugins = ["costs"]
+platform.platform()  # which starts a program the first time, in whatever test that is
 
 # A parent may ignore them, as nohup and the shell of a background job do; then all processes that
 # tests start and send them to would ignore them.

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,3 +40,13 @@ def run(command: list[str], folder: Path) -> str:
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout
+
+
+def import_programs(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the programs of a page into ``folder``, from where they can be imported."""
+    folder.mkdir(exist_ok=True)
+    for block in read_blocks((ROOT / page).read_text()):
+        if block.language == "python":
+            (folder / block.name).write_text(block.text)
+            monkeypatch.delitem(sys.modules, block.name.removesuffix(".py"), raising=False)
+    monkeypatch.syspath_prepend(folder)

@@ -1,8 +1,11 @@
 """Saved runs for the tests of what is done with them."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from rich.console import Console
@@ -33,12 +36,20 @@ def quiet() -> Console:
     return Console(file=io.StringIO())
 
 
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Within, learning curves are empty files: one takes as long to draw as a short run."""
+    with patch("accel_rl.runs.figures.draw_learning_curve", lambda path, *_: path.touch()):
+        yield
+
+
 def trained(run_dir: Path, *arguments: str) -> Path:
     """A run directory, made by a run of 40 steps if no other number is given."""
     options = ["total_steps=40", *SMALL, f"run_dir={run_dir}"]
     keys = {argument.partition("=")[0] for argument in arguments}
     kept = [option for option in options if option.partition("=")[0] not in keys]
-    train(parse_arguments([*kept, *arguments]), quiet())
+    with undrawn():
+        train(parse_arguments([*kept, *arguments]), quiet())
     return run_dir
 
 

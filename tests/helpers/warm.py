@@ -11,6 +11,7 @@ import atexit
 import fcntl
 import json
 import os
+import platform
 import runpy
 import select
 import signal
@@ -183,6 +184,7 @@ def _run(arguments: list[str], base: list[str]) -> None:
     elif kind == "-m":
         sys.argv = rest
         os.execv = lambda _, command: _run(command[1:], base)  # type: ignore[assignment,return-value]
+        sys.modules.pop(f"{rest[0]}.__main__", None)  # runpy warns of it
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = [kind, *rest]
@@ -247,6 +249,7 @@ def _main() -> None:
     from PIL import Image
 
     Image.preinit()
+    platform.platform()
     gc.freeze()
     request, given = _serve(socket.socket(fileno=int(sys.argv[1])))
     _become(request, given)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from saved_runs import quiet, trained
+from saved_runs import SMALL, quiet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accel_rl.__main__ import main
@@ -260,8 +260,9 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
 
     monkeypatch.setattr("accel_rl.runs.figures.draw_learning_curve", draw)
     monkeypatch.setattr(tables, "MOST_CURVE_ROWS", 4)
-    run_dir = trained(tmp_path / "run", "env=catch", "log_interval=10", "total_steps=60")
-    train(parse_arguments([f"resume={run_dir}", "total_steps=120"]), quiet())
+    options = [*SMALL[:-1], "env=catch", "log_interval=10", f"run_dir={tmp_path / 'run'}"]
+    train(parse_arguments([*options, "total_steps=60"]), quiet())
+    train(parse_arguments([f"resume={tmp_path / 'run'}", "total_steps=120"]), quiet())
     assert drawn == [[10, 30, 50, 60], [10, 50, 90, 120]]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from run_files import assert_same, forget_last_checkpoint, last_checkpoint, table
+from run_files import assert_same, last_checkpoint, table
 from taped_runs import FakeEvaluator, FakeSampler, Tape, make_config, make_run
 
 from accel_rl.agents import RolloutTensors
@@ -234,16 +234,6 @@ def test_lag_is_logged(algo: str, updates: int, tmp_path) -> None:
     lags = [float(row["policy_lag"]) for row in table(run_dir / "metrics.csv")]
     assert all(lag == updates for lag in lags[6:])
     assert lags[0] < updates or algo == "dqn"  # its first rollout is not behind
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_resumed_run_equals_one_that_never_stopped(algo: str, tmp_path) -> None:
-    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=1200", "checkpoint_interval=600")
-    whole = run(tmp_path / "whole", *arguments, "overlap=true")
-    resumed = forget_last_checkpoint(whole, tmp_path / "resumed")
-    train(parse_arguments([f"resume={resumed}"]), Console(file=io.StringIO()))
-    assert_same(last_checkpoint(whole), last_checkpoint(resumed))
-    assert table(whole / "metrics.csv") == table(resumed / "metrics.csv")
 
 
 def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import control_envs
 import numpy as np
 import pytest
 import torch
+from run_files import assert_same
 from saved_runs import quiet, trained
 
 from accel_rl.agents import PolicyAgent
@@ -20,7 +20,6 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import PolicyInput
-from accel_rl.states import decode_state
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import SavedPolicy, load_policy
@@ -39,54 +38,6 @@ OPTIONS = (
 def one_torch_thread(monkeypatch) -> None:
     """Threads of torch spin while they wait, which other processes of a test machine pay for."""
     monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
-
-
-def last(run_dir: Path) -> dict[str, Any]:
-    """The last checkpoint, without what counts starts and seconds."""
-    saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    sampler = decode_state(saved.pop("sampler").numpy().tobytes())
-    sampler["environments"] = [decode_state(state) for state in sampler["environments"]]
-    del saved["signature"], saved["counts"]["training_seconds"], saved["recorder"]
-    del sampler["generation"]
-    return {**saved, "sampler": sampler}
-
-
-def assert_same(one: Any, other: Any) -> None:
-    """Equal to the bit."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert_same(one[name], other[name])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    else:
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("serial=true",),
-        ("num_workers=2",),
-        ("serial=true", "lstm=true"),
-        ("serial=true", "overlap=true"),
-        ("num_workers=2", "overlap=true", "lstm=true"),
-    ],
-    ids=["serial", "2-workers", "lstm", "overlap", "all"],
-)
-def test_resumed_run_equals_one_that_never_stopped(more: tuple[str, ...], tmp_path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train(parse_arguments([*OPTIONS, *more, f"run_dir={whole}"]), quiet())
-    shutil.copytree(whole, resumed)
-    list_checkpoints(resumed)[-1].unlink()
-    assert len(list_checkpoints(resumed)) == 1
-    train(parse_arguments([f"resume={resumed}"]), quiet())
-    expected = last(whole)
-    assert {"observation_moments", "reward_moments", "reward_sums"} <= expected["algorithm"].keys()
-    assert expected["normalizer"]["mean"]["observation"].shape == (3,)
-    assert_same(last(resumed), expected)
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlap"])

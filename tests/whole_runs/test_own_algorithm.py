@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 from rich.console import Console
-from run_files import forget_last_checkpoint, rows_of
+from run_files import rows_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
@@ -30,7 +29,6 @@ from accel_rl.cli.parse import help_text, parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.presets import find_preset, ppo
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig
 from accel_rl.signing import UntrustedError
@@ -139,33 +137,13 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE.parents[1])
 
 
-def values_of(run_dir: Path) -> dict[str, torch.Tensor]:
-    state = load_checkpoint(list_checkpoints(run_dir)[-1])
-    rest = {"algorithm": torch.tensor(list(state["algorithm"].values()), dtype=torch.float64)}
-    return {name: value.clone() for name, value in state["learner"]["parameters"].items()} | rest
-
-
 def launch(run_dir: Path, *arguments: str, key: str = "run_dir") -> None:
     command = [sys.executable, "-m", "accel_rl", f"{key}={run_dir}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=run_dir.parent)
     assert done.returncode == 0, done.stderr
 
 
-def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    assert first.keys() == second.keys() and len(first) > 4
-    for name, value in first.items():
-        torch.testing.assert_close(value, second[name], rtol=0, atol=0)
-
-
 # ---- what a run can be ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algo", [ALGO, EXAMPLE])
-def test_resumed_run_goes_on_to_the_bit(algo: str, tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole", algo, *SERIAL, WHOLE)
-    half = trained(tmp_path / "half", algo, *SERIAL, HALF)
-    train(parse_arguments([f"resume={half}", WHOLE]), Console(file=io.StringIO()))
-    assert_same(values_of(whole), values_of(half))
 
 
 @pytest.mark.parametrize("options", [[], ["overlap=true"]], ids=["in turns", "overlap"])
@@ -173,16 +151,6 @@ def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: P
     run_dir = trained(tmp_path / "run", ALGO, *SERIAL, WHOLE, "lr=0.05", *options)
     spreads = [float(row["spread"]) for row in rows_of(run_dir / "metrics.csv")[1:]]
     assert all((spread > 1e-4) == bool(options) for spread in spreads)
-
-
-@pytest.mark.learning
-@pytest.mark.timeout(300)
-def test_two_learners_in_step_go_on_to_the_bit(tmp_path: Path) -> None:
-    options = [ALGO, *SMALL, "learners=2", "num_workers=1", "checkpoint_interval=80"]
-    launch(tmp_path / "whole", *options, WHOLE)
-    half = forget_last_checkpoint(tmp_path / "whole", tmp_path / "half")
-    launch(half, key="resume")
-    assert_same(values_of(tmp_path / "whole"), values_of(half))
 
 
 @pytest.mark.learning

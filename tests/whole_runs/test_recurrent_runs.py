@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launched_runs import goes_on_to_the_bit
 from saved_runs import quiet, trained
 
 from accel_rl.cli.parse import parse_arguments
@@ -233,13 +232,6 @@ def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -
     message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12 minibatch_size=24,"
     with pytest.raises(ValueError, match=message):
         check_learners(config, Ranks(0, 3, 0, 3))
-
-
-@pytest.mark.learning
-def test_two_learners_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
-    """Each remembers what its own environments have shown."""
-    options = ("algo=ppo", "lstm=true", "horizon=30", "minibatch_size=60", "epochs=2")
-    goes_on_to_the_bit(tmp_path, *options, "num_workers=1")
 
 
 def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:

@@ -66,31 +66,27 @@ def test_long_run_on_the_cpu_has_a_learner_on_each_core_and_keeps_them(tmp_path)
     assert last_checkpoint(tmp_path)["num_learners"] == 2
 
 
-@pytest.mark.learning
-def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(tmp_path) -> None:
-    goes_on_to_the_bit(tmp_path, "algo=a2c", "num_workers=1", "decorrelation_steps=10")
+REPLAY = "algo=dqn batch_size=16 min_steps=400 replay_size=4000 save_replay=true"
+EVALUATED = "evaluation_interval=600 evaluation_steps=20 evaluation_envs=2"
+
+IN_STEP = {
+    "ppo-lstm": "algo=ppo lstm=true horizon=30 minibatch_size=60 epochs=2 log_norms=true",
+    "own": "algo=test_own_algorithm:ratio decorrelation_steps=10",
+    "pqn": "algo=pqn horizon=20 minibatch_size=20 serial=true",
+    "prioritized-overlapped": f"{REPLAY} prioritized=true overlap=true serial=true",
+    "two-each": f"{REPLAY} gradient_cosine_interval=7 {EVALUATED} serial=true",
+}
 
 
-@pytest.mark.learning
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
-    [
-        ("algo=ppo", "horizon=20", "minibatch_size=20", "log_norms=true"),
-        ("algo=pqn", "horizon=20", "minibatch_size=20"),
-        (
-            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
-            *("save_replay=true", "prioritized=true", "overlap=true"),
-        ),
-        (
-            *("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000"),
-            *("save_replay=true", "gradient_cosine_interval=7"),
-            *("evaluation_interval=600", "evaluation_steps=20", "evaluation_envs=2"),
-        ),
-    ],
-    ids=["ppo", "pqn", "prioritized-overlapped", "two-each"],
+    "name",
+    ["own", *(pytest.param(each, marks=pytest.mark.nightly) for each in IN_STEP if each != "own")],
 )
-def test_learners_of_others_in_step_go_on_to_the_bit(options, tmp_path) -> None:
-    goes_on_to_the_bit(tmp_path, *options, "serial=true")
+def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(name: str, tmp_path) -> None:
+    options = IN_STEP[name].split()
+    goes_on_to_the_bit(tmp_path, *options, *["num_workers=1"] * ("serial=true" not in options))
 
 
 def test_killed_learner_ends_the_run_which_one_learner_can_go_on_with(tmp_path) -> None:

@@ -4,18 +4,16 @@ import csv
 import io
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import torch
+from launched_runs import launched, started
 from omegaconf import OmegaConf
 from rich.console import Console
 from run_files import parameters_of, rows_of
@@ -42,54 +40,31 @@ def saved_steps(run_dir: Path) -> int:
     return int(load_checkpoint(list_checkpoints(run_dir)[-1])["counts"]["steps"])
 
 
-def start(run_dir: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "accel_rl", *arguments, f"run_dir={run_dir}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, cwd=REPOSITORY, **(pipes | options))
-
-
-def wait_for_rows(process: subprocess.Popen[str], run_dir: Path, number: int) -> None:
-    deadline = time.monotonic() + 60
-    path = run_dir / "metrics.csv"
-    while not path.exists() or path.read_text().count("\n") < number + 1:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no metrics after 60 s"
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
-@pytest.mark.parametrize("serial", ["true", "false"])
+@pytest.mark.parametrize(
+    ("env", "serial"),
+    [
+        ("catch", "true"),
+        pytest.param("CartPole-v1", "false", marks=[pytest.mark.slow, pytest.mark.processes]),
+    ],
+)
 def test_short_run_leaves_everything_it_promises(env: str, serial: str, tmp_path) -> None:
     run_dir = tmp_path / "run"
-    result = run(run_dir, f"env={env}", "total_steps=2000", f"serial={serial}")
-    assert result.run_dir == run_dir
-    assert result.stopped_by is None
-    assert (result.status.steps, result.updates) == (2000, 100)
-    files = {path.name for path in run_dir.iterdir()}
-    events = {name for name in files if name.startswith("events.out.tfevents")}
-    assert len(events) == 1
-    assert files - events == {
-        "config.yaml",
-        "metrics.csv",
-        "learning_curve.png",
-        "train.log",
-        "checkpoints",
-    }
-    assert [row["steps"] for row in rows_of(run_dir / "metrics.csv")] == [
-        "400",
-        "800",
-        "1200",
-        "1600",
-        "2000",
-    ]
-    assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000002000.pt"]
+    result = run(run_dir, f"env={env}", "total_steps=1200", f"serial={serial}")
+    assert (result.run_dir, result.stopped_by) == (run_dir, None)
+    assert (result.status.steps, result.updates) == (1200, 60)
+    files = {path.name.partition(".1")[0] for path in run_dir.iterdir()}
+    expected = "config.yaml metrics.csv learning_curve.png train.log checkpoints"
+    assert files == {*expected.split(), "events.out.tfevents"}
+    steps = [row["steps"] for row in rows_of(run_dir / "metrics.csv")]
+    assert steps == ["400", "800", "1200"]
+    assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000001200.pt"]
     config = OmegaConf.load(run_dir / "config.yaml")
-    assert (config.env, config.sampler.num_envs, config.total_steps) == (env, 4, 2000)
+    assert (config.env, config.sampler.num_envs, config.total_steps) == (env, 4, 1200)
     log = (run_dir / "train.log").read_text()
-    assert "torch" in log
-    assert "finished" in log
+    assert "torch" in log and "finished" in log
 
 
+@pytest.mark.slow
 def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
     result = run(
         tmp_path,
@@ -106,47 +81,6 @@ def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
     assert int(last["episodes"]) > 0
     assert 0 <= float(last["episode_return_raw_mean"]) < 10
     assert len(list_checkpoints(tmp_path)) == 2
-
-
-@pytest.mark.parametrize(
-    ("precision", "capability", "is_said"),
-    [("bfloat16", "AVX2", True), ("bfloat16", "AVX512", False), ("float32", "AVX2", False)],
-)
-def test_run_says_that_bfloat16_is_slow_on_this_processor(
-    precision: str, capability: str, is_said: bool, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    run(tmp_path, "env=catch", "serial=true", "total_steps=400", f"precision={precision}")
-    assert ("slower than float32" in (tmp_path / "train.log").read_text()) == is_said
-
-
-@pytest.mark.parametrize(("total_steps", "is_said"), [(9, True), (15, False)])
-def test_rollouts_far_longer_than_the_run_are_told_of(total_steps, is_said, tmp_path) -> None:
-    run(tmp_path, "env=catch", "serial=true", f"total_steps={total_steps}", "log_interval=20")
-    log = (tmp_path / "train.log").read_text()
-    assert f"total_steps={total_steps} is rounded up to 20, whole rollouts" in log
-    assert ("a smaller horizon or num_envs takes fewer steps" in log) == is_said
-
-
-@pytest.mark.parametrize(("num_envs", "is_said"), [(3, True), (4, False)])
-def test_run_says_which_num_envs_loads_the_workers_evenly(num_envs, is_said, tmp_path) -> None:
-    layout = (f"num_envs={num_envs}", "num_groups=1", "num_workers=2")
-    run(tmp_path, "env=catch", "total_steps=60", "decorrelation_steps=0", *layout)
-    log = (tmp_path / "train.log").read_text()
-    assert ("num_envs=2 or 4 keeps" in log) == is_said
-
-
-@pytest.mark.parametrize(("num_cores", "is_said"), [(15, True), (7, False)])
-def test_run_says_how_many_environments_keep_all_cores_busy(
-    num_cores, is_said, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setattr("accel_rl.samplers.sampler.count_workers", lambda *_: num_cores)
-    layout = ("num_envs=2", "num_groups=2", "decorrelation_steps=0")
-    run(tmp_path, "env=catch", "total_steps=60", *layout)
-    log = (tmp_path / "train.log").read_text()
-    told = "num_envs=2 keeps at most half of the cores busy; num_envs=30 keeps all busy"
-    assert (told in log) == is_said
-    assert ("of the cores busy" in log) == is_said
 
 
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
@@ -172,6 +106,8 @@ def test_same_seed_gives_the_same_parameters_to_the_bit(tmp_path) -> None:
     assert any((a[name] != c[name]).any() for name in a)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -193,67 +129,68 @@ def test_every_way_to_start_trains_and_prints_no_escape_codes(command: list[str]
     assert rows_of(tmp_path / "run" / "metrics.csv")[-1]["steps"] == "1000"
 
 
+CATCH = ("env=catch", "log_interval=2000", "total_steps=1e9")
+
+
+def assert_saved_at_the_end(run_dir: Path) -> None:
+    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
+
+
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "serial"),
     [(signal.SIGINT, "false"), (signal.SIGTERM, "true")],
     ids=["ctrl-c-workers", "sigterm-serial"],
 )
-def test_signal_saves_and_stops_within_seconds(
-    number: signal.Signals, serial: str, tmp_path
-) -> None:
-    run_dir = tmp_path / "run"
-    process = start(
-        run_dir, "env=catch", "total_steps=1e9", "log_interval=2000", f"serial={serial}"
-    )
-    wait_for_rows(process, run_dir, 2)
-    workers = psutil.Process(process.pid).children()
-    assert bool(workers) == (serial == "false")
-    sent = time.monotonic()
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert time.monotonic() - sent < 10
+def test_signal_saves_and_stops(number: signal.Signals, serial: str, tmp_path) -> None:
+    with launched(tmp_path, *CATCH, f"serial={serial}", "learners=1") as started:
+        started.wait_for_rows(2)
+        process = started.process
+        workers = psutil.Process(process.pid).children()
+        assert bool(workers) == (serial == "false")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=100)
     assert process.returncode == 128 + number
     assert err == ""
     assert f"stopped by {number.name}" in out
-    assert not psutil.wait_procs(workers, timeout=5)[1]
-    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
-    assert (run_dir / "learning_curve.png").stat().st_size > 1_000
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+    assert_saved_at_the_end(tmp_path)
+    assert (tmp_path / "learning_curve.png").stat().st_size > 1_000
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_run_whose_output_nobody_reads_any_more_saves_all_the_same(tmp_path) -> None:
-    run_dir = tmp_path / "run"
-    options = ["env=catch", "total_steps=1e9", "log_interval=2000", "serial=true"]
-    process = start(run_dir, *options, stderr=subprocess.STDOUT)
-    wait_for_rows(process, run_dir, 2)
-    assert process.stdout is not None
-    process.stdout.close()  # as `| tee` ends by the same Ctrl-C
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
+    options = (*CATCH, "serial=true", "learners=1")
+    with launched(tmp_path, *options, stderr=subprocess.STDOUT) as started:
+        started.wait_for_rows(2)
+        assert started.process.stdout is not None
+        started.process.stdout.close()  # as `| tee` ends by the same Ctrl-C
+        started.process.send_signal(signal.SIGINT)
+        assert started.process.wait(100) == 130
+    assert_saved_at_the_end(tmp_path)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
-    run_dir = tmp_path / "run"
     terminal, descriptor = os.openpty()
-    options = ["env=catch", "total_steps=1e9", "log_interval=2000", "learners=1"]
-    options.append(f"run_dir={run_dir}")
     # The leader of a session gets the first terminal that it opens.
-    opening = ['exec "$@" <"$0" >"$0" 2>&1', os.ttyname(descriptor)]
-    process = subprocess.Popen(
-        ["sh", "-c", *opening, sys.executable, "-m", "accel_rl", *options],
-        text=True,
-        cwd=REPOSITORY,
-        start_new_session=True,
-        env={**os.environ, "TERM": "xterm"},
-    )
-    wait_for_rows(process, run_dir, 2)
-    os.killpg(process.pid, signal.SIGHUP)  # as a shell does; it comes to the workers, too
-    os.close(descriptor)
-    os.close(terminal)  # as the kernel does then; and nothing can be printed any more
-    assert process.wait(30) == 128 + signal.SIGHUP
-    assert "stopped by SIGHUP" in (run_dir / "train.log").read_text()
-    assert saved_steps(run_dir) == int(rows_of(run_dir / "metrics.csv")[-1]["steps"])
-    assert load_checkpoint(list_checkpoints(run_dir)[-1])["sampler"] is not None
+    options = {"stdin": descriptor, "stdout": descriptor, "stderr": descriptor}
+    options["env"] = {**os.environ, "TERM": "xterm"}
+    opening = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    program = ("-c", f"{opening}runpy.run_module('accel_rl', run_name='__main__')")
+    with launched(tmp_path, *CATCH, "learners=1", program=program, **options) as started:
+        started.wait_for_rows(2)
+        # As a shell does, to the workers, too.
+        os.killpg(started.process.pid, signal.SIGHUP)
+        os.close(descriptor)
+        os.close(terminal)  # as the kernel does then; and nothing can be printed any more
+        assert started.process.wait(100) == 128 + signal.SIGHUP
+    assert "stopped by SIGHUP" in (tmp_path / "train.log").read_text()
+    assert_saved_at_the_end(tmp_path)
+    assert load_checkpoint(list_checkpoints(tmp_path)[-1])["sampler"] is not None
 
 
 def test_end_of_the_terminal_means_nothing_under_nohup() -> None:
@@ -265,6 +202,7 @@ def test_end_of_the_terminal_means_nothing_under_nohup() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.processes
 def test_second_signal_ends_at_once_by_that_signal() -> None:
     program = (
         "import time\n"
@@ -276,23 +214,20 @@ def test_second_signal_ends_at_once_by_that_signal() -> None:
         "    print(stop.received.name, flush=True)\n"
         "    time.sleep(60)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "SIGINT\n"
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
-    assert process.returncode == -signal.SIGTERM
+    with started("-c", program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "SIGINT\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == -signal.SIGTERM
 
 
 def test_signal_before_the_first_iteration_interrupts_and_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted) as caught, StopRequest():
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1)
+        signal.pause()
     assert caught.value.signal == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -306,7 +241,7 @@ def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd)
     assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 
 
-@pytest.mark.parametrize("serial", ["true", "false"])
+@pytest.mark.parametrize("serial", ["true", pytest.param("false", marks=pytest.mark.processes)])
 def test_environment_that_raises_ends_the_run_with_one_message(
     serial: str, tmp_path, capfd, monkeypatch
 ) -> None:
@@ -315,8 +250,7 @@ def test_environment_that_raises_ends_the_run_with_one_message(
     arguments = ["env=toy_envs:BrokenEnv", f"serial={serial}", f"run_dir={run_dir}"]
     assert main([*arguments, "num_envs=2", "decorrelation_steps=0"]) == 1
     err = capfd.readouterr().err
-    assert err.startswith("error: ")
-    assert "the simulator broke" in err
+    assert err.startswith("error: ") and "the simulator broke" in err
     assert f"(details: {run_dir}/train.log)" in err
     assert "Traceback" not in err
     log = (run_dir / "train.log").read_text()
@@ -324,6 +258,7 @@ def test_environment_that_raises_ends_the_run_with_one_message(
     assert list_checkpoints(run_dir)  # what was learned before is kept
 
 
+@pytest.mark.processes
 def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monkeypatch) -> None:
     def broken(*args: Any) -> None:
         raise IndexError("no such action")
@@ -334,20 +269,16 @@ def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monke
     assert "Traceback" in (tmp_path / "train.log").read_text()
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path) -> None:
     run_dir = tmp_path / "run"
-    limit = 100_000  # bytes a file, which a checkpoint of A3C-Net, 7 MB, exceeds
-    process = start(
-        run_dir,
-        "env=breakout",
-        "serial=true",
-        "total_steps=160",
-        "num_envs=2",
-        "decorrelation_steps=0",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    _, err = process.communicate(timeout=100)
-    assert process.returncode == 1
+    # Bytes a file, which a checkpoint of A3C-Net, 7 MB, exceeds.
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000));"
+    program = ("-c", f"{limited} runpy.run_module('accel_rl', run_name='__main__')")
+    options = "env=breakout serial=true total_steps=160 num_envs=2 decorrelation_steps=0"
+    with launched(run_dir, *options.split(), program=program) as started:
+        err = started.ends(1)
     checkpoint = run_dir / "checkpoints" / "steps_000000000160.pt"
     assert err.startswith(f"error: cannot write {checkpoint}: File too large; change that, or")
     assert "Traceback" not in err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import io
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from documents import ROOT, read_blocks
+from documents import import_programs
 from launched_runs import last_checkpoint, same_tensors
 from rich.console import Console
 from run_files import rows_of
@@ -43,11 +42,7 @@ SHORT = ("serial=true", "num_envs=4", "horizon=16", "log_interval=64", "decorrel
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules of the page can be imported."""
-    for block in read_blocks((ROOT / "docs/your_algorithm.md").read_text()):
-        if block.language == "python":
-            (tmp_path / block.name).write_text(block.text)
-            monkeypatch.delitem(sys.modules, block.name.removesuffix(".py"), raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    import_programs("docs/your_algorithm.md", tmp_path, monkeypatch)
 
 
 def quietly(*options: str) -> None:
@@ -70,31 +65,6 @@ def test_algorithm_learns_with_every_space(
     quietly(*arguments, f"run_dir={run_dir}")
     values = np.array([float(row[metric]) for row in rows_of(run_dir / "metrics.csv")])
     assert len(values) == 4 and np.isfinite(values).all() and (values != 0).all()
-
-
-BY_TD3 = (
-    "algo=my_td3:make",
-    "env=control_envs:SwingInParts",
-    "serial=true",
-    "decorrelation_steps=0",
-    "min_steps=300",
-    "log_interval=400",
-    "training_intensity=8",
-    "save_replay=true",
-)
-
-
-@pytest.mark.usefixtures("modules")
-def test_td3_goes_on_to_the_bit(tmp_path: Path) -> None:
-    for name, steps in (("whole", 1200), ("parts", 600)):
-        options = (*BY_TD3, f"total_steps={steps}")
-        quietly(*options, f"run_dir={tmp_path / name}")
-    quietly(f"resume={tmp_path / 'parts'}", "total_steps=1200")
-    whole, parts = (last_checkpoint(tmp_path / name)["learner"] for name in ("whole", "parts"))
-    assert same_tensors(whole["parameters"], parts["parameters"])
-    row = rows_of(tmp_path / "whole/metrics.csv")[-1]
-    assert float(row["critic_loss"]) > 0
-    assert float(row["training_intensity"]) == pytest.approx(8, 0.01)
 
 
 def make_td3(rank: int = 0) -> tuple[Any, Local]:

@@ -220,10 +220,10 @@ def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
     rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)
 
 
-def info_values(rollout: Rollout, k: int) -> NDArray[np.float32]:
-    """The values under the ``k``-th info key, ``[T, B]`` or ``[T, B, ...]``."""
-    names = rollout.info.dtype.names
-    values: NDArray[np.float32] = rollout.info[names[k]] if names else rollout.info[..., k]
+def info_values(info: NDArray[Any], k: int) -> NDArray[np.float32]:
+    """The values under the ``k``-th info key of ``info``, without its last axis if there is one."""
+    names = info.dtype.names
+    values: NDArray[np.float32] = info[names[k]] if names else info[..., k]
     return values
 
 

@@ -318,7 +318,10 @@ def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
             f"got {what}s of dtype {array.dtype}; they must be {describe(leaf)}, which are "
             f"{'integers' if leaf.dtype.kind in 'iu' else 'booleans'}"
         )
+    slack = 0.0
     if leaf.dtype.kind == "f":
+        dtypes = [each for each in (array.dtype, leaf.dtype) if each.kind == "f"]
+        slack = _ROUNDING_STEPS * max(float(np.finfo(each).eps) for each in dtypes)
         array = array.astype(leaf.dtype, copy=False)  # a bound is of this precision, too
         if not np.isfinite(array).all():
             bad = array[~np.isfinite(array)].flat[0]
@@ -326,8 +329,7 @@ def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
     elif leaf.dtype.kind != "b":
         limits = np.iinfo(leaf.dtype)
         _check_bounds(leaf, array, np.asarray(limits.min), np.asarray(limits.max), what)
-    _check_bounds(leaf, array, *leaf.bounds, what)
-    out[...] = array
+    out[...] = _check_bounds(leaf, array, *leaf.bounds, what, slack)
 
 
 def _check_bounds(
@@ -336,9 +338,25 @@ def _check_bounds(
     low: NDArray[Any] | None,
     high: NDArray[Any] | None,
     what: str,
-) -> None:
+    slack: float = 0.0,
+) -> NDArray[Any]:
+    """Return ``array``, clipped where it is beyond a bound by rounding alone.
+
+    Args:
+        slack: rounding error of a value, relative to the larger bound.
+
+    Raises:
+        ValueError: a value is further beyond a bound.
+    """
     for bound, is_out in ((low, np.less), (high, np.greater)):
         if bound is not None and (outside := is_out(array, bound)).any():
+            if slack:
+                ends = [np.abs(each) for each in (low, high) if each is not None]
+                scale = np.maximum.reduce([np.where(np.isfinite(each), each, 0) for each in ends])
+                outside &= np.abs(array - bound) > slack * scale
+                if not outside.any():
+                    array = np.clip(array, low, high)
+                    continue
             bad = tuple(np.argwhere(outside)[0])
             place = list(map(int, bad[array.ndim - len(leaf.shape) :]))
             limit = np.broadcast_to(bound, array.shape)[bad]
@@ -347,6 +365,7 @@ def _check_bounds(
             raise ValueError(
                 f"got the {what} {array[bad]}{at}; it must be {word} {limit}: clip it there"
             )
+    return array
 
 
 def to_array(given: Any, what: str) -> NDArray[Any]:
@@ -611,6 +630,8 @@ def to_gymnasium(space: Space) -> Any:
 # ---- checks --------------------------------------------------------------------------------------
 
 _MOST_MASKED = 2**20
+_ROUNDING_STEPS = 8
+"""by which an action may be beyond a bound: ``low + (high - low) * 1`` may exceed ``high``"""
 _SHAPE = "a tuple of whole numbers above 0, such as (10,)"
 _DTYPE = "the dtype of numbers or booleans of up to 8 bytes, such as np.float32"
 

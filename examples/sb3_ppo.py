@@ -11,7 +11,6 @@ import sys
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecMonitor
 
 from accel_rl.vector import SB3VecEnv, VectorEnv
 
@@ -19,7 +18,7 @@ from accel_rl.vector import SB3VecEnv, VectorEnv
 def main(total_steps: int = 20_000) -> float:
     """Trains on Catch, and returns the mean return of 100 episodes, at best 1."""
     torch.set_num_threads(1)
-    env = VecMonitor(SB3VecEnv(VectorEnv("catch", 16, autoreset_mode="SameStep")))
+    env = SB3VecEnv(VectorEnv("catch", 16, autoreset_mode="SameStep"))
     model = PPO(
         "MlpPolicy",
         env,

@@ -87,6 +87,7 @@ class GymnasiumEnv:
             raise
         self._seed: int | None = None
         self.options: dict[str, Any] | None = None
+        self.reset_info: list[Any] = []
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
             self.get_state: Callable[[], EnvState] = self.env.get_state
             self.set_state = self._set_state
@@ -120,6 +121,8 @@ class GymnasiumEnv:
             raise self._wrong_return("reset", "observation, info", returned)
         observation, info = returned
         self._write(observation, info, out, "reset")
+        if self._info_keys:
+            self.reset_info = self._numbers(info, "reset")
 
     def step(self, action: Any, out: Array) -> StepResult:
         try:
@@ -146,7 +149,7 @@ class GymnasiumEnv:
             terminated = self._flag("terminated", terminated)
         if truncated is not False and truncated is not True:
             truncated = self._flag("truncated", truncated)
-        numbers = self._numbers(info) if self._info_keys else ()
+        numbers = self._numbers(info, "step") if self._info_keys else ()
         return StepResult(reward, reward, terminated, truncated, terminated or truncated, numbers)
 
     def close(self) -> None:
@@ -271,9 +274,9 @@ class GymnasiumEnv:
             )
         return bool(array.item())
 
-    def _numbers(self, info: Mapping[str, Any]) -> list[Any]:
+    def _numbers(self, info: Mapping[str, Any], call: str) -> list[Any]:
         """The values under the info keys, floats and arrays; NaN for one that is not there."""
-        self._check_info(info, "step")
+        self._check_info(info, call)
         numbers: list[Any] = []
         for key in self._info_keys:
             value = info.get(key, math.nan)
@@ -282,8 +285,8 @@ class GymnasiumEnv:
                 if array.size == 0 or array.dtype.kind not in "biuf":
                     raise EnvError(
                         f"environment {self._name} returned info[{key!r}] of type "
-                        f"{_type_name(value)} from step; what info_keys names must be a number or "
-                        f"an array of numbers"
+                        f"{_type_name(value)} from {call}; what info_keys names must be a number "
+                        f"or an array of numbers"
                     )
                 if array.size > 1:
                     numbers.append(array)

@@ -6,6 +6,7 @@ Functions take an environment, ours or one of Gymnasium's in a `GymnasiumEnv`, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,13 @@ def get_attr(env: Environment, name: str) -> Any:
     return getattr(env, name)
 
 
+def has_attr(env: Environment, name: str) -> bool:
+    """Return whether the environment or one of its wrappers has an attribute."""
+    inner: Any = getattr(env, "env", None)
+    has = getattr(inner, "has_wrapper_attr", partial(hasattr, env))
+    return bool(has(name))
+
+
 def set_attr(env: Environment, name: str, value: Any) -> None:
     """Set an attribute of the environment or of the wrapper that has it."""
     inner: Any = getattr(env, "env", None)
@@ -85,7 +93,10 @@ def reach_batch(
     """
     if not given:
         return {}
-    if function not in (get_attr, set_attr, call) or (function is not get_attr and len(given) < n):
+    if function is is_wrapped:
+        return dict.fromkeys(given, False)
+    is_read = function in (get_attr, has_attr)
+    if not is_read and (function not in (set_attr, call) or len(given) < n):
         raise TypeError("environments of a batch cannot be reached one by one")
     assert callable(function)
     while not hasattr(batch, function.__name__) and hasattr(batch, "env"):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory, EnvSpec, close_quietly
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, close_quietly
 from accel_rl.envs.batched import Batched, BatchReset, One, Results, Simulators, call_factory
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.make import probe
 from accel_rl.envs.reach import Answer, Request, attempt, reach_batch
 from accel_rl.functions import FAILURES, place_of
+from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import (
     LEAVE,
@@ -46,16 +47,10 @@ _OWN: dict[BatchReset, tuple[Autoreset, ...]] = {
 """what each kind of batch can be used for"""
 
 
-def make_block(
-    factory: EnvFactory,
-    columns: slice,
-    arrays: BlockArrays,
-    config: SamplerConfig,
-    seed: int,
-    restart: int = 0,
-    autoreset: Autoreset | None = None,
-) -> Block | BatchBlock:
-    """Make the environments of ``columns``, and what steps them. Arguments are those of `Block`.
+def make_envs(
+    factory: EnvFactory, columns: slice, spec: RolloutSpec
+) -> list[Environment] | Simulators:
+    """Make the environments of ``columns``, or their batch.
 
     A factory with a parameter ``env_index`` is called with the column of each environment.
 
@@ -66,20 +61,34 @@ def make_block(
     try:
         envs.append(call_factory(factory, columns.start))
         if isinstance(envs[0], Batched):
-            batched = envs.pop()
-            simulators = batched.make(columns.stop - columns.start, columns.start)
-            envs.append(simulators)
-            _check_fits(simulators, columns.start, arrays)
-            return BatchBlock(simulators, columns, arrays, config, seed, restart, autoreset)
+            batch = envs.pop().make(columns.stop - columns.start, columns.start)
+            envs.append(batch)
+            _check_fits(batch, columns.start, spec)
+            return cast("Simulators", batch)
         for index in range(columns.start, columns.stop):
             if index > columns.start:
                 envs.append(call_factory(factory, index))
-            _check_fits(envs[-1], index, arrays)
-        return Block(envs, columns, arrays, config, seed, restart, autoreset)
+            _check_fits(envs[-1], index, spec)
+        return envs
     except BaseException:
         for env in envs:
             close_quietly(env)
         raise
+
+
+def make_block(
+    envs: list[Environment] | Simulators,
+    columns: slice,
+    arrays: BlockArrays,
+    config: SamplerConfig,
+    seed: int,
+    restart: int = 0,
+    autoreset: Autoreset | None = None,
+) -> Block | BatchBlock:
+    """Return what steps ``envs``, which `make_envs` has made. Arguments are those of `Block`."""
+    if isinstance(envs, list):
+        return Block(envs, columns, arrays, config, seed, restart, autoreset)
+    return BatchBlock(envs, columns, arrays, config, seed, restart, autoreset)
 
 
 def probe_spec_for(factory: EnvFactory, config: SamplerConfig) -> EnvSpec:
@@ -122,10 +131,9 @@ def _look(env: Any) -> tuple[EnvSpec, BatchReset | None]:
     return env.spec, autoreset_of(env)
 
 
-def _check_fits(env: Any, index: int, arrays: BlockArrays) -> None:
+def _check_fits(env: Any, index: int, expected: RolloutSpec) -> None:
     """Raise SamplerError if environment ``index`` is not like the one that was looked at."""
     spec: EnvSpec = env.spec
-    expected = arrays.spec
     found = (describe(spec.observation), describe(spec.action), spec.info_keys)
     wanted = (describe(expected.observation), describe(expected.action), expected.info_keys)
     if found != wanted:
@@ -312,6 +320,8 @@ class BatchBlock:
         if self._num_idle:
             for array in results[:5]:
                 array[self._is_idle] = 0
+            if self._resets_itself:
+                self._keep_reset_info(self._is_idle, results.info)
             results.info[self._is_idle] = np.nan
         terminated, truncated, ended = results[2:5]
         if not np.isfinite(self._rewards).all():
@@ -361,10 +371,13 @@ class BatchBlock:
         if self._simulators.autoreset == "next_step":
             self._set_idle(done)
         elif self._simulators.autoreset == "same_step" or self._autoreset == "Disabled":
-            return
+            if done is not None and self._simulators.autoreset == "same_step":
+                self._keep_reset_info(done, getattr(self._simulators, "reset_info", None))
         elif self._autoreset in ("immediate", "SameStep"):
-            if done is not None and (ended := self._results.episode_ended).any():
-                self._reset(ended, out)
+            if done is not None:
+                self._keep_reset_info(done, None)
+                if (ended := self._results.episode_ended).any():
+                    self._reset(ended, out)
         elif self._autoreset == "wait":
             if done is not None:
                 self._set_idle(done if was_idle is None else done | was_idle)
@@ -395,6 +408,7 @@ class BatchBlock:
             }
         )
         begins = orders != LEAVE
+        self._arrays.reset_info[self._columns][begins] = np.nan
         resets = begins & ~(self._has_lost_life & (orders == NEXT_EPISODE))
         if resets.any():
             self._reset(resets, self._rollout.observation[-1, self._columns])
@@ -464,6 +478,12 @@ class BatchBlock:
 
     def _reset(self, mask: Mask, out: NDArray[Any]) -> None:
         self._call("reset", self._simulators.reset, mask, out)
+        self._keep_reset_info(mask, getattr(self._simulators, "reset_info", None))
+
+    def _keep_reset_info(self, mask: Mask, info: NDArray[Any] | None) -> None:
+        if self._results.info.size:
+            kept = self._arrays.reset_info[self._columns]
+            kept[mask] = np.nan if info is None else info[mask]
 
     def _set_idle(self, mask: Mask | None) -> None:
         if mask is None:

@@ -41,6 +41,11 @@ def environment_seed(seed: int, env_index: int, restart: int = 0) -> np.random.S
     return np.random.SeedSequence(seed, spawn_key=(ENVIRONMENT_STREAM, env_index, restart))
 
 
+def as_list(envs: list[Environment] | Simulators) -> list[Environment] | list[Simulators]:
+    """Return ``envs``, or a list of the batch."""
+    return envs if isinstance(envs, list) else [envs]
+
+
 def check_distinct(blocks: Sequence[Sequence[Environment | Simulators]]) -> None:
     """Raises SamplerError where two environments of ``blocks`` are one object, in wrappers too."""
     envs = [env for block in blocks for env in block]
@@ -96,12 +101,14 @@ class BlockArrays(NamedTuple):
         rollout: the rollout.
         carry: first observations after a wait for a reset.
         reset_order: ``[B]`` int64, what a `VectorEnv` orders to reset.
+        reset_info: ``[B, len(info_keys)]`` float32, of the last reset; NaN where it told nothing.
     """
 
     spec: RolloutSpec
     rollout: Rollout
     carry: Carry
     reset_order: NDArray[np.int64]
+    reset_info: NDArray[Any]
 
 
 class Block:
@@ -113,7 +120,7 @@ class Block:
     lost life begins without a reset: the observation is the next life's first already.
 
     Args:
-        envs: the environments; `make_block` makes them.
+        envs: the environments; `make_envs` makes them.
         columns: the columns of the environments.
         arrays: where observations and results go.
         config: the sampler's settings.
@@ -144,7 +151,7 @@ class Block:
         self._rollout = rollout = arrays.rollout
         self._indices = range(columns.start, columns.stop)
         self.envs = envs
-        self._simulators = Each(self.envs, rollout, self._indices)
+        self._simulators = Each(self.envs, rollout, self._indices, arrays.reset_info)
         self._action = self.envs[0].spec.action
         self._is_masked = self.envs[0].spec.mask is not None
         # The seed of each environment, and that of its random first steps.
@@ -312,7 +319,9 @@ class Block:
     def _begin_episode(self, i: int, out: NDArray[Any]) -> None:
         """Reset environment ``i``, unless it has only lost a life and goes on by itself."""
         has_lost_life, self._has_lost_life[i] = self._has_lost_life[i], False
-        if not has_lost_life:
+        if has_lost_life:
+            self._arrays.reset_info[self._indices[i]] = np.nan
+        else:
             self._seed(i)
             self._simulators.reset(i, out)
             self._check_mask(i, out)

@@ -126,7 +126,7 @@ class EpisodeTracker:
         """The numbers of steps by key, for each of ``t`` and ``b``, without those not told."""
         infos: list[dict[str, float]] = [{} for _ in range(len(b))] if self._info_keys else []
         for k, key in enumerate(self._info_keys):
-            values = info_values(rollout, k)[t, b]
+            values = info_values(rollout.info, k)[t, b]
             if values.ndim == 1:  # numbers, no arrays
                 for i in np.flatnonzero(~np.isnan(values)).tolist():
                     infos[i][key] = float(values[i])

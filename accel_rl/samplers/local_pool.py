@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.envs.base import EnvFactory, Environment, close_all
+from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
@@ -22,8 +23,16 @@ from accel_rl.samplers.base import (
     of_another_process,
     was_closed,
 )
-from accel_rl.samplers.batch_block import BatchBlock, make_block
-from accel_rl.samplers.block import Autoreset, Block, BlockArrays, Carry, EnvStates, check_distinct
+from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
+from accel_rl.samplers.block import (
+    Autoreset,
+    Block,
+    BlockArrays,
+    Carry,
+    EnvStates,
+    as_list,
+    check_distinct,
+)
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.shared import CALL, GET_STATE, STEP
 
@@ -158,7 +167,8 @@ class LocalPool:
         check_memory(spec)
         rollout = Rollout.allocate(spec)
         carry = Carry(np.zeros_like(rollout.observation[0]), np.zeros(spec.B, np.bool_))
-        self.arrays = BlockArrays(spec, rollout, carry, np.zeros(spec.B, np.int64))
+        reset_info = np.zeros_like(rollout.info[0])
+        self.arrays = BlockArrays(spec, rollout, carry, np.zeros(spec.B, np.int64), reset_info)
         size = spec.B // num_groups
         self.columns = [slice(g * size, (g + 1) * size) for g in range(num_groups)]
         self.lost: set[Place] = set()
@@ -166,18 +176,26 @@ class LocalPool:
         self.generation = 0
         self.busy_seconds = 0.0
         self.is_closed = False
-        self._make = (factory, config, seed, autoreset)
+        self._config, self._seed, self._autoreset = config, seed, autoreset
         self._blocks: list[Block | BatchBlock] = []
+        self._envs: list[list[Environment] | Simulators] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
         self._states: EnvStates = {}
         self._request: Request | None = None
         self._answers: dict[int, Answer] = {}
         self._interrupted: set[int] = set()  # groups whose work Ctrl-C has cut short
-        self._pid = 0  # of the process that has started this
+        self._pid = os.getpid()
+        try:
+            for columns in self.columns:
+                self._envs.append(make_envs(factory, columns, self.arrays.spec))
+            check_distinct([as_list(each) for each in self._envs])
+        except BaseException:
+            self.close()
+            raise
 
     def check_open(self) -> None:
         # Programs and connections of the environments belong to the parent of a fork.
-        if self._pid not in (0, os.getpid()):
+        if self._pid != os.getpid():
             raise of_another_process(self._pid)
         if self.is_closed:
             raise was_closed()
@@ -189,15 +207,11 @@ class LocalPool:
         if self._blocks:
             raise SamplerError("this sampler was started before; make another one")
         self.generation = generation
-        self._pid = os.getpid()
-        factory, config, seed, autoreset = self._make
         try:
-            for columns in self.columns:
-                block = make_block(
-                    factory, columns, self.arrays, config, seed, generation, autoreset
-                )
+            config, seed, mode = self._config, self._seed, self._autoreset
+            for columns, envs in zip(self.columns, self._envs, strict=True):
+                block = make_block(envs, columns, self.arrays, config, seed, generation, mode)
                 self._blocks.append(block)
-            check_distinct([block.envs for block in self._blocks])
             for group in groups:
                 self._blocks[group].start(row, states)
                 self._orders[group] = (0, row)
@@ -252,7 +266,7 @@ class LocalPool:
         """Begin new episodes in a group within whose work Ctrl-C came."""
         block, columns = self._blocks[group], self.columns[group]
         rollout, carry = self.arrays.rollout, self.arrays.carry
-        waits = self._make[1].reset_policy == "wait"
+        waits = self._config.reset_policy == "wait"
         if command == STEP:
             own = range(columns.start, columns.stop)
             cut_off = truncate_running(rollout, own, row, is_done=False, waits=waits)
@@ -282,7 +296,7 @@ class LocalPool:
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """Close the environments. Calling it again does nothing, nor does it in a fork."""
-        if self._pid in (0, os.getpid()):
+        if self._pid == os.getpid():
             self.is_closed = True
-            blocks, self._blocks = self._blocks, []
-            close_all(blocks)
+            envs, self._envs, self._blocks = self._envs, [], []
+            close_all([each for group in envs for each in as_list(group)])

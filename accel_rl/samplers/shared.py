@@ -153,9 +153,8 @@ def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)
     carry = Carry(arrays.pop("carry_observation"), arrays.pop("carry_is_fresh"))
     rollout = Rollout.from_buffer(spec.rollout, buffer)
-    return SharedArrays(
-        BlockArrays(spec.rollout, rollout, carry, arrays.pop("reset_order")), **arrays
-    )
+    orders, info = arrays.pop("reset_order"), arrays.pop("reset_info")
+    return SharedArrays(BlockArrays(spec.rollout, rollout, carry, orders, info), **arrays)
 
 
 def count_down(countdown: int | None, ready: int) -> None:
@@ -187,10 +186,12 @@ def _layout(spec: PoolSpec) -> Layout:
     int64, boolean = np.dtype(np.int64), np.dtype(np.bool_)
     rollout = spec.rollout
     observation, dtype = rollout.layout()["observation"]
+    info, info_dtype = rollout.layout()["info"]
     layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
         "carry_observation": (observation[1:], dtype),
         "carry_is_fresh": ((rollout.B,), boolean),
         "reset_order": ((rollout.B,), int64),
+        "reset_info": (info[1:], info_dtype),
         "command": ((G,), int64),
         "row": ((G,), int64),
         "sequence": ((G,), int64),

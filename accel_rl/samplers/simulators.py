@@ -29,9 +29,16 @@ class Each:
         envs: the environments, of the columns ``columns``.
         rollout: where results go.
         columns: the columns that the caller owns.
+        reset_info: ``[B, len(info_keys)]``, where infos of resets go; None: nowhere.
     """
 
-    def __init__(self, envs: Sequence[Environment], rollout: Rollout, columns: range) -> None:
+    def __init__(
+        self,
+        envs: Sequence[Environment],
+        rollout: Rollout,
+        columns: range,
+        reset_info: NDArray[Any] | None = None,
+    ) -> None:
         self.envs = envs
         self._columns = columns
         self._num_columns = rollout.action.shape[1]
@@ -46,6 +53,7 @@ class Each:
         self._num_info = len(self._info_names or ()) or rollout.info.shape[2]
         shape = rollout.info.shape[2:]
         self._info = rollout.info.reshape(-1, *shape) if self._num_info else None
+        self._reset_info = reset_info if self._num_info else None
 
     def step(self, t: int, out: Sequence[NDArray[Any]], is_idle: Sequence[bool]) -> list[bool]:
         """Take the actions of row ``t``; return whether an episode ended, for each environment.
@@ -105,6 +113,9 @@ class Each:
         """Reset environment ``i``; its first observation goes to ``out``."""
         try:
             self.envs[i].reset(out)
+            if self._reset_info is not None:
+                told = getattr(self.envs[i], "reset_info", ())
+                self._write_info(self._reset_info, self._columns[i], told)
         except FAILURES as error:
             raise env_failure(self.envs[i], self._columns[i], "reset", error) from error
 

@@ -27,7 +27,7 @@ from accel_rl.envs.reach import Answer
 from accel_rl.functions import FAILURES, place_of
 from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.base import SamplerError
-from accel_rl.samplers.batch_block import BatchBlock, make_block
+from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
 from accel_rl.samplers.block import Block, check_distinct
 from accel_rl.samplers.shared import (
     CALL,
@@ -251,9 +251,10 @@ def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks
     """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
+            place = slice(columns.start, columns.stop)
             block = make_block(
-                factory,
-                slice(columns.start, columns.stop),
+                make_envs(factory, place, setup.spec.rollout),
+                place,
                 arrays.block,
                 setup.config,
                 setup.seed,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
-from accel_rl.envs.reach import call, get_attr, is_wrapped, set_attr
+from accel_rl.envs.reach import call, get_attr, has_attr, is_wrapped, set_attr
 from accel_rl.spaces import write_values, zeros
 from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
 
@@ -22,9 +24,14 @@ class SB3VecEnv(VecEnv):
 
     Observations ``[num_envs, ...]``, rewards ``[num_envs]`` float32, dones ``[num_envs]`` bool (a
     lost life included, where lives count as episodes). The info of each environment has
-    ``raw_reward``, ``episode_ended`` and what it told of the ``info_keys`` of ``env``; of one that
-    is done also ``terminal_observation`` and ``TimeLimit.truncated``. ``is_success`` among these
-    makes Stable-Baselines3 log a success rate.
+    ``raw_reward``, ``episode_ended`` and what it told of the ``info_keys`` of ``env``. If it is
+    done, it also has ``terminal_observation`` and ``TimeLimit.truncated``. ``is_success`` among the
+    keys makes Stable-Baselines3 log a success rate. ``reset_infos`` has the numbers of resets.
+
+    When a game ends, the info has ``episode`` as Stable-Baselines3's ``Monitor`` writes it: the
+    return ``r`` (of the whole game, unclipped and over all lives), the length ``l`` in steps, and
+    the time ``t`` in seconds since this object was made. So `env_is_wrapped` answers True for a
+    ``Monitor``, and no ``VecMonitor`` is needed.
 
     Environments are reached in their workers. `seed` and options take effect with the next `reset`.
 
@@ -36,6 +43,9 @@ class SB3VecEnv(VecEnv):
     def __init__(self, env: VectorEnv) -> None:
         check_wrapped(env, AutoresetMode.SAME_STEP, "Stable-Baselines3")
         self._env = env
+        self._began = perf_counter()
+        self._returns = np.zeros(env.num_envs)
+        self._lengths = np.zeros(env.num_envs, np.int64)
         actions = env.single_action_space
         if isinstance(actions, spaces.Discrete):  # from 0, as all policies there count
             actions = spaces.Discrete(int(actions.n))
@@ -43,8 +53,10 @@ class SB3VecEnv(VecEnv):
 
     def reset(self) -> Any:
         """First observations of new episodes."""
-        options = next(filter(None, self._options), None)
-        observation, _ = self._env.reset(seed=self._seeds, options=options)
+        observation, told = self._env.reset_each(self._seeds, None, self._options)
+        self._returns[:] = self._lengths[:] = 0
+        self.reset_infos = [{} for _ in range(self.num_envs)]
+        self._add_numbers(told, self.reset_infos)
         self._reset_seeds()
         self._reset_options()
         return observation
@@ -52,6 +64,8 @@ class SB3VecEnv(VecEnv):
     def step_async(self, actions: Array) -> None:
         """Release all environments; ``actions``: ``[num_envs, ...]``."""
         spec = self._env.env_spec
+        if isinstance(self.action_space, spaces.MultiBinary):  # policies there give floats
+            actions = np.rint(actions).astype(np.int8)
         given = zeros(spec.action, self.num_envs)
         write_values(spec.action, actions, given)
         self._env.send(given + self._env.first_action if self._env.first_action else given)
@@ -65,16 +79,35 @@ class SB3VecEnv(VecEnv):
                 columns["raw_reward"].tolist(), columns["episode_ended"].tolist(), strict=True
             )
         ]
-        for source in (columns, columns.get("final_info", {})):
-            for key in self._env.info_keys:
-                for i in np.flatnonzero(source.get(f"_{key}", ())):
-                    values = source[key][i]
-                    infos[i][key] = values.copy() if np.ndim(values) else float(values)
         done = terminated | truncated
+        self._returns += columns["raw_reward"]
+        self._lengths += 1
         for i in np.flatnonzero(done):
             infos[i]["terminal_observation"] = columns["final_obs"][i]
             infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+        for i in np.flatnonzero(columns["episode_ended"]):
+            seconds = round(perf_counter() - self._began, 6)
+            episode = {"r": float(self._returns[i]), "l": int(self._lengths[i]), "t": seconds}
+            infos[i]["episode"] = episode
+            self._returns[i] = self._lengths[i] = 0
+        if self._env.info_keys:
+            if done.any():  # what `columns` has of these is of their resets
+                self.reset_infos = [
+                    {} if each else old for each, old in zip(done, self.reset_infos, strict=True)
+                ]
+                self._add_numbers(columns, self.reset_infos, done)
+            self._add_numbers(columns, infos, ~done)
+            self._add_numbers(columns.get("final_info", {}), infos, done)
         return observation, reward.astype(np.float32), done, infos
+
+    def _add_numbers(
+        self, told: dict[str, Any], infos: list[dict[str, Any]], mask: Array | bool = True
+    ) -> None:
+        """Copy the numbers in ``told`` to the infos of the environments in ``mask``."""
+        for key in self._env.info_keys:
+            for i in np.flatnonzero(told.get(f"_{key}", False) & mask):
+                values = told[key][i]
+                infos[i][key] = values.copy() if np.ndim(values) else float(values)
 
     def close(self) -> None:
         """End the workers. Calling it again does nothing."""
@@ -92,20 +125,35 @@ class SB3VecEnv(VecEnv):
         chosen = self._get_indices(indices)
         if attr_name in known:  # before the first reset, too
             return [known[attr_name] for _ in chosen]
-        return self._env.reach(get_attr, dict.fromkeys(chosen, (attr_name,)))
+        return self._reach(get_attr, indices, attr_name)
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether each environment has an attribute, which stays in its worker."""
+        return all(self._reach(has_attr, None, attr_name))
+
+    def get_images(self) -> Sequence[Any]:
+        """What each environment renders; None without ``render_mode="rgb_array"``."""
+        if self.render_mode != "rgb_array":
+            return [None] * self.num_envs
+        return self.env_method("render")
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of each environment."""
-        self._env.reach(set_attr, dict.fromkeys(self._get_indices(indices), (attr_name, value)))
+        self._reach(set_attr, indices, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of each environment."""
-        arguments = (method_name, method_args, method_kwargs)
-        return self._env.reach(call, dict.fromkeys(self._get_indices(indices), arguments))
+        return self._reach(call, indices, method_name, method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
         """Whether each environment has such a wrapper."""
-        arguments = dict.fromkeys(self._get_indices(indices), (wrapper_class,))
-        return self._env.reach(is_wrapped, arguments)
+        if wrapper_class is Monitor:  # which this is for all
+            return [True for _ in self._get_indices(indices)]
+        return self._reach(is_wrapped, indices, wrapper_class)
+
+    def _reach(self, function: Callable[..., Any], indices: Indices, *arguments: Any) -> list[Any]:
+        """Call a function with the environments of ``indices``, which may count from the end."""
+        chosen = [range(self.num_envs)[i] for i in self._get_indices(indices)]
+        return self._env.reach(function, dict.fromkeys(chosen, arguments))

@@ -55,8 +55,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     Infos hold ``raw_reward`` (float64, reward of the task) and ``episode_ended`` (bool, game over
     or truncated, and not just a lost life), with the masks ``_raw_reward`` and ``_episode_ended``.
-    They also hold the numbers that ``info_keys`` names, each where its mask is True. Infos of
-    resets stay in the workers.
+    They also hold the numbers that ``info_keys`` names, each where its mask is True; where a step
+    has reset an environment, the numbers are those of the reset.
 
     A step that is terminated or truncated ends an episode. The autoreset mode says when the next
     one begins:
@@ -179,6 +179,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             self.render_mode = kind.render_mode
             self.spec = kind.gymnasium_spec
         self.metadata = {**self.metadata, **kind.metadata, "autoreset_mode": mode}
+        self.autoreset_mode = mode
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._mode = mode
@@ -221,7 +222,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 other options are passed to the resets of Gymnasium environments.
 
         Returns:
-            Observations ``[num_envs, ...]``, and empty infos.
+            Observations ``[num_envs, ...]``, and infos with the numbers that ``info_keys`` names.
 
         Raises:
             ValueError: the seed or the options are invalid.
@@ -229,12 +230,22 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 were received.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
+        more = {name: value for name, value in (options or {}).items() if name != "reset_mask"}
+        return self.reset_each(seed, options, [more] * self.num_envs)
+
+    def reset_each(
+        self,
+        seed: int | Sequence[int | None] | None,
+        options: dict[str, Any] | None,
+        own_options: Sequence[dict[str, Any]],
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset as `reset` does, with options of its own for each environment."""
         self._check_open()
         orders = reset_orders(self.num_envs, seed, options, self._own_reset)
-        more = {name: value for name, value in (options or {}).items() if name != "reset_mask"}
-        if more and not self._is_gymnasium:
+        if any(own_options) and not self._is_gymnasium:
+            names = sorted({name for each in own_options for name in each})
             raise ValueError(
-                f"options has {sorted(more)}, and environment {self.env_spec.name} is none of "
+                f"options has {names}, and environment {self.env_spec.name} is none of "
                 f"Gymnasium's, whose reset takes options; leave them out"
             )
         is_left = orders == LEAVE
@@ -244,9 +255,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             self._check_received("a reset with a mask")
         try:
             self._start()
-            if more:
-                indices = np.flatnonzero(~is_left).tolist()
-                self._pool.call(Request(set_options, {i: (more,) for i in indices}))
+            given = {i: (own,) for i, own in enumerate(own_options) if own and not is_left[i]}
+            if given:
+                self._pool.call(Request(set_options, given))
             self._pool.arrays.reset_order[:] = orders
             self._release(RESET)
         except BaseException:
@@ -254,7 +265,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             raise
         self._was_reset = True
         self._needs_reset &= is_left
-        return self._observation(self._all), {}
+        infos: dict[str, Any] = {}
+        self._add_info_values(infos, self._all, resets=~is_left)
+        return self._observation(self._all), infos
 
     def step(self, actions: Any) -> Results:
         """Take one step of every environment.
@@ -422,6 +435,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         arguments = dict.fromkeys(range(self.num_envs), (name, args, kwargs))
         return tuple(self.reach(call, arguments))
 
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Copies of the random generators of the environments, ``[num_envs]``."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seeds of the environments' random generators, ``[num_envs]``."""
+        return self.get_attr("np_random_seed")
+
     def render(self) -> tuple[Any, ...]:
         """Return what each environment renders."""
         return self.call("render")
@@ -508,7 +531,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         done = terminated | truncated
         is_same_step = self._mode is AutoresetMode.SAME_STEP
         if self.info_keys:
-            self._add_info_values(infos, columns, ~done if is_same_step else was_stepped)
+            if is_same_step:
+                self._add_info_values(infos, columns, ~done, done)
+            else:
+                self._add_info_values(infos, columns, was_stepped, ~was_stepped)
         if self._mode is AutoresetMode.DISABLED:
             self._needs_reset[columns] = done
         elif is_same_step and done.any():
@@ -523,11 +549,20 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         return self._observation(columns), reward, terminated, truncated, infos
 
     def _add_info_values(
-        self, infos: dict[str, Any], columns: slice, mask: NDArray[np.bool_]
+        self,
+        infos: dict[str, Any],
+        columns: slice,
+        steps: NDArray[np.bool_] | None = None,
+        resets: NDArray[np.bool_] | None = None,
     ) -> None:
-        """What ``columns`` told of ``info_keys``, where ``mask`` is True."""
+        """Add numbers of ``info_keys``, of a step where ``steps``, of a reset where ``resets``."""
+        rollout, reset_info = self._pool.arrays.rollout, self._pool.arrays.reset_info[columns]
         for k, key in enumerate(self.info_keys):
-            values = info_values(self._pool.arrays.rollout, k)[0, columns].astype(np.float64)
+            values = info_values(rollout.info, k)[0, columns].astype(np.float64)
+            mask = np.zeros(len(values), np.bool_) if steps is None else steps
+            if resets is not None and resets.any():
+                values[resets] = info_values(reset_info, k)[resets]
+                mask = mask | resets
             axes = tuple(range(1, values.ndim))
             is_told = mask & ~np.isnan(values).all(axes)
             if is_told.any():

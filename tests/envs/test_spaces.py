@@ -21,6 +21,7 @@ from accel_rl.spaces import (
     tensor_views,
     to_gymnasium,
     views,
+    write_values,
     zeros,
 )
 
@@ -136,3 +137,14 @@ def test_plain_properties_of_a_spec_that_is_not_plain_raise_by_name() -> None:
     plain = EnvSpec(name="plain", observation=ALL["int8"], action=discrete(3))
     plain.check_plain("PPO")
     assert (plain.num_actions, plain.observation_shape) == (3, (3, 5))
+
+
+@pytest.mark.parametrize("given", [np.float32, np.float64, np.float16])
+def test_action_that_rounding_puts_beyond_a_bound_is_clipped(given: type[np.floating]) -> None:
+    """``low + (high - low) * 1`` may exceed ``high``, and 0.3 as float32 is more than 0.3."""
+    space = Leaf((2,), np.dtype(np.float64), -3.0, 0.3)
+    out = np.zeros((1, 2))
+    write_values(space, np.array([[0.3, -3.0]], given) * given(1 + np.finfo(given).eps), out)
+    assert out.tolist() == [[min(0.3, float(given(0.3) * given(1 + np.finfo(given).eps))), -3.0]]
+    with pytest.raises(ValueError, match=r"0\.31.*at most 0\.3"):
+        write_values(space, np.array([[0.31, 0.0]], np.float32), out)

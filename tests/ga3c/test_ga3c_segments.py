@@ -100,9 +100,9 @@ class Play:
         self.games, self.played = games, [0] * B  # letters of the running games
         self.steps, self.segments = [[] for _ in games], [[] for _ in games]
         carry = Carry(np.zeros((B, 3), np.int64), np.zeros(B, bool))
-        arrays = BlockArrays(spec, self.rollout, carry, np.zeros(B, np.int64))
+        arrays = BlockArrays(spec, self.rollout, carry, np.zeros(B, np.int64), self.rollout.info[0])
         self.blocks = [
-            make_block(partial(self.factory, b, game), slice(b, b + 1), arrays, config, 0)
+            make_block([self.factory(b, game)], slice(b, b + 1), arrays, config, 0)
             for b, game in enumerate(games)
         ]
         flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}

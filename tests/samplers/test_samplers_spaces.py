@@ -373,12 +373,12 @@ def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
     factory = make_env_factory(partial(SpaceEnv, "box"), info_keys=keys)
     with kind(factory, config=config(decorrelation_steps=0, num_workers=1), seed=2) as sampler:
         rollout = sampler.collect(partial(random_policy, spec_of("box").action))
-        place, step = (info_values(rollout, keys.index(name)) for name in ("place", "step"))
+        place, step = (info_values(rollout.info, keys.index(name)) for name in ("place", "step"))
         assert place.shape == (T, B, 2) and place.dtype == np.float32
         assert np.array_equal(place[..., 1], step)
         assert (step[0] == 1).all() and (place[0, :, 0] == 1).all()
         if "never" in keys:
-            assert np.isnan(info_values(rollout, keys.index("never"))).all()
+            assert np.isnan(info_values(rollout.info, keys.index("never"))).all()
         episodes = sampler.take_episodes()
         assert episodes and all(each.info == {"step": each.length} for each in episodes)
 

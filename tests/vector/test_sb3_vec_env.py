@@ -1,9 +1,10 @@
 """`SB3VecEnv` against Stable-Baselines3's own vector environment, and under its wrappers."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -14,7 +15,6 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     VecFrameStack,
-    VecMonitor,
     VecNormalize,
     VecTransposeImage,
 )
@@ -23,6 +23,7 @@ from toy_envs import ScriptedEnv
 
 import accel_rl.vector
 from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
+from accel_rl.vector.adapters.gymnasium_vector import make_gymnasium_vector
 
 B = 4
 
@@ -107,7 +108,7 @@ def test_over_and_cut_off_at_once_is_no_time_limit() -> None:
 
 
 def test_their_wrappers_work_over_it() -> None:
-    env = VecFrameStack(VecTransposeImage(VecMonitor(make(Pictures))), 2)
+    env = VecFrameStack(VecTransposeImage(make(Pictures)), 2)
     assert env.observation_space.shape == (6, 40, 36)
     assert env.reset().shape == (B, 6, 40, 36)
     for _ in range(3):
@@ -115,6 +116,63 @@ def test_their_wrappers_work_over_it() -> None:
     assert done.all() and not observation[:, :3].any()  # stacks begin anew
     assert all(info["episode"]["r"] == info["episode"]["l"] == 3 for info in infos)
     assert all(info["terminal_observation"].shape == (6, 40, 36) for info in infos)
+    env.close()
+
+
+def test_episode_is_told_at_the_end_of_a_game_with_all_its_lives() -> None:
+    """Raw rewards of `ScriptedEnv` are 100 more than the action."""
+    games = (["..l.t", "......t"], [".c", "......t", ".c"])
+    env = make(lambda env_index: ScriptedEnv(*games[env_index]), 2)
+    env.reset()
+    told = [env.step(np.array([1, 2]))[3] for _ in range(7)]
+    episodes = [(t, each["episode"]) for t in range(7) for each in told[t] if "episode" in each]
+    ends = [(t, each["r"], each["l"]) for t, each in episodes]
+    assert ends == [(1, 204.0, 2), (4, 505.0, 5)]
+    assert "terminal_observation" in told[2][0] and episodes[0][1]["t"] > 0
+    env.reset()  # forgets what the episodes had that it cuts off
+    *_, infos = [env.step(np.zeros(2, int)) for _ in range(2)][-1]
+    assert infos[1]["episode"]["r"] == 200.0
+    env.close()
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Cannot be pickled; renders; acts by switches; tells a goal."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.MultiBinary(3)
+
+    def __init__(self) -> None:
+        self.lock, self.goal = threading.Lock(), 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.goal += 1
+        return np.zeros(1, np.float32), {"goal": self.goal}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), float(action.sum()), True, False, {"goal": -self.goal}
+
+    def render(self) -> Any:
+        return np.full((4, 4, 3), 7, np.uint8)
+
+
+def test_what_their_callbacks_and_policies_ask_for_is_there() -> None:
+    env = make(Masked, 2, info_keys=["goal"])
+    env.reset()
+    assert env.reset_infos == [{"goal": 1.0}] * 2
+    assert env.has_attr("lock") and not env.has_attr("other")
+    assert len(env.get_images()) == 2 and env.render().shape == (8, 4, 3)
+    _, reward, _, infos = env.step(np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], np.float32))
+    assert reward.tolist() == [2, 1] and [each["goal"] for each in infos] == [-1, -1]
+    assert env.reset_infos == [{"goal": 2.0}] * 2
+    env.close()
+
+
+def test_batch_has_no_wrappers_but_a_monitor() -> None:
+    env = make(make_gymnasium_vector("CartPole-v1", vectorization_mode="sync"))
+    assert env.env_is_wrapped(Monitor) == [True] * B
+    assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * B
     env.close()
 
 
@@ -130,7 +188,7 @@ def test_what_environments_have_in_common_can_be_read(cart_poles: SB3VecEnv) -> 
     assert cart_poles.get_attr("render_mode") == [None] * B
     assert cart_poles.get_attr("spec", indices=[1, 2])[0].id == "CartPole-v1"
     assert cart_poles.get_attr("action_space", 0) == [cart_poles.action_space]
-    assert cart_poles.env_is_wrapped(Monitor) == [False] * B
+    assert cart_poles.env_is_wrapped(Monitor, [0, 1]) == [True] * 2
     assert cart_poles.env_is_wrapped(gymnasium.wrappers.TimeLimit, [1]) == [True]
 
 
@@ -139,11 +197,13 @@ def test_environments_are_reached_in_their_workers(cart_poles: SB3VecEnv) -> Non
     cart_poles.set_attr("gravity", 1.5, indices=[0, 2])
     gravity = cart_poles.get_attr("gravity")
     assert gravity[0] == gravity[2] == 1.5 and gravity[1] == 9.8
+    assert cart_poles.get_attr("gravity", indices=-2) == [1.5]
     assert cart_poles.env_method("has_wrapper_attr", "gravity", indices=1) == [True]
     with pytest.raises(AttributeError, match=r"environment 0 .*levity"):
         cart_poles.get_attr("levity")
-    cart_poles.set_options({"low": 0.01, "high": 0.01})
-    assert np.allclose(cart_poles.reset(), 0.01)
+    limits = [0.01 * (i + 1) for i in range(B)]
+    cart_poles.set_options([{"low": each, "high": each} for each in limits])
+    assert np.allclose(cart_poles.reset(), np.array(limits)[:, None])
     assert not np.allclose(cart_poles.reset(), 0.01)
 
 

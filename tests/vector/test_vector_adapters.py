@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from space_envs import MaskedEnv, SpaceEnv, checksum
 from tiers import PROCESSES, SLOW, processes, slow, slow_processes
@@ -288,13 +289,48 @@ def test_envpool_with_observations_that_are_mappings_is_stepped(monkeypatch):
 
 
 def test_gymnasium_environments_can_wait():
-    options = {"num_envs": 4, "horizon": 40, "num_groups": 1, "reset_policy": "wait"}
+    options = {"num_envs": 4, "horizon": 300, "num_groups": 1, "reset_policy": "wait"}
     batched = make_gymnasium_vector("CartPole-v1", vectorization_mode="sync")
     with SerialSampler(batched, **options) as sampler:
         for _ in range(3):
             rollout = sampler.collect(policy)
             assert rollout.episode_ended.sum(axis=0).max() == 1 and not rollout.valid.all()
             assert (np.abs(rollout.observation[0]) <= 0.05).all()  # that of a reset
+
+
+class CountsResets(gymnasium.Env[Any, Any]):
+    """Observes how often it was reset. Each episode has one step."""
+
+    observation_space = gymnasium.spaces.Box(0, 99, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.resets += 1
+        return np.array([self.resets], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([50], np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, None], ids=["theirs", "make_vec"])
+def test_gymnasium_environment_is_reset_once_at_each_end(kind: Any, monkeypatch: Any) -> None:
+    if kind is None:
+        monkeypatch.setitem(
+            gymnasium.registry, "Counts-v0", registration.EnvSpec("Counts-v0", CountsResets)
+        )
+        batched = make_gymnasium_vector("Counts-v0")
+    else:
+        mode = AutoresetMode.DISABLED
+        batched = Batched(lambda n: SyncVectorEnv([CountsResets] * n, autoreset_mode=mode))
+    env = VectorEnv(batched, 2, num_workers=0)
+    seen = [env.reset(seed=0)[0]] + [env.step(np.zeros(2, int))[0] for _ in range(6)]
+    assert np.ravel(seen[::2]).tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+    env.close()
+    options = {"num_envs": 2, "horizon": 3, "num_groups": 1, "reset_policy": "wait"}
+    with SerialSampler(batched, seed=0, **options) as sampler:
+        firsts = [sampler.collect(lambda step: [0, 0]).observation[0].copy() for _ in range(3)]
+    assert np.ravel(firsts).tolist() == [1, 1, 2, 2, 3, 3]
 
 
 def test_vector_env_of_a_name_steps_the_vectorised_environment():

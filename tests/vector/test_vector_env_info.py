@@ -124,6 +124,7 @@ def test_each_info_of_sb3_has_what_its_environment_told(sb3: SB3VecEnv) -> None:
 
 
 @SLOW
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
 def test_sb3_counts_successes(sb3: SB3VecEnv) -> None:
     env = VecMonitor(sb3, info_keywords=("is_success", "place"))
     model = PPO("MlpPolicy", env, n_steps=40, batch_size=40, n_epochs=1, device="cpu")

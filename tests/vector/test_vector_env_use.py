@@ -101,6 +101,25 @@ def test_reset_with_a_seed_repeats_the_episodes() -> None:
     env.close()
 
 
+def test_seeds_and_modes_are_told_as_gymnasium_does() -> None:
+    env = VectorEnv("CartPole-v1", 3, num_workers=0)
+    env.reset(seed=7)
+    assert env.np_random_seed == (7, 8, 9) and len(env.np_random) == 3
+    assert env.autoreset_mode is AutoresetMode.NEXT_STEP
+    env.close()
+
+
+def test_environments_in_this_process_are_made_at_once() -> None:
+    """Functions made in a loop see the loop's values, as `SyncVectorEnv` and workers do."""
+    envs = []
+    for g in (1.0, 9.8):
+        env = VectorEnv(lambda: gymnasium.make("Pendulum-v1", g=g), 2, num_workers=0)  # noqa: B023
+        envs.append(env)
+    assert [env.get_attr("g") for env in envs] == [(1.0, 1.0), (9.8, 9.8)]
+    for env in envs:
+        env.close()
+
+
 def test_runs_without_a_seed_differ() -> None:
     envs = [make(seed=None) for _ in range(2)]
     first, second = [env.reset()[0] for env in envs]

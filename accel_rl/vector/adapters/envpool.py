@@ -126,6 +126,7 @@ class EnvPool:
             **options,
         )
         self._has_raw_rewards = bool(options.get("reward_clip"))
+        self._lives_end = bool(options.get("episodic_life"))
         self._n = n
         self._pool: Any = None
         self._seeds: list[int] | None = None
@@ -141,8 +142,7 @@ class EnvPool:
             self._seeds = None
         ids = np.flatnonzero(mask).astype(np.int32)
         observation, _ = self._pool.reset(ids)
-        observation = check_observations(self.spec, observation, len(ids))
-        map_leaves(lambda given, own: setitem(own, ids, given), observation, out)
+        self._write(observation, ids, out)
 
     def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
         if self._first_action:
@@ -155,8 +155,20 @@ class EnvPool:
         results.terminated[:] = terminated
         results.truncated[:] = truncated
         np.logical_or(terminated, truncated, out=results.episode_ended)
+        if self._lives_end and terminated.any():
+            # A game that has only lost a life goes on with a step whose action EnvPool ignores.
+            has_lost_life = terminated & ~truncated & (infos["terminated"] == 0)
+            results.episode_ended[has_lost_life] = False
+            if has_lost_life.any():
+                ids = np.flatnonzero(has_lost_life).astype(np.int32)
+                observation, *_ = self._pool.step(action[ids], ids)
+                self._write(observation, ids, out)
         if self.spec.info_keys:
             write_info(self.spec.info_keys, infos, results.info)
+
+    def _write(self, observation: Any, ids: NDArray[np.int32], out: Array) -> None:
+        observation = check_observations(self.spec, observation, len(ids))
+        map_leaves(lambda given, own: setitem(own, ids, given), observation, out)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -26,6 +26,9 @@ from accel_rl.vector.adapters.spec import (
 )
 from accel_rl.vector.vector_env import VectorEnv
 
+PAUSE = "accel_rl.pause"
+"""option of a reset that pauses environments"""
+
 _OWN_MODES: dict[AutoresetMode, BatchReset] = {
     AutoresetMode.DISABLED: "disabled",
     AutoresetMode.NEXT_STEP: "next_step",
@@ -64,6 +67,7 @@ def make_gymnasium_vector(env_id: str, *, info_keys: Sequence[str] = (), **optio
     if mode != "vector_entry_point":
         vector_options = {"autoreset_mode": AutoresetMode.DISABLED}
         options["vector_kwargs"] = vector_options | (options.pop("vector_kwargs", None) or {})
+        options["wrappers"] = (*(options.pop("wrappers", None) or ()), Pausing)
     name = f"gymnasium-vec:{env_id}"
     make = partial(_make, env_id, name, tuple(info_keys), options | {"vectorization_mode": mode})
     return Batched(make, name=name)
@@ -75,6 +79,32 @@ def _make(
     if "ALE/" in env_id:
         import ale_py  # noqa: F401  # registers its environments
     return GymnasiumVector(gymnasium.make_vec(env_id, num_envs=n, **options), n, name, info_keys)
+
+
+class Pausing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that takes no step from a reset with the option `PAUSE` to its next reset.
+
+    A vector environment without autoreset refuses to step environments that have ended. So those
+    that wait for their reset are paused, and are reset only once.
+    """
+
+    _last: Any = None
+    _is_paused = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self._is_paused = bool(options and PAUSE in options)
+        if self._is_paused:
+            return self._last, {}
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._is_paused:
+            return self._last, 0.0, False, False, {}
+        results = self.env.step(action)
+        self._last = results[0]
+        return results
 
 
 class GymnasiumVector:
@@ -121,6 +151,9 @@ class GymnasiumVector:
                 f"in its metadata; it must be a gymnasium.vector.AutoresetMode"
             ) from None
         self.autoreset = _OWN_MODES[mode]
+        if self.autoreset == "disabled" and type(env) is SyncVectorEnv:
+            env.envs = [each if isinstance(each, Pausing) else Pausing(each) for each in env.envs]
+        self.reset_info = np.full((n, len(self.spec.info_keys)), np.nan, np.float32)
         self._clips_rewards = clips_rewards
         self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv | VectorEnv)
         self._seeds: list[int | None] = [None] * n
@@ -132,16 +165,19 @@ class GymnasiumVector:
 
     def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
         options = None if mask.all() else {"reset_mask": mask.copy()}
-        observation, _ = self.env.reset(seed=self._take_seeds(mask), options=options)
+        observation, infos = self.env.reset(seed=self._take_seeds(mask), options=options)
         observation = check_observations(self.spec, observation, self._n)
         rows = slice(None) if options is None else mask
         map_leaves(lambda given, own: setitem(own, rows, given[rows]), observation, out)
         self._has_ended &= ~mask
+        if self.spec.info_keys:
+            self.reset_info.fill(np.nan)
+            write_info(self.spec.info_keys, infos, self.reset_info, mask)
 
     def step(self, action: NDArray[np.int64], out: Array, results: Results) -> None:
         if self.autoreset == "disabled" and self._has_ended.any():
             # The caller does not look at these, and Gymnasium does not step them as they are.
-            self.env.reset(options={"reset_mask": self._has_ended.copy()})
+            self.env.reset(options={"reset_mask": self._has_ended.copy(), PAUSE: True})
         if self._first_action:
             action = action + self._first_action
         returned = self.env.step(action)
@@ -167,10 +203,10 @@ class GymnasiumVector:
         ended = np.logical_or(terminated, truncated, out=results.episode_ended)
         if self.autoreset == "disabled":
             self._has_ended = ended.copy()
-        elif self.autoreset == "same_step" and ended.any():
-            self._write_finals(ended, infos, results)
         if self.spec.info_keys:
             write_info(self.spec.info_keys, infos, results.info)
+        if self.autoreset == "same_step" and ended.any():
+            self._write_finals(ended, infos, results)
 
     def close(self) -> None:
         self.env.close()
@@ -208,5 +244,7 @@ class GymnasiumVector:
             )
         map_leaves(lambda given, own: setitem(own, rows, given), finals, results.final_observation)
         if self.spec.info_keys:
+            self.reset_info[rows] = results.info[rows]
+            results.info[rows] = np.nan
             final_infos = infos.get("final_info", {})
             write_info(self.spec.info_keys, final_infos, results.info, ended)

@@ -258,7 +258,7 @@ per_weights_not_applied algos/dqn.py algos/test_algos_dqn.py
 - loss if weight is None else weight * loss
 + loss
 
-per_new_priority algos/dqn.py algos
+per_new_priority algos/dqn.py algos/test_algos_dqn.py algos/test_replay_priorities.py
 - config.priority_alpha, config.new_priority)
 + config.priority_alpha, 0.5 * config.new_priority)
 
@@ -286,7 +286,7 @@ pqn_bootstrap_lambda_one algos/pqn.py algos/test_algos_pqn.py
 - next_value, config.return_lambda)
 + next_value, 1.0)
 
-lr_schedule_constant algos/learner_config.py algos/test_algos_update.py algos
+lr_schedule_constant algos/learner_config.py algos/test_algos_a2c.py algos/test_algos_pqn.py
 - return 1 - progress if self.lr_schedule == "linear" else 1.0
 + return 1.0
 
@@ -419,11 +419,11 @@ clip_action_high_only envs/clipped.py envs/test_envs_clipped.py
 - np.clip(action, *leaf.bounds)
 + np.clip(action, None, leaf.bounds[1])
 
-final_observation_not_kept samplers/block.py samplers/test_samplers_spaces.py samplers
+final_observation_not_kept samplers/block.py samplers/test_samplers_info.py
 - self._rollout.final_observation[slot, index] = out
 + pass
 
-worker_unseeded_restart samplers/block.py samplers/test_samplers_recovery.py samplers
+worker_unseeded_restart samplers/block.py samplers/test_samplers_recovery.py
 - spawn_key=(ENVIRONMENT_STREAM, env_index, restart)
 + spawn_key=(ENVIRONMENT_STREAM, env_index, 0)
 
@@ -439,7 +439,7 @@ noise_not_restored samplers/boundary.py samplers/test_samplers_state.py
 - self._noise.bit_generator.state = state.noise
 + pass
 
-worker_not_pinned samplers/worker.py samplers/test_samplers_cores.py samplers
+worker_not_pinned samplers/worker.py samplers/test_samplers_worker.py samplers
 - os.sched_setaffinity(0, setup.cpus)
 + pass
 
@@ -513,7 +513,7 @@ torch_rng_not_restored training/run.py training/test_training_torch_state.py
 - torch.set_rng_state(saved["torch_rng"])
 + pass
 
-checkpoint_keeps_one_less runs/checkpoint.py runs training
+checkpoint_keeps_one_less runs/checkpoint.py runs/test_training_files.py runs training
 - list_checkpoints(run_dir)[:-num_kept]
 + list_checkpoints(run_dir)[: 1 - num_kept or None]
 
@@ -521,11 +521,11 @@ best_policy_kept_when_worse runs/checkpoint.py training/test_training_evaluation
 - if score > before and
 + if score == score and
 
-write_not_atomic_fsync runs/files.py runs/test_training_files.py runs
+write_not_atomic_fsync runs/files.py runs/test_training_files.py runs/test_machine_faults.py
 - os.fsync(file.fileno())
 + pass
 
-csv_rows_after_checkpoint_stay runs/tables.py training/test_training_metrics.py runs
+csv_rows_after_checkpoint_stay runs/tables.py training/test_training_metrics.py
 - if row["steps"] > steps:
 + if False:
 
@@ -537,11 +537,11 @@ sweep_stop_not_sent sweep/queue.py sweep/test_sweep_runs.py
 -                     process.ask_to_stop()
 +                     pass
 
-human_score_swapped tools/human_scores.py tools sweep
+human_score_swapped tools/human_scores.py sweep/test_sweep_report.py tools
 - random, human = _RANDOM_AND_HUMAN[game]
 + human, random = _RANDOM_AND_HUMAN[game]
 
-preset_clip_range presets.py algos/test_preset_sources.py cli
+preset_clip_range presets.py algos/test_preset_sources.py cli/test_config_presets.py
 - clip_range=0.1,
 + clip_range=0.2,
 
@@ -557,7 +557,7 @@ begins_behind_invalid_lost agents/batch.py samplers/test_recurrent_acting.py
 - ended = self.terminated | self.truncated | ~self.valid
 + ended = self.terminated | self.truncated
 
-interval_of_population tools/compare.py tools
+interval_of_population tools/compare.py tools/test_training_plot.py
 - y.std(0, ddof=1)
 + y.std(0)
 
@@ -607,7 +607,7 @@ layer_without_its_weight parallel/flat.py parallel/test_parallel_flat.py
 - layers[layer].start if layer in layers else start, end
 + start, end
 
-learners_seeded_alike parallel/ranks.py parallel
+learners_seeded_alike parallel/ranks.py parallel/test_parallel_all_reduce.py
 - spawn_key=(rank,)
 + spawn_key=(1,)
 
@@ -615,7 +615,7 @@ watcher_ends_after_farewell parallel/watcher.py parallel/test_parallel_watcher.p
 - if self._has_left(rank):
 + if False:
 
-run_directory_not_held runs/directory.py training runs
+run_directory_not_held runs/directory.py sweep/test_sweep_resume.py
 - _lock(descriptor, run_dir)
 -         yield
 + pass
@@ -625,7 +625,7 @@ batch_reset_counts_as_step samplers/batch_block.py samplers/test_samplers_batche
 - np.logical_not(was_idle, out=rollout.valid[t, columns])
 + rollout.valid[t, columns] = True
 
-larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_cores.py samplers
+larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_pool.py
 - (places - g * num_larger) % slices < num_larger
 + places < num_larger
 
@@ -633,7 +633,7 @@ last_reward_not_told samplers/action_server.py models/test_models_memory.py
 - self._states.finish(batch.reward[-1])
 + self._states.finish(None)
 
-waiting_counts_as_step samplers/simulators.py samplers/test_samplers_equality.py samplers
+waiting_counts_as_step samplers/simulators.py samplers/test_samplers_episodes.py samplers
 - valid[k] = not idle
 + valid[k] = True
 
@@ -641,11 +641,11 @@ inner_leaf_at_start spaces.py envs/test_spaces.py
 - begin = offset + fields[name][1]
 + begin = fields[name][1]
 
-tuples_become_lists states.py samplers/test_samplers_state.py samplers
+tuples_become_lists states.py samplers/test_samplers_state.py
 - return {_TUPLE: [plain(each) for each in value]}
 + return [plain(each) for each in value]
 
-lost_step_seen rollout.py samplers/test_samplers_recovery.py samplers
+lost_step_seen rollout.py samplers/test_samplers_pool.py samplers/test_samplers_recovery.py
 - rollout.observation[t + is_done, b]
 + rollout.observation[t, b]
 
@@ -661,11 +661,11 @@ range_without_last sweep/plan.py sweep/test_sweep_plan.py
 - range(int(ends[1]), int(ends[2]) + 1)
 + range(int(ends[1]), int(ends[2]))
 
-lost_episodes_score training/metrics.py training/test_training_metrics.py samplers
+lost_episodes_score training/metrics.py training/test_training_metrics.py
 - whole = [episode for episode in episodes if not episode.is_lost]
 + whole = list(episodes)
 
-new_simulators_repeat_themselves training/build.py whole_runs training
+new_simulators_repeat_themselves training/build.py whole_runs/test_training_resume.py
 - if saved is not None and saved["sampler"] is None:
 + if False:
 """

@@ -577,9 +577,9 @@ sum_tree_keeps_mass algos/replay/sum_tree.py algos/test_replay_sum_tree.py
 - mass = mass - before.where(child > 0, 0.0)
 + pass
 
-minatar_sticky_inverted envs/minatar.py envs/test_envs_minatar.py
-- if self._rng.rand() >= STICKY_ACTION_PROBABILITY:
-+ if self._rng.rand() < STICKY_ACTION_PROBABILITY:
+catch_mirrored envs/catch.py envs/test_envs_make.py
+- self._paddle + action - STAY
++ self._paddle - action + STAY
 
 starts_without_presses envs/atari_starts.py envs/test_envs_atari_starts.py envs
 -     emulator.reset_game()

@@ -157,8 +157,8 @@ def pays_to_compile(config: TrainConfig) -> bool:
     """Return whether compiled acting and updates save more time of a run on a CPU than they take.
 
     At least twice as much, where there is a compiler. The figures are `LearnerConfig.compiled` of
-    the algorithm, measured with one learner and a network for Atari's images by
-    ``benchmarks/training/capture_speed.py``. Other runs were not measured, nor were several
+    the algorithm, measured with one learner and a network for Atari's images, see
+    benchmarks/results/training_speed.md. Other runs were not measured, nor were several
     learners, each of which would compile.
     """
     compiled = vars(type(config.learner)).get("compiled")

@@ -1,38 +1,135 @@
-"""GA3C in training, or what its predictors and trainers compute, each alone; a child of `ga3c`.
+"""GA3C in training, let run for a while and stopped; a child of `ga3c_speeds`.
 
-``what``: ``train``; or ``parts``, whose numbers are ``inference_N``, seconds of the actions of N
-environments, and ``update_N``, seconds of an update with N samples, in one thread each.
+While it stands still agents wait for actions, and the training queue stays as it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from functools import partial
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 from benchmarks.harness.children import read_spec, serve
+from benchmarks.harness.usage import GpuUse, cpu_seconds
 
-PART_SECONDS = 0.2  # for each size of batch, in each round
+LOOK_SECONDS = 0.01
+START_TIMEOUT_SECONDS = 300.0
+SETTLE_SECONDS = 0.5  # of a look at whether trainers keep up
+SETTLE_TIMEOUT_SECONDS = 60.0
+SETTLED_SHARE = 0.9
+ROOM_LOOKS = 10  # at a training queue with room: a predictor may be on its way there
+
+
+class Reading(NamedTuple):
+    """Sums since the start."""
+
+    seconds: float = 0.0
+    predictions: float = 0.0
+    prediction_batches: float = 0.0
+    trainings: float = 0.0
+    samples: float = 0.0
+    cpu_seconds: float = 0.0
+    own_cpu_seconds: float = 0.0  # without those of agents
+
+    def minus(self, other: Reading) -> Reading:
+        return Reading._make(a - b for a, b in zip(self, other, strict=True))
+
+
+class Engine:
+    """Agents, predictors and trainers of one model, standing still until `resume`.
+
+    Before that, all have begun and trainers keep up with predictors; with slow trainers that is
+    when the training queue is full.
+
+    Raises:
+        TimeoutError: agents have not begun within `START_TIMEOUT_SECONDS`.
+    """
+
+    def __init__(self, options: list[str]) -> None:
+        from accel_rl.cli.parse import parse_arguments
+        from accel_rl.ga3c.learner import GA3CConfig
+        from accel_rl.training.build import build
+
+        config = parse_arguments(options)
+        assert isinstance(config.learner, GA3CConfig)
+        self.parts = build(config)
+        self.sampler: Any = self.parts.sampler
+        self.threads: Any = self.parts.threads
+        self.counts = (config.learner.num_predictors, config.learner.num_trainers)
+        self.gpu = GpuUse(self.parts.device.type)
+        self._gate = contextlib.ExitStack()
+        self.sampler.start()
+        self.resume()
+        self.sampler.set_num_agents(config.sampler.num_groups)
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while self.sampler.num_starting:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"agents have not begun in {START_TIMEOUT_SECONDS} s")
+            self.look()
+        deadline = time.monotonic() + SETTLE_TIMEOUT_SECONDS
+        done = Reading()
+        while not done.samples >= SETTLED_SHARE * done.predictions > 0:
+            self._before = self._read()
+            end = time.monotonic() + SETTLE_SECONDS
+            while time.monotonic() < end:
+                self.look()
+            done = self._read().minus(self._before)
+            if time.monotonic() > deadline:
+                break
+        self.pause()
+
+    def resume(self) -> None:
+        """All go on."""
+        self._gate.close()
+        self.threads.set_counts(*self.counts)
+        self.is_running = True
+        self._before = self._read()
+
+    def look(self) -> float:
+        """Waits a little; the predictions since `resume`. Raises what a thread has failed with."""
+        self.threads.woken.wait(LOOK_SECONDS)
+        self.threads.check()
+        self.threads.take_metrics()
+        self.sampler.take_episodes()
+        self.gpu.look()
+        return float(self.sampler.queue_times.predictions - self._before.predictions)
+
+    def pause(self) -> Reading:
+        """All stand still; what was done since `resume`.
+
+        First trainers make room in their queue, since predictors would not wait there for ever.
+        """
+        done = self._read().minus(self._before)
+        self._gate.enter_context(self.sampler.paused())
+        deadline = time.monotonic() + SETTLE_TIMEOUT_SECONDS
+        num_looks = 0
+        while num_looks < ROOM_LOOKS and time.monotonic() < deadline:
+            num_looks = 0 if self.sampler.training_queue.is_full else num_looks + 1
+            self.threads.woken.wait(LOOK_SECONDS)
+            self.threads.check()
+        self.threads.set_counts(self.counts[0], 0)
+        self.is_running = False
+        return done
+
+    def close(self) -> None:
+        self._gate.close()
+        self.threads.close()
+        self.sampler.close()
+
+    def _read(self) -> Reading:
+        times, done = self.sampler.queue_times, self.threads.trainings
+        sums = (times.predictions, times.batches, done.count, done.samples)
+        return Reading(time.perf_counter(), *sums, cpu_seconds(), time.process_time())
 
 
 def main() -> None:
-    """Prepares, and serves."""
+    """Serve: a step is a prediction; the numbers are sums of the measurement."""
     spec = read_spec()
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as accel_rl.__main__, before torch is loaded
     from accel_rl.training.torch_setup import sampling_threads
 
-    with sampling_threads():
-        if spec["what"] == "parts":
-            _serve_parts(spec)
-        else:
-            _serve_training(spec["options"])
-
-
-def _serve_training(options: list[str]) -> None:
-    """A step is a prediction; the numbers are sums of the measurement."""
-    from benchmarks.ga3c.ga3c_engine import Engine, Reading
-
-    with Engine(options) as engine:
+    with sampling_threads(), contextlib.closing(Engine(spec["options"])) as engine:
         seen, done = 0.0, Reading()
 
         def advance() -> int:
@@ -52,50 +149,8 @@ def _serve_training(options: list[str]) -> None:
         def take_numbers() -> dict[str, float]:
             return done._asdict() | engine.gpu.take()
 
-        settings = {"options": options, "plan": engine.plan, "threads": engine.counts}
-        serve(advance, settings, take_numbers, goes_on)
-
-
-def _serve_parts(spec: dict[str, Any]) -> None:
-    import torch
-
-    from accel_rl.agents import PolicyAgent, sample_categorical
-    from accel_rl.cli.parse import parse_arguments
-    from accel_rl.ga3c.learner import GA3C, Samples
-    from accel_rl.training.build import build
-    from benchmarks.scaling.speed_parts import median_seconds
-
-    parts = build(parse_arguments(spec["options"]))
-    agent, learner, env, device = parts.agent, parts.learner, parts.sampler.env_spec, parts.device
-    assert isinstance(agent, PolicyAgent) and isinstance(learner, GA3C)
-    most = max(*spec["prediction_batches"], *spec["training_batches"])
-    shape, dtype = (most, *env.observation_shape), getattr(torch, env.observation_dtype.name)
-    images = torch.randint(0, 2, shape).to(dtype)  # on the host, as simulators leave them
-    uniform, ones = torch.rand(most, dtype=torch.float64), torch.ones(most)
-    action = torch.randint(env.num_actions, (most,))
-
-    @torch.inference_mode()
-    def act(N: int) -> None:
-        output = agent.evaluate(images[:N].to(device))
-        sample_categorical(output.logits, uniform[:N].to(device)).cpu()
-        output.value.cpu()
-
-    def update(N: int) -> None:
-        batch = Samples(*(each[:N].to(device) for each in (images, action, ones)))
-        learner.update(batch, 0.0)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    numbers: dict[str, float] = {}
-
-    def advance() -> int:
-        for N in spec["prediction_batches"]:
-            numbers[f"inference_{N}"] = median_seconds(partial(act, N), PART_SECONDS)
-        for N in spec["training_batches"]:
-            numbers[f"update_{N}"] = median_seconds(partial(update, N), PART_SECONDS)
-        return 1
-
-    serve(advance, {"options": spec["options"]}, lambda: numbers)
+        said = {"options": spec["options"], "plan": engine.parts.describe()}
+        serve(advance, said | {"threads": engine.counts}, take_numbers, goes_on)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,48 @@
-"""CPU A3C, GA3C, PAAC and two-group A2C with networks of growing size: GA3C's Table 2.
+"""Predictions and trainings a second of CPU A3C, GA3C, PAAC and two-group A2C: GA3C's Table 2.
 
-All of one network are measured in one interleaved run, and so is what their parts cost alone.
+    python benchmarks/ga3c/ga3c_speeds.py [networks=[nips]] [key=value ...]
+
+GA3C: Babaeizadeh et al. 2017 (arXiv:1611.06256). PAAC: Clemente et al. 2017 (arXiv:1705.04862).
+Engines have the same simulators (84 x 84, whole games) and the same network; CPU A3C has one
+environment in each learner. A prediction is an agent step, a training an update: of 5 samples, of
+at least ``min_training_batch``, or of all environments. All of one network are measured in one
+interleaved run. ``other=DIR`` measures another checkout by turns with this one. Prints a table and
+writes OUT.json.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
-from torch.distributed import TCPStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.envs import is_atari_game
-from benchmarks.harness.interleave import Case, Result, measure
-from benchmarks.harness.report import Row, find, make_rows, ratio, spread
-from benchmarks.scaling.scaling_report import predict_row
+from benchmarks.harness.interleave import Case, Result, measure, with_other
+from benchmarks.harness.machine import describe_machine, usable_cores
+from benchmarks.harness.options import parse
+from benchmarks.harness.report import (
+    Row,
+    compare,
+    find,
+    make_rows,
+    ratio,
+    ratio_cell,
+    spread,
+    spread_cells,
+    table_for,
+    tabulate_ratios,
+    write,
+)
+from benchmarks.scaling.scaling_learner import learner_case
 
-if TYPE_CHECKING:
-    from benchmarks.ga3c.ga3c import Options
-
-TIMEOUT_SECONDS = 120.0
 HORIZON = 5
 PROTOCOL = ("observation_size=84x84", "episodic_lives=false", "press_fire=false")
 """the same simulators for all"""
@@ -35,215 +56,146 @@ PAPER_FACTORS = {
 """of GA3C's predictions a second to CPU A3C's, on its first system with a GPU"""
 
 
-class QueuedCosts(NamedTuple):
-    """Seconds of one thread, or of the device, for one step of one environment."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
 
-    simulator: float
-    inference: float
-    update: float
+    engines: tuple[str, ...] = ("a3c", "ga3c", "paac", "a2c")
+    """whom to measure"""
+    networks: tuple[str, ...] = tuple(PAPER_FACTORS)
+    """networks, each in a run of its own"""
+    other: str | None = None
+    """directory of another checkout: it runs all, too, by turns with this one"""
+    game: str = "pong"
+    """Atari game"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where the network is, but for CPU A3C"""
+    num_envs: int = 32
+    """environments of every engine but CPU A3C, which are agents of GA3C"""
+    min_training_batch: int = 20
+    """least samples of GA3C's updates"""
+    learners: int | None = None
+    """of CPU A3C; null: one for each CPU"""
+    extra: str = "decorrelation_steps=0"
+    """more options of every run, as on its command line"""
+    starts: int = 1
+    """times that all processes are started"""
+    rounds: int = 5
+    """times that everything is measured after each start"""
+    seconds: float = 4.0
+    """of one measurement"""
+    out: str = "build/ga3c"
+    """where to write, without the ending"""
 
 
-def queued_bound(
-    costs: QueuedCosts, threads: tuple[int, int, int], cores: int, *, has_device: bool
-) -> float:
-    """The most steps a second of GA3C if nothing but its parts cost time.
-
-    ``threads``: predictors, trainers and agents, none of which does two things at a time. On the
-    cores run the simulators, and without a device all else too:
-
-        min(cores / (simulator + inference + update), predictors / inference, trainers / update,
-            agents / simulator)
-    """
-    predictors, trainers, agents = threads
-    computing = costs.inference + costs.update
-    on_cores = costs.simulator if has_device else costs.simulator + computing
-    limits = [cores / on_cores, agents / costs.simulator]
-    limits += [predictors / costs.inference, trainers / costs.update]
-    return min(*limits, 1 / computing) if has_device else min(limits)
-
-
-def run_speeds(
-    options: Options, machine: dict[str, Any], cpus: list[int], console: Console
-) -> list[Row]:
-    """A row for each engine and network: its speed, CPU use, and what its parts allow."""
+def main() -> None:
+    """Measures, prints and writes."""
+    options = parse(Options, sys.argv[1:], __doc__)
+    progress = Console(stderr=True)
+    cores = usable_cores()
+    machine = describe_machine(cores)
+    cpus = sorted(cpu for core in cores for cpu in core)
     rows: list[Row] = []
     for network in options.networks:
-        stores: list[TCPStore] = []
-        cases = [*make_cases(options, network, cpus, stores)]
-        console.print(f"predictions a second, {network}", highlight=False)
-        results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=console)
-        rows += summarise(list(results.values()), len(machine["cores_used"]))
-    return rows
+        cases = with_other(make_cases(options, network, cpus), options.other)
+        results = measure(
+            cases,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            console=progress,
+            starts=options.starts,
+        )
+        rows += summarise(list(results.values()), len(cores))
+    report = {"machine": machine, "options": dataclasses.asdict(options), "rows": rows}
+    write(report, options.out, tabulate)
+    if any(row["error"] for row in rows):
+        raise SystemExit(1)
 
 
-def make_cases(
-    options: Options, network: str, cpus: list[int], stores: list[TCPStore]
-) -> Iterator[Case]:
-    """Engines of one network and their parts; A3C's learners find each other by ``stores``."""
+def make_cases(options: Options, network: str, cpus: list[int]) -> Iterator[Case]:
+    """The engines with one network."""
     learners = options.learners or len(cpus)
     for engine in options.engines:
         given = [f"algo={engine}", f"env={options.game}", f"model={network}"]
         given += [*(PROTOCOL if is_atari_game(options.game) else ()), *options.extra.split()]
-        row = {"engine": engine, "network": network, "learners": 1, "device": options.device}
-        common: dict[str, Any] = {"cpus": cpus, "malloc": "tuned", "timeout": TIMEOUT_SECONDS}
-        if engine == "ga3c":
-            given += [f"num_envs={options.num_envs}", f"device={options.device}", "tuner=false"]
-            row["steps_per_update"] = None  # as many as come
-            yield _ga3c_case("train", given, row, common, options)
-            yield _ga3c_case("parts", given, row, common, options)
-            continue
-        num_envs = options.num_envs
+        row: Row = {"engine": engine, "network": network, "device": options.device}
+        name = f"{engine}, {network}"
+        spec: dict[str, Any] = {"cpus": cpus, "malloc": "tuned", "what": "train"}
         if engine == "a3c":
-            row |= {"learners": learners, "device": "cpu"}
+            row |= {"device": "cpu", "steps_per_update": HORIZON}
             given += [f"learners={learners}", "num_envs=1", "sampler.num_groups=1", "device=cpu"]
-            num_envs = 1
+            case = learner_case(name, spec | {"options": given, "serial": True}, learners, row)
+            specs = tuple(  # one thread of learning each
+                each | {"cpus": [cpus[each["rank"] % len(cpus)]]} for each in case.specs
+            )
+            yield dataclasses.replace(case, specs=specs)
+            continue
+        given += [f"num_envs={options.num_envs}", f"device={options.device}"]
+        if engine == "ga3c":
+            given += ["tuner=false", f"min_training_batch={options.min_training_batch}"]
+            yield Case(name, "ga3c/ga3c_child.py", (spec | {"options": given},), row)
         else:
-            given += [f"num_envs={num_envs}", f"device={options.device}"]
-        row["steps_per_update"] = num_envs * HORIZON
-        for what in ("train", "parts"):
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            stores.append(store)
-            spec = common | {"what": what, "options": given, "serial": engine == "a3c"}
-            spec["store"] = f"127.0.0.1:{store.port}"
-            of_rank = [spec | {"rank": rank} for rank in range(row["learners"])]
-            if engine == "a3c" and what == "train":  # one thread of learning each
-                of_rank = [each | {"cpus": [cpus[each["rank"] % len(cpus)]]} for each in of_rank]
-            specs = tuple(of_rank if what == "train" else of_rank[:1])
-            name = f"{what}, {engine}, {network}"
-            yield Case(name, "scaling/scaling_learner.py", specs, {"part": what} | row)
-
-
-def _ga3c_case(
-    what: str, given: list[str], row: Row, common: dict[str, Any], options: Options
-) -> Case:
-    least = options.min_training_batch
-    given = [*given, f"min_training_batch={least}"]
-    spec = common | {"what": what, "options": given}
-    batches = [2**k for k in range((options.num_envs - 1).bit_length())]
-    spec["prediction_batches"] = [*batches, options.num_envs]
-    spec["training_batches"] = sorted({max(least, HORIZON), least + HORIZON})
-    row = {"part": what} | row
-    return Case(f"{what}, ga3c, {row['network']}", "ga3c/ga3c_child.py", (spec,), row)
+            row["steps_per_update"] = options.num_envs * HORIZON
+            yield learner_case(name, spec | {"options": given}, 1, row)
 
 
 def summarise(results: list[Result], cores: int) -> list[Row]:
-    """The rows of one network's ``train`` cases; ratios round by round.
+    """The rows of one network; ``of_a3c``: predictions of those of CPU A3C, round by round.
 
-    ``of_allowed``: of what the parts allow. ``of_a3c``: of CPU A3C. ``allowed_of_a3c``: what the
-    parts say of this.
+    ``trained_share``: samples trained on / predictions; 1 where GA3C's queues are in balance.
     """
     rows, measured = make_rows(results)
+    compare(measured)
     numbers = {result.case.name: result.numbers for result in results}
-    trained = find(measured, part="train")
-    parts = {row["engine"]: row for row in find(measured, part="parts")}
-    for row in trained:
-        row["numbers"] = numbers[row["name"]]
-        _add_use(row, cores)
-        if row["engine"] in parts:
-            part = parts[row["engine"]]
-            row["parts"] = {**part["settings"], "numbers": numbers[part["name"]]}
-    for row in trained:
-        if row["engine"] in parts:
-            simulator = _simulator_seconds(trained)
-            if row["engine"] == "ga3c" and not simulator:
-                continue
-            row["allowed"] = spread(_allowed(row, simulator, cores))
-            row["of_allowed"] = ratio(row["rates"], _allowed(row, simulator, cores))
-            if row["engine"] == "ga3c":
-                row["core_us"] = _core_microseconds(row, _queued_costs(row, simulator), cores)
-    for a3c in find(trained, engine="a3c"):
-        for row in trained:
-            row["of_a3c"] = ratio(row["rates"], a3c["rates"])
-            if "allowed" in row and "allowed" in a3c:
-                row["allowed_of_a3c"] = row["allowed"]["median"] / a3c["allowed"]["median"]
-    return [row for row in rows if row["part"] == "train" or row["error"]]
-
-
-def _add_use(row: Row, cores: int) -> None:
-    """Trainings a second, and shares of CPUs and GPU, of each round; of GA3C its batches.
-
-    ``trained_share``: samples trained on / predictions; 1 where its queues are in balance.
-    """
-    seconds = [max(each["seconds"] for each in children) for children in row["numbers"]]
-    used = [sum(each["cpu_seconds"] for each in children) for children in row["numbers"]]
-    row["cpu_share"] = spread([a / b / cores for a, b in zip(used, seconds, strict=True)])
-    gpu = [children[0].get("gpu_share") for children in row["numbers"]]
-    row["gpu_share"] = None if None in gpu else spread(gpu)
-    if row["engine"] != "ga3c":
-        rates = [rate / row["steps_per_update"] for rate in row["rates"]]
+    for row in measured:
+        rounds = numbers[row["name"]]
+        seconds = [max(each["seconds"] for each in children) for children in rounds]
+        used = [sum(each["cpu_seconds"] for each in children) for children in rounds]
+        row["cpu_share"] = spread([a / b / cores for a, b in zip(used, seconds, strict=True)])
+        gpu = [children[0].get("gpu_share") for children in rounds]
+        row["gpu_share"] = None if None in gpu else spread(gpu)
+        if "steps_per_update" in row:
+            rates = [rate / row["steps_per_update"] for rate in row["rates"]]
+        else:
+            done = [children[0] for children in rounds]
+            rates = [each["trainings"] / each["seconds"] for each in done]
+            row["trained_share"] = spread([x["samples"] / x["predictions"] for x in done])
+            for name, what, of in (
+                ("prediction_batch", "predictions", "prediction_batches"),
+                ("training_batch", "samples", "trainings"),
+            ):
+                row[name] = statistics.median(each[what] / max(1, each[of]) for each in done)
         row["trainings_per_second"] = spread(rates)
-        return
-    done = [children[0] for children in row["numbers"]]
-    row["trainings_per_second"] = spread([each["trainings"] / each["seconds"] for each in done])
-    row["trained_share"] = spread([each["samples"] / each["predictions"] for each in done])
-    row["prediction_batch"] = statistics.median(
-        each["predictions"] / max(1, each["prediction_batches"]) for each in done
-    )
-    row["training_batch"] = statistics.median(
-        each["samples"] / max(1, each["trainings"]) for each in done
-    )
+        for a3c in find(measured, engine="a3c", is_other=row.get("is_other")):
+            row["of_a3c"] = ratio(row["rates"], a3c["rates"])
+    return rows
 
 
-def _simulator_seconds(trained: Sequence[Row]) -> list[float]:
-    """Of a step, in each round, from the parts of the engine that has measured it with most
-    environments.
-    """
-    for engine in ("a2c", "paac", "a3c"):
-        for row in find(trained, engine=engine):
-            if "parts" in row:
-                return [children[0]["simulator"] for children in row["parts"]["numbers"]]
-    return []
-
-
-def _allowed(row: Row, simulator: list[float], cores: int) -> list[float]:
-    """Steps a second that the parts allow, round by round."""
-    has_device, part = row["device"] == "cuda", row["parts"]
-    if row["engine"] != "ga3c":
-        return [
-            predict_row(children[0], row, part["shape"], cores, has_device=has_device)
-            for children in part["numbers"]
-        ]
-    threads = tuple(row["settings"]["threads"])
-    return [
-        queued_bound(costs, threads, cores, has_device=has_device)
-        for costs in _queued_costs(row, simulator)
-    ]
-
-
-def _queued_costs(row: Row, simulator: list[float]) -> list[QueuedCosts]:
-    """GA3C's parts, each alone, in each round."""
-    batches = row["prediction_batch"], row["training_batch"]
-    costs = []
-    for seconds, children in zip(simulator, row["parts"]["numbers"], strict=False):
-        inference, update = (
-            _at_batch(children[0], name, batch) / batch
-            for name, batch in zip(("inference", "update"), batches, strict=True)
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """A line for each engine and network, then GA3C beside CPU A3C."""
+    columns = ("predictions/s", "range", "trainings/s", "CPU", "GPU", "of CPU A3C")
+    table = table_for(report, "Engines", columns)
+    for row in report["rows"]:
+        if "steps_per_second" not in row:
+            table.add_row(row["name"], "failed")
+            continue
+        gpu = row["gpu_share"]
+        table.add_row(
+            row["name"],
+            *spread_cells(row["steps_per_second"]),
+            f"{row['trainings_per_second']['median']:,.1f}",
+            f"{row['cpu_share']['median']:.0%}",
+            "" if gpu is None else f"{gpu['median']:.0%}",
+            ratio_cell(row.get("of_a3c")),
         )
-        costs.append(QueuedCosts(seconds, inference, update))
-    return costs
+    console.print(table)
+    tabulate_ratios(report["rows"], console)
+    for row in find(report["rows"], engine="ga3c"):
+        if "of_a3c" in row and row["network"] in PAPER_FACTORS:
+            times = f"{ratio_cell(row['of_a3c'])} times CPU A3C's predictions"
+            paper = f"{PAPER_FACTORS[row['network']]:.1f} times"
+            console.print(f"{row['name']}: {times}; the paper, with a GPU: {paper}")
 
 
-def _core_microseconds(row: Row, costs: list[QueuedCosts], cores: int) -> dict[str, float]:
-    """Of a step, in the median: what GA3C's processes used, and its parts use alone."""
-    done = [children[0] for children in row["numbers"]]
-    shares = {
-        "agents": [each["cpu_seconds"] - each["own_cpu_seconds"] for each in done],
-        "threads": [each["own_cpu_seconds"] for each in done],
-        "idle": [cores * each["seconds"] - each["cpu_seconds"] for each in done],
-    }
-    steps = [each["predictions"] for each in done]
-    used = {
-        name: statistics.median(a / b for a, b in zip(seconds, steps, strict=True))
-        for name, seconds in shares.items()
-    }
-    alone = {
-        name: statistics.median(getattr(each, name) for each in costs)
-        for name in QueuedCosts._fields
-    }
-    return {name: 1e6 * seconds for name, seconds in (used | alone).items()}
-
-
-def _at_batch(numbers: dict[str, float], name: str, batch: float) -> float:
-    """Seconds of a batch of this mean size, between those measured."""
-    sizes = sorted(int(key.rpartition("_")[2]) for key in numbers if key.startswith(name))
-    return float(np.interp(batch, sizes, [numbers[f"{name}_{size}"] for size in sizes]))
+if __name__ == "__main__":
+    main()

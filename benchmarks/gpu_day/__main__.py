@@ -1,10 +1,11 @@
-"""The first hours on a GPU machine, in four calls of at most ten minutes each.
+"""Measure a GPU machine, in three calls of at most ten minutes each.
 
-    python -m benchmarks.gpu_day truth|speed|peers|deep [--dry] [--out DIR] [--leanrl DIR]
+    python -m benchmarks.gpu_day speed|peers|deep [--dry] [--out DIR] [--leanrl DIR]
 
 README.md beside this file says what each call does. Every step is a program with a time limit; its
-output is DIR/NAME.log. A step that fails or takes too long does not stop the others. At the end
-stand the figures of all calls so far beside their targets, in words and in DIR/gpu_day_CALL.json.
+output is DIR/NAME.log. A step that fails or takes too long does not stop the others. After each
+step the figures of all calls so far are shown beside their targets, and written to
+DIR/gpu_day_CALL.json.
 """
 
 from __future__ import annotations
@@ -37,11 +38,9 @@ SHOWN_LINES = 40
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps of one call and show the figures; return 1 if a step failed."""
-    about, _, usage = str(__doc__).partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_day",
-        description=about,
-        epilog=usage,
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("call", choices=CALLS)
@@ -51,19 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     out: Path = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    steps = make_steps(given.call, out, is_dry=given.dry, leanrl=given.leanrl)
-    machine = describe_machine(usable_cores())
+    rows: list[dict[str, Any]] = []
+    options = {"call": given.call, "dry": given.dry, "leanrl": given.leanrl}
+    report = {"machine": describe_machine(usable_cores()), "options": options, "rows": rows}
     deadline = time.monotonic() + CALL_SECONDS
-    rows = [run(step, out / f"{step.name}.log", deadline) for step in steps]
-    targets = hold(out)
-    report = {
-        "machine": machine,
-        "options": {"call": given.call, "dry": given.dry, "leanrl": given.leanrl},
-        "rows": rows,
-        "targets": targets,
-    }
-    write_json(report, out / f"gpu_day_{given.call}.json")
-    tabulate(report, Console(width=None if sys.stdout.isatty() else 120))
+    for step in make_steps(given.call, out, is_dry=given.dry, leanrl=given.leanrl):
+        rows.append(run(step, out / f"{step.name}.log", deadline))
+        report["targets"] = hold(out)
+        write_json(report, out / f"gpu_day_{given.call}.json")
+        tabulate(report, Console(width=None if sys.stdout.isatty() else 120))
     return int(any(row["error"] for row in rows))
 
 
@@ -79,9 +74,8 @@ def run(step: Step, log: Path, deadline: float) -> dict[str, Any]:
     if limit <= 0:
         return row | {"error": "no time was left"}
     print(f"=== {step.name}: at most {limit:.0f} s", flush=True)
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | dict(step.environment)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    more = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with log.open("wb") as output:
         process = subprocess.Popen(
             step.command,
@@ -89,14 +83,13 @@ def run(step: Step, log: Path, deadline: float) -> dict[str, Any]:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env=environment,
+            env=os.environ | more,
             process_group=0,  # so that what it started ends with it
         )
         error = _wait(process, limit)
     row |= {"seconds": round(time.monotonic() - began, 1), "error": error}
     lines = log.read_text(errors="replace").splitlines()
     print("\n".join(lines[-SHOWN_LINES:]))
-    print(f"--- {step.name}: {error or 'done'} after {row['seconds']:.0f} s", flush=True)
     return row
 
 

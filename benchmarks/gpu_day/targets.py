@@ -52,7 +52,7 @@ def _figures(reports: Reports) -> Iterator[tuple[str, float | None, str, float, 
     yield "Pong: a return of 18", _until(reports, "pong"), "<", 90, "s"
     yield "Breakout: a return of 400", _until(reports, "breakout"), "<", 480, "s"
     for network, target in (("nips", 4), ("ga3c_large_stride1", 45)):
-        rows = find(_rows(reports, "ga3c_gpu_pps"), engine="ga3c", network=network)
+        rows = find(_rows(reports, "ga3c_gpu"), engine="ga3c", network=network)
         times = rows[0].get("of_a3c", {}).get("median") if rows else None
         yield f"GA3C / CPU A3C, {network}", times, ">", target, "times"
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.report import Row, write
-from benchmarks.training.learning_speed import learning_rows
+from benchmarks.speed.learning_speed import learning_rows
 
 RETURN = "episode_return_raw_mean"
 STOP_SECONDS = 5.0
@@ -52,7 +52,7 @@ class Options:
     """steps between two readings"""
     seed: int = 0
     """of the run"""
-    out: str = "benchmarks/results/until"
+    out: str = "build/until"
     """where to write, without the ending"""
 
 

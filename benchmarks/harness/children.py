@@ -1,6 +1,6 @@
 """Measurements in processes of their own: what is measured there, and how it is asked for.
 
-A child is a script of this folder run with one JSON argument, its specification. It prepares
+A child is a script of the benchmarks run with one JSON argument, its specification. It prepares
 itself, prints one line of JSON that says what it uses, and then answers each number of seconds on
 its standard input with one line: the steps it took, the seconds they needed, and what else it has
 counted. Where a peer runs a loop of its own, `serve_within` does the same out of it. A child stays
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_SECONDS = 300.0
 WARM_UP_SECONDS = 0.3
 SETTLE_SECONDS = 0.05  # steps still under way when a measurement ended are done by then
@@ -144,14 +144,20 @@ def _run(advance: Advance, seconds: float, goes_on: Callable[[bool], bool]) -> t
 class Child:
     """The asking side of one child."""
 
-    def __init__(self, script: str, spec: dict[str, Any], python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        script: str,
+        spec: dict[str, Any],
+        python: str = sys.executable,
+        checkout: Path = CHECKOUT,
+    ) -> None:
         self._errors = tempfile.TemporaryFile()
-        paths = [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         if "torch_threads" in spec:
             environment["OMP_NUM_THREADS"] = str(spec["torch_threads"])
         self._process = subprocess.Popen(
-            [python, str(FOLDER / script), json.dumps(spec)],
+            [python, str(checkout / "benchmarks" / script), json.dumps(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -6,20 +6,27 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.harness.children import SETTLE_SECONDS, Child, ChildError
+from benchmarks.harness.children import CHECKOUT, SETTLE_SECONDS, Child, ChildError
+
+OTHER = " (other checkout)"
+"""what follows the name of a case that another checkout of accel_rl runs"""
+_STORES: list[Any] = []  # which live as long as this process, as learners of the cases do
 
 
 @dataclass(frozen=True)
 class Case:
     """One thing to measure: its children at the same time, their steps a second added up.
 
-    ``row`` says what it is, in the table and in the JSON.
+    Children whose ``specs`` have a ``rank`` find each other in a ``store`` that is added to these.
+    ``row`` says what it is, in the table and in the JSON. ``checkout`` has the script and, for its
+    processes, accel_rl.
     """
 
     name: str
@@ -27,6 +34,7 @@ class Case:
     specs: tuple[dict[str, Any], ...]
     row: dict[str, Any]
     python: str = sys.executable
+    checkout: Path = CHECKOUT
 
 
 @dataclass
@@ -45,13 +53,34 @@ class Result:
     rounds_per_start: int = 1
 
 
+def with_other(cases: Iterable[Case], checkout: str | None) -> list[Case]:
+    """Each case, and each of ours (not those of peers) again as another checkout runs it.
+
+    Raises:
+        SystemExit: there is no such checkout.
+    """
+    if checkout is None:
+        return list(cases)
+    root = Path(checkout).resolve()
+    if not (root / "benchmarks" / "harness").is_dir():
+        raise SystemExit(f"other is {checkout}, which is no checkout of accel_rl")
+    found = []
+    for case in cases:
+        found.append(case)
+        if case.python == sys.executable and (root / "benchmarks" / case.script).exists():
+            other = replace(case, name=case.name + OTHER, checkout=root)
+            found.append(replace(other, row=case.row | {"beside": (), "is_other": True}))
+    return found
+
+
 def measure(
     cases: Iterable[Case], *, rounds: int, seconds: float, console: Console, starts: int = 1
 ) -> dict[str, Result]:
     """Start every case, measure each for ``seconds`` in every round, end them; ``starts`` times.
 
     Each of the ``starts`` begins with new processes, whose memory lies elsewhere. A case that fails
-    is left out of the rounds that follow, and its error is printed.
+    is left out of the rounds that follow, and its error is printed. Ctrl-C ends the measurement:
+    what there is by then is returned.
     """
     results = {case.name: Result(case, rounds_per_start=rounds) for case in cases}
     columns = (
@@ -86,6 +115,9 @@ def measure(
                             results[name], children[name], seconds
                         ),
                     )
+            except KeyboardInterrupt:
+                console.print("interrupted")
+                break
             finally:
                 started = [child for group in children.values() for child in group]
                 for child in started:
@@ -96,8 +128,16 @@ def measure(
 
 
 def _start(result: Result, children: dict[str, list[Child]]) -> None:
-    case = result.case
-    children[case.name] = [Child(case.script, spec, case.python) for spec in case.specs]
+    case, more = result.case, {}
+    if any("rank" in spec for spec in case.specs):
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        _STORES.append(store)
+        more["store"] = f"127.0.0.1:{store.port}"
+    children[case.name] = [
+        Child(case.script, spec | more, case.python, case.checkout) for spec in case.specs
+    ]
     settings = [child.wait_until_ready() for child in children[case.name]]
     result.settings = settings[0]
 

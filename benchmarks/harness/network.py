@@ -1,18 +1,18 @@
-"""The network in the loop, ours and the peers' alike: same weights, same dtype, same number of
-threads."""
+"""The networks in the loop, ours and the peers' alike: same layers, dtype and number of threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from accel_rl.agents import PolicyAgent
-from accel_rl.models import make_model
+if TYPE_CHECKING:
+    from accel_rl.agents import PolicyAgent
 
 Act = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
 
@@ -23,6 +23,9 @@ def make_agent(spec: dict[str, Any]) -> tuple[PolicyAgent, dict[str, Any]]:
     ``spec``: observation_shape, num_actions, torch_threads, device, checkpoint (a path, or None),
     seed, malloc.
     """
+    from accel_rl.agents import PolicyAgent
+    from accel_rl.models import make_model
+
     torch.set_num_threads(spec["torch_threads"])
     torch.manual_seed(spec["seed"])
     shape = tuple(spec["observation_shape"])
@@ -50,3 +53,18 @@ def make_act(spec: dict[str, Any]) -> tuple[Act, dict[str, Any]]:
         return actions.cpu().numpy()
 
     return act, settings
+
+
+def make_trunk(network: dict[str, Any]) -> nn.Sequential:
+    """The layers in plain torch, for peers: images ``[N, 4, H, W]`` in [0, 1] to ``[N, hidden]``.
+
+    ``network``: ``image`` [H, W], ``convs`` [[channels, kernel, stride, padding], ...], ``hidden``.
+    """
+    layers: list[nn.Module] = []
+    channels, (height, width) = 4, network["image"]
+    for out, kernel, stride, padding in network["convs"]:
+        layers += [nn.Conv2d(channels, out, kernel, stride, padding), nn.ReLU()]
+        channels = out
+        height, width = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+    size = channels * height * width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(size, network["hidden"]), nn.ReLU())

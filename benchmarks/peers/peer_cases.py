@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET
 from benchmarks.harness.interleave import Case
-from benchmarks.scaling.learner_cases import learner_case
+from benchmarks.speed.cases import train_case
 
 Algo = Literal["a2c", "ppo", "dqn", "ppo_mujoco", "sac"]
 
@@ -83,7 +82,6 @@ PEERS = {
         ("a2c", "ppo", "dqn"),
         (PRESET,),
     ),
-    "rlpyt": Peer("peers/rlpyt_training.py", "rlpyt, atari_py", ("a2c", "ppo", "dqn"), (PRESET,)),
     "sample_factory": Peer(
         "peers/sample_factory_training.py",
         "sample_factory, sf_examples, ale_py",
@@ -108,7 +106,6 @@ PEERS = {
         (NATURE,),
         "leanrl",
     ),
-    "plain": Peer("peers/plain_ppo.py", "envpool, torch", ("ppo",), (NATURE,)),
 }
 
 SCRIPTS = {
@@ -160,7 +157,7 @@ class Options:
     """of one measurement, after a short warm-up, and at least one rollout with its updates"""
     seed: int = 0
     """of games, actions and weights"""
-    out: str = "benchmarks/results/peers"
+    out: str = "build/peers"
     """where to write, without the ending"""
 
     def __post_init__(self) -> None:
@@ -210,12 +207,7 @@ def make_cases(
             spec = common | {"malloc": "tuned"}
             spec["options"] = [f"{name}={value}" for name, value in training.items()]
             row = {"part": "accel_rl", "algo": algo, "network": network, "variant": variant}
-            num_learners = re.search(r"\blearners=(\d+)", variant)
-            if num_learners:
-                spec |= {"what": "train"}
-                cases.append(learner_case(_name(row), spec, int(num_learners[1]), row))
-            else:
-                cases.append(Case(_name(row), "peers/our_training.py", (spec,), row))
+            cases.append(train_case(_name(row), spec, row))
         for peer, python in interpreters.items():
             if algo in PEERS[peer].algos and network in PEERS[peer].networks:
                 specs = _peer_specs(options, peer, algo, network, len(cores))

@@ -10,18 +10,16 @@ environment. Each algorithm is one interleaved run. Peers:
 
     sb3              Stable-Baselines3: A2C, PPO, DQN, SAC
     torchrl          TorchRL's collector, losses and replay: A2C, PPO, DQN
-    rlpyt            A2C, PPO, DQN
     sample_factory   its asynchronous PPO
     cleanrl, cleanrl_envpool   ppo_atari, dqn_atari, ppo_continuous_action,
                      sac_continuous_action; ppo_atari_envpool, in a checkout
     leanrl           ppo_atari_envpool_torchcompile, in a checkout
-    plain            PPO as a plain script, EnvPool and PyTorch
 
 They are compared on our preset's network (A3C-Net; for DQN the paper's larger one) and images of
 104 x 80 where a peer takes a network, and otherwise on their own, of Mnih et al. 2015, and 84 x 84.
 Each is measured with each setting of threads and allocator that may suit it, and compared at its
 fastest. A peer that is not installed is left out, and one that fails is named with its error.
-Prints tables and writes OUT.json and OUT.png.
+Prints tables and writes OUT.json.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +35,21 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.harness.children import FOLDER
-from benchmarks.harness.figures import NAMES, Bar, Panel, by_size, draw_bars, kind_of, where
+from benchmarks.harness.children import CHECKOUT
 from benchmarks.harness.interleave import Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers, interpreters
-from benchmarks.harness.report import Row, fastest, find, make_rows, ratio, ratio_cell, write
+from benchmarks.harness.report import (
+    fastest,
+    find,
+    make_rows,
+    ratio,
+    ratio_cell,
+    spread_cells,
+    write,
+)
 from benchmarks.peers.peer_cases import CONTROL, PEERS, Options, make_cases
-
-STEPS_BARS = {"a2c": 3_000.0, "ppo": 1_400.0}
-RATIO_BARS = {("a2c", "sb3", "preset"): 3.4, ("ppo", "sb3", "preset"): 2.5}
-RATIO_BARS |= {("ppo", "sb3", "nature"): 3.0, ("ppo_mujoco", "sb3", "two layers"): 3.0}
-"""What our fastest, of any network, is to be times the peer on that network."""
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def main() -> None:
     left_out = [peer for peer in options.peers if peer not in found]
     report = summarise(results, machine, dataclasses.asdict(options), left_out)
     report = without_paths(report, options)
-    write(report, options.out, tabulate, draw)
+    write(report, options.out, tabulate)
     if any(row["error"] for row in find(report["rows"], part="accel_rl")):
         raise SystemExit(1)
 
@@ -109,26 +108,7 @@ def summarise(
             for preset in find(same, variant=""):
                 row["ours"] = ratio(preset["rates"], row["rates"])
             row["fastest"] = ratio(fastest(same)["rates"], row["rates"])  # type: ignore[index]
-    bars = [bar for algo in options["algos"] for bar in _bars(find(measured, algo=algo), algo)]
-    report = {"machine": machine, "options": options, "rows": rows, "bars": bars}
-    return report | {"left_out": left_out}
-
-
-def _bars(rows: list[Row], algo: str) -> Iterator[dict[str, Any]]:
-    """What we set out to reach, beside what was reached."""
-    best = fastest(find(rows, part="accel_rl"))
-    if best is None:
-        return
-    if algo in STEPS_BARS:
-        bar = {"what": f"{algo}: steps a second", "case": best["name"], "bar": STEPS_BARS[algo]}
-        yield bar | best["steps_per_second"]
-    for (of, peer, network), bar in RATIO_BARS.items():
-        row = fastest(find(rows, part=peer, network=network))
-        if of == algo and row is not None:
-            what = f"{algo}: times {peer} on its {network} network"
-            yield {"what": what, "case": best["name"], "bar": bar} | ratio(
-                best["rates"], row["rates"]
-            )
+    return {"machine": machine, "options": options, "rows": rows, "left_out": left_out}
 
 
 def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
@@ -136,7 +116,7 @@ def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
     names = {options.peer_python: "PEERS_PYTHON"} | {options.cleanrl: "CLEANRL"}
     names |= {options.leanrl: "LEANRL"}
     names |= dict.fromkeys(interpreters(options.peer_python), "PEERS_PYTHON")
-    names |= {str(FOLDER.parent): "."}
+    names |= {str(CHECKOUT): "."}
     text = json.dumps(report)
     for path, name in names.items():
         if path:
@@ -166,9 +146,8 @@ def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
             table.add_row(row["network"], name, "failed")
             continue
         steps = row["steps_per_second"]
-        cells = [f"{steps['median']:,.0f}", f"{steps['low']:,.0f}-{steps['high']:,.0f}"]
-        cells += [ratio_cell(row.get(key)) for key in ("ours", "fastest")]
-        table.add_row(row["network"], name, *cells)
+        ratios = [ratio_cell(row.get(key)) for key in ("ours", "fastest")]
+        table.add_row(row["network"], name, *spread_cells(steps), *ratios)
     console.print(table)
     for part in dict.fromkeys(row["part"] for row in rows):
         for row in [row for row in find(rows, part=part) if row["settings"].get("versions")][:1]:
@@ -179,46 +158,6 @@ def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
             console.print(f"{row['name']} failed: {row['error']}", markup=False, highlight=False)
     if report["left_out"]:
         console.print(f"not installed: {', '.join(report['left_out'])}", highlight=False)
-    for bar in report["bars"]:
-        if bar["what"].startswith(f"{algo}:"):
-            verdict = "reached" if bar["median"] >= bar["bar"] else "missed"
-            text = f"{bar['what']}: {bar['median']:,.2f}, bar {bar['bar']:,g} {verdict}"
-            console.print(f"{text} ({bar['case']})", highlight=False)
-
-
-def draw(report: dict[str, Any], path: Path) -> None:
-    """Steps a second as bars with their ranges: our variants, and each peer at its fastest."""
-    options = report["options"]
-    sizes = {"preset": "the preset's network", "nature": "Nature's network"}
-    panels = []
-    for algo in options["algos"]:
-        rows = _shown(find(report["rows"], algo=algo))
-        task = options["task" if algo in CONTROL else "game"]
-        name = f"{algo.removesuffix('_mujoco').upper()} on {task[:1].upper() + task[1:]}"
-        for network in dict.fromkeys(row["network"] for row in rows):
-            bars = [
-                Bar(_bar_name(row), row["steps_per_second"], kind_of(row["part"]))
-                for row in find(rows, network=network)
-            ]
-            panels.append(Panel(f"{name}, {sizes.get(network, network)}", by_size(bars)))
-    load = f"load average {report['machine']['load_average'][0]:.1f}"
-    title, foot = "Training beside other libraries", f"{where(report)}, {load}, {options['device']}"
-    draw_bars(path, panels, title, "steps a second, learning included", foot)
-
-
-def _bar_name(row: Row) -> str:
-    variant = row["variant"].partition(", malloc")[0]
-    return f"{NAMES.get(row['part'], row['part'])} {variant}".strip()
-
-
-def _shown(rows: list[Row]) -> list[Row]:
-    measured = [row for row in rows if "steps_per_second" in row]
-    shown = find(measured, part="accel_rl")
-    for part, network in dict.fromkeys((row["part"], row["network"]) for row in measured):
-        if part != "accel_rl":
-            best = fastest(find(measured, part=part, network=network))
-            shown += [best] if best else []
-    return sorted(shown, key=lambda row: -float(row["steps_per_second"]["median"]))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def _make_extractor() -> Any:
     import torch
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-    from benchmarks.peers.peer_network import make_trunk
+    from benchmarks.harness.network import make_trunk
 
     class Trunk(BaseFeaturesExtractor):  # type: ignore[misc]
         """The network up to the layers of policy and value, or of the Q-values."""

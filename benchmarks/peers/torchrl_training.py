@@ -12,6 +12,8 @@ from typing import Any
 
 from benchmarks.harness.children import Advance, read_spec, serve, versions
 
+FRAMES = 4 * 27_000
+"""of a game at most"""
 PACKAGES = ("torchrl", "tensordict", "torch", "gymnasium", "ale-py")
 
 
@@ -129,7 +131,7 @@ def _make_trunk(spec: dict[str, Any]) -> Any:
     import torch
     from torch import nn
 
-    from benchmarks.peers.peer_network import make_trunk
+    from benchmarks.harness.network import make_trunk
 
     class Scaled(nn.Module):
         """The trunk for images as they are stored, with any leading dimensions."""
@@ -156,10 +158,28 @@ def make_env(game: str, num_envs: int, image: tuple[int, int]) -> Any:
 def _make_one(game: str, image: tuple[int, int]) -> Any:
     from torchrl.envs import GymWrapper
 
-    from benchmarks.sampling.peers_sampling import make_wrapped
-
     env = make_wrapped(game, (4, *image))
     return GymWrapper(env, categorical_action_encoding=True)
+
+
+def make_wrapped(game: str, shape: tuple[int, int, int]) -> Any:
+    """Gymnasium's environment of a game, with its own wrappers."""
+    import ale_py
+    import gymnasium
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    gymnasium.register_envs(ale_py)
+    name = "".join(part.capitalize() for part in game.split("_"))
+    env = gymnasium.make(
+        f"ALE/{name}-v5",
+        frameskip=1,
+        repeat_action_probability=0.0,
+        max_num_frames_per_episode=FRAMES,
+        disable_env_checker=True,
+    )
+    stack, height, width = shape
+    env = AtariPreprocessing(env, screen_size=(width, height))
+    return FrameStackObservation(env, stack)
 
 
 def num_actions(env: Any) -> int:

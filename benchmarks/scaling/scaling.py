@@ -11,18 +11,19 @@ of this machine; the environments are as many whatever the number of learners:
     sample              the same without
 
 Beside each stand the share of time in all-reduces, lock waits, pushes and barriers, and the speed
-that `speed_model` predicts from parts measured alone in the same rounds. The same
-model is then asked about the paper's machine (8 GPUs, 40 cores), with what the GPU parts cost there
-as stated assumptions. Prints tables and writes OUT.json and OUT.png.
+that `speed_model` predicts from parts measured alone in the same rounds. Prints a table and writes
+OUT.json.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -30,15 +31,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.algos import DQNConfig
 from accel_rl.presets import PRESETS
-from benchmarks.harness.interleave import Case, measure
+from benchmarks.harness.interleave import Case, Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
-from benchmarks.harness.report import write
-from benchmarks.scaling.learner_cases import learner_case
-from benchmarks.scaling.scaling_report import draw, summarise, tabulate
+from benchmarks.harness.report import (
+    Row,
+    find,
+    make_rows,
+    ratio,
+    ratio_cell,
+    spread,
+    spread_cells,
+    table_for,
+    write,
+)
+from benchmarks.scaling.scaling_learner import learner_case
+from benchmarks.scaling.speed_model import Shape, predict
+from benchmarks.scaling.speed_parts import Measured
 
 SMALL_REPLAY = {"min_steps": 2_000, "replay_size": 50_000}
 """so that learning begins soon, and all cases have room in memory at once"""
+SHARES = ("learning", "all_reduce", "push", "lock_wait", "agreement")
+"""of time; agreement: to stop or go on, which is the barrier where learners go in step"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +78,7 @@ class Options:
     """times that everything is measured"""
     seconds: float = 2.0
     """of one measurement, after a short warm-up, and at least one iteration"""
-    simulator_ms: float = 0.83
-    """assumed on the paper's machine, a step of one core: 32 of its 40 simulate, and 38,400 steps a
-    second were the most (its Table 3)"""
-    gpu_inference_ms: float = 1.0
-    """assumed there, of the actions of one group"""
-    gpu_update_ms: float = 8.0
-    """assumed there, of an update of A2C with 32 environments"""
-    gpu_all_reduce_ms: float = 1.0
-    """assumed there, of one gradient among 8 GPUs"""
-    out: str = "benchmarks/results/scaling"
+    out: str = "build/scaling"
     """where to write, without the ending"""
 
 
@@ -86,7 +91,7 @@ def main() -> None:
     cases = [*make_cases(options, sorted(cpu for core in cores for cpu in core))]
     results = measure(cases, rounds=options.rounds, seconds=options.seconds, console=progress)
     report = summarise(list(results.values()), machine, dataclasses.asdict(options))
-    write(report, options.out, tabulate, draw)
+    write(report, options.out, tabulate)
     if any(result.error for result in results.values()):
         raise SystemExit(1)
 
@@ -123,6 +128,74 @@ def make_cases(options: Options, cpus: list[int]) -> Iterator[Case]:
                 yield case("parts", "a2c", "all_reduce", learners)
             for what in ("sample_in_step", "sample"):
                 yield case(what, "a2c", "all_reduce", learners)
+
+
+def summarise(
+    results: list[Result], machine: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """One JSON object as `report` has it.
+
+    ``predicted``: by the model, from the parts of the same round; ``of_predicted`` and ``of_one``
+    (learner) round by round.
+    """
+    rows, measured = make_rows(results)
+    numbers = {result.case.name: result.numbers for result in results}
+    cores, has_device = len(machine["cores_used"]), options["device"] == "cuda"
+    for row in measured:
+        row["numbers"] = numbers[row["name"]]
+        if row["part"] == "parts":
+            continue
+        row["shares"] = {
+            name: statistics.median(_share(each, f"{name}_seconds") for each in row["numbers"])
+            for name in SHARES
+        }
+        same = {key: row[key] for key in ("algo", "sync")}
+        for parts in find(measured, part="parts", learners=row["learners"], **same):
+            speeds = [
+                predict_row(each[0], row, parts["settings"]["shape"], cores, has_device=has_device)
+                for each in numbers[parts["name"]]
+            ]
+            row["predicted"] = spread(speeds)
+            row["of_predicted"] = ratio(row["rates"], speeds)
+        for one in find(measured, part=row["part"], learners=1, **same):
+            row["of_one"] = ratio(row["rates"], one["rates"])
+    return {"machine": machine, "options": options, "rows": rows}
+
+
+def _share(children: list[dict[str, float]], name: str) -> float:
+    """Of the time measured, the mean over learners."""
+    return statistics.fmean(child.get(name, 0.0) / child["seconds"] for child in children)
+
+
+def predict_row(
+    numbers: dict[str, float],
+    row: Row,
+    of_one: dict[str, int],
+    cores: int,
+    *,
+    has_device: bool = False,
+) -> float:
+    """Steps a second of ``row``, from its parts' ``numbers`` and the shape ``of_one`` learner."""
+    learners = row["learners"]
+    measured = Measured(**{"pair": float("nan"), **numbers})  # type: ignore[arg-type]
+    costs = measured.costs(learners, cores)
+    shape = Shape(**of_one, cores=cores / learners, has_device=has_device)
+    speed = predict(costs, shape, learners)
+    return speed.steps_per_second if row["part"] == "train" else speed.sampling_steps_per_second
+
+
+def tabulate(report: dict[str, Any], console: Console) -> None:
+    """Prints the rows."""
+    columns = ("steps/s", "range", "of one", "of predicted", *SHARES)
+    table = table_for(report, f"{report['options']['num_envs']} environments", columns)
+    for row in report["rows"]:
+        if "steps_per_second" not in row:
+            table.add_row(row["name"], "failed")
+        elif row["part"] != "parts":
+            ratios = (ratio_cell(row.get(key)) for key in ("of_one", "of_predicted"))
+            shares = (f"{row['shares'][name]:.1%}" for name in SHARES)
+            table.add_row(row["name"], *spread_cells(row["steps_per_second"]), *ratios, *shares)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,18 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.harness.children import read_spec, serve, versions
+from benchmarks.harness.interleave import Case
 from benchmarks.harness.usage import GpuUse, cpu_seconds
+
+TIMEOUT_SECONDS = 120.0
+"""that learners wait for each other"""
+
+
+def learner_case(name: str, spec: dict[str, Any], num_learners: int, row: dict[str, Any]) -> Case:
+    """Of ``num_learners`` of these children, which find each other in a store of the case."""
+    spec = spec | {"timeout": TIMEOUT_SECONDS}
+    specs = tuple(spec | {"rank": rank} for rank in range(num_learners))
+    return Case(name, "scaling/scaling_learner.py", specs, row)
 
 
 def main() -> None:

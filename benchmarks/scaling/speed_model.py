@@ -79,16 +79,6 @@ def predict(costs: Costs, shape: Shape, num_learners: int = 1) -> Speed:
     return Speed(sampling, update, costs.exchange, iteration, steps / iteration, steps / sampling)
 
 
-def find_limits(costs: Costs, shape: Shape) -> dict[str, float]:
-    """By part, the share of an iteration's time that were saved if it took none; largest first."""
-    whole = predict(costs, shape).iteration
-    saved = {
-        name: 1.0 - predict(costs._replace(**{name: 0.0}), shape).iteration / whole
-        for name in Costs._fields
-    }
-    return dict(sorted(saved.items(), key=lambda item: -item[1]))
-
-
 def all_reduce_seconds(pair_seconds: float, num_learners: int, cores: float) -> float:
     """Of one all-reduce among ``num_learners`` on ``cores``, from one between two.
 

@@ -6,7 +6,6 @@ state from other memory and a copy of the parameters back; ``push``, into a para
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +13,7 @@ import numpy as np
 import torch
 
 from accel_rl.models import make_model
-from accel_rl.parallel import (
-    Adam,
-    FlatParameters,
-    MultiStepAdam,
-    ParameterStore,
-    RMSProp,
-    StoreExchange,
-)
+from accel_rl.parallel import Adam, FlatParameters, ParameterStore, RMSProp, StoreExchange
 from accel_rl.parallel.rules import Rule
 from benchmarks.harness.children import read_spec, serve
 from benchmarks.harness.usage import wait_for
@@ -51,14 +43,13 @@ def main() -> None:
     if spec["part"] != "push":
         serve(bare(parameters, rule, copies=spec["part"] == "parts"), settings)
         return
-    store = ParameterStore.open(spec["address"], parameters, rule)
+    if "address" in spec:
+        store = ParameterStore.open(spec["address"], parameters, rule)
+    else:
+        store = ParameterStore.create(parameters, rule, spec["num_chunks"])
     exchange = StoreExchange(parameters, store, rule, None)
-    if spec["sync_period"]:
-        assert isinstance(rule, Adam)
-        exchange = MultiStepAdam(parameters, store, rule, None, spec["sync_period"])
 
     def advance() -> int:
-        work(spec["work_ms"] / 1000)
         exchange.step(LR)
         wait_for(parameters.parameter.device)
         return 1
@@ -93,14 +84,6 @@ def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], i
         return 1
 
     return advance
-
-
-def work(seconds: float) -> None:
-    """What a gradient would cost: so long on a core."""
-    end = time.thread_time() + seconds
-    square = torch.ones(128, 128)
-    while time.thread_time() < end:
-        torch.mm(square, square)
 
 
 if __name__ == "__main__":

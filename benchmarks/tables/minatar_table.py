@@ -3,8 +3,8 @@
     python benchmarks/tables/minatar_table.py SWEEP_DIR...
 
 Keeps the rows of each finished run as ``benchmarks/results/minatar/ALGORITHM_GAME_SEED.csv``, and
-writes ``docs/results.md`` and its figures from all rows there, those of earlier sweeps too, and
-from the scores of ``greedy_scores.py``. Without a sweep it draws these again.
+writes the tables in ``docs/results.md`` and its figures from all rows there, those of earlier
+sweeps too, and from the scores of ``greedy_scores.py``. Without a sweep it draws these again.
 
 A score is the mean return of the last 100 episodes of training. For aggregates over games it is
 scaled, so that 0 is a random player's and 1 the best algorithm's mean in that game.
@@ -29,7 +29,7 @@ from accel_rl.sweep.aggregate import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.tables import greedy_scores
 from benchmarks.tables.minatar import ALGORITHMS, cell_of
-from benchmarks.tables.rows import keep
+from benchmarks.tables.rows import keep, put
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, DOCS = ROOT / "benchmarks" / "results" / "minatar", ROOT / "docs"
@@ -54,70 +54,6 @@ STYLES = {
     "rainbow": ("#8a5aa5", "--"),
     "pqn": ("#333333", "-"),
 }
-HEAD = """# Results on MinAtar
-
-[MinAtar](https://arxiv.org/abs/1903.03176) has five Atari games on a 10x10 grid, here with sticky
-actions (probability 0.1) and rising difficulty, as in its paper. Each can be learned on one core in
-minutes. All games are played with the same settings, which `benchmarks/tables` in the repository
-has, with the command that makes this page. Actor-critics and PQN take 3 million steps, Q-learning
-from a replay 1 million.
-
-![Learning curves by game](pictures/minatar_curves.png)
-
-## Scores
-
-Mean return of the last 100 episodes of training, with the actions by which the algorithm explores.
-A cell is the mean over seeds, with the number of seeds in brackets. An empty cell was not run.
-
-IQM is the interquartile mean of scaled scores over all games and seeds: 0 is a player with random
-actions, and 1 the best algorithm's mean in that game. Its 95 % interval is a stratified bootstrap
-over seeds. Speeds and times are those of one core of a shared machine with two, on which other
-programs ran.
-
-The last row is published by [gymnax](https://github.com/RobertTLange/gymnax), which has these games
-in JAX; its `space_invaders` ends after 1,000 steps. Its PPO takes 10 million steps from 64
-environments with a network of two layers of 256 units and a discount of 0.999, and is scored on 164
-test episodes. The papers of MinAtar and PQN show curves without numbers.
-
-"""
-GREEDY = """
-## Scores without exploration
-
-The last checkpoints of the same runs, with the most probable action, or the one of the largest
-value: the mean return of the games of 100,000 steps.
-
-"""
-FINDINGS = """
-## Why some scores are low
-
-**Exploration.** The rows `bonus 0.05` are runs with a larger entropy bonus. A large bonus keeps a
-policy random until the end, so that scores without exploration are much higher on most games. With
-0.01, as PPO has, A2C gets more in training on all games but space_invaders.
-
-**Seaquest.** A submarine has air for 200 steps, and gets more at the surface. Surfacing pays
-nothing by itself, and ends the game if no diver is on board. So a policy first learns to stay down,
-where it gets 4 to 10 points before the air is used up. PPO had 6.6 after half of its steps, and
-then learned to surface, which it does seven times a game in the end. A2C and PQN do so too, and
-GA3C four times a game. PAAC, A3C and APPO never surface, nor does A2C with the large bonus.
-
-**GA3C.** With the batch and the queue of its paper (20 samples, 100 segments), the queue was full
-all the time, so that experience was 35 to 45 updates old, and asterix stayed at 4 to 7 up to 2.5
-million steps. With A2C's batch of 160 samples and a queue of 40 segments, it is 2 updates old. Its
-rate first stayed constant. Then seaquest fell from 30 points after 2.5 million steps to 7 at the
-end, and space_invaders from 40 to 0, as the policy became certain of one action. With the falling
-rate of A2C neither fell back: they end at 35 and 95.
-
-Categorical DQN learns seaquest half a million steps later than DQN. Rainbow, which has the same
-atoms but returns of three steps, does not. It is not known why. It is not the range of the atoms,
-not the epsilon of Adam, and not how often the target network is copied: runs with other values of
-these were no faster.
-"""
-PROFILES = """
-![Performance profiles](pictures/minatar_profiles.png)
-
-The share of runs above each scaled score
-([Agarwal et al. 2021](https://arxiv.org/abs/2108.13264)).
-"""
 Values = NDArray[np.float64]
 
 
@@ -149,16 +85,10 @@ def main(sweeps: Sequence[str]) -> None:
     greedy = read_greedy(greedy_scores.SCORES)
     greedy |= _earlier(read_greedy(ROWS / EARLIER / "greedy.csv"))
     draw_games(runs)
-    has_profiles = draw_profiles(
-        {name: each for name, each in scale(scores).items() if name in runs}
-    )
-    parts = [
-        page(every, scores),
-        PROFILES if has_profiles else "",
-        greedy_page(greedy) if greedy else "",
-        FINDINGS,
-    ]
-    (DOCS / "results.md").write_text("".join(parts))
+    draw_profiles({name: each for name, each in scale(scores).items() if name in runs})
+    put(DOCS / "results.md", "scores", page(every, scores))
+    if greedy:
+        put(DOCS / "results.md", "greedy", greedy_page(greedy))
 
 
 def _name_of(config: Any) -> str | None:
@@ -217,7 +147,6 @@ def page(runs: Runs, scores: Scores) -> str:
     """The first table, as Markdown."""
     scaled = scale(scores)
     lines = [
-        HEAD.rstrip() + "\n",
         f"| algorithm | million steps | {' | '.join(GAMES)} | IQM | steps/s | minutes a run |",
         f"|{'---|' * (len(GAMES) + 5)}",
     ]
@@ -232,20 +161,19 @@ def page(runs: Runs, scores: Scores) -> str:
     lines.append(f"| random actions | | {players} | 0 | | |")
     published = " | ".join(str(PUBLISHED.get(game, "")) for game in GAMES)
     lines.append(f"| PPO of gymnax | 10 | {published} | | | |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def greedy_page(scores: Scores) -> str:
     """The second table, of scores without exploration."""
     scaled = scale(scores)
     lines = [
-        GREEDY.rstrip() + "\n",
         f"| algorithm | {' | '.join(GAMES)} | IQM |",
         f"|{'---|' * (len(GAMES) + 2)}",
     ]
     for algorithm, of in scores.items():
         lines.append(f"| {algorithm} | {_cells(of)} | {_iqm(scaled[algorithm])} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _cells(scores: Mapping[str, Values]) -> str:
@@ -288,7 +216,7 @@ def draw_games(runs: Runs) -> None:
     save(figure, DOCS / "pictures" / "minatar_curves.png", "MinAtar", "mean over seeds")
 
 
-def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> bool:
+def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> None:
     """The share of runs whose scaled score is above each threshold, if one has played all games."""
     thresholds = np.linspace(0, 1.2, 121)
     curves = []
@@ -306,7 +234,6 @@ def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> bool:
         axes.set_ylabel("share of runs above it")
         title = "MinAtar: performance profiles"
         save(figure, DOCS / "pictures" / "minatar_profiles.png", title, "five games")
-    return bool(curves)
 
 
 if __name__ == "__main__":

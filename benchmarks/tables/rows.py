@@ -1,4 +1,4 @@
-"""What is kept of a run for a table: some rows of its metrics."""
+"""What is kept of a run for a table, some rows of its metrics, and the place of a table."""
 
 from __future__ import annotations
 
@@ -41,3 +41,13 @@ def keep(
             writer.writerow(columns)
             for row in rows[::-1][::every][::-1]:
                 writer.writerow(f"{row.get(column, float('nan')):.7g}" for column in columns)
+
+
+def put(page: Path, name: str, table: str) -> None:
+    """Write ``table`` into a page, between the lines ``<!-- NAME -->`` and ``<!-- end -->``."""
+    text = page.read_text()
+    before, mark, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    if not (mark and end):
+        raise ValueError(f"{page} has no lines <!-- {name} --> and <!-- end -->")
+    page.write_text(f"{before}{mark}\n{table.rstrip()}\n\n{end}{after}")

@@ -1,9 +1,9 @@
-"""The page with the figure and the table of each study of `studies`.
+"""The figure and the table of each study of `studies`.
 
     python benchmarks/tables/study_figures.py SWEEP_DIR...
 
 Keeps the rows of each finished run as ``benchmarks/results/studies/SETTING_SEED.csv``, and writes
-``docs/scale.md`` and its figures from all rows there, those of earlier sweeps too.
+the tables in ``docs/scale.md`` and its figures from all rows there, those of earlier sweeps too.
 
 The gradient noise scale is the batch at which noise and gradient are of one size (McCandlish et al.
 2018, arXiv:1812.06162). It follows from ``gradient_cosine``, see `noise_scale`.
@@ -26,7 +26,7 @@ from accel_rl.runs.figures import COLOURS, new_figure
 from accel_rl.runs.tables import read_rows
 from accel_rl.sweep.aggregate import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
-from benchmarks.tables.rows import keep
+from benchmarks.tables.rows import keep, put
 from benchmarks.tables.studies import STUDIES, Setting, Study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,19 +35,6 @@ SCORE, COSINE, LAG = "episode_return_raw_mean", "gradient_cosine", "lag_updates_
 COLUMNS = ("steps", "training_seconds", SCORE, COSINE, LAG)
 POINTS = 30
 """of a curve, each with its interval"""
-HEAD = """# Scale and learning
-
-What happens to learning when there are more simulators, larger batches or more learners? These
-studies ask it on [MinAtar](https://arxiv.org/abs/1903.03176)'s breakout, for algorithms that
-[Stooke and Abbeel 2018](https://arxiv.org/abs/1803.02811) scaled on Atari games.
-`benchmarks/tables` in the repository has the settings, and a command for each study.
-
-A score is the mean return of the last 100 episodes of training. Tables have the mean over runs
-with a 95 % interval of a bootstrap over their seeds; `mean` is over all steps. The gradient
-cosine is the cosine between the gradients of half a batch and of all of it, and the [noise
-scale](https://arxiv.org/abs/1812.06162) follows from it: the batch whose noise is as large as the
-gradient. Each run had one core of a machine with two.
-"""
 Values = NDArray[np.float64]
 
 
@@ -65,21 +52,11 @@ def main(sweeps: Sequence[str]) -> None:
     """Keep the rows of the sweeps, and write tables and figures."""
     for sweep in sweeps:
         keep(sweep, ROWS, COLUMNS, _setting_of)
-    parts, missing = [HEAD], []
     for name, study in STUDIES.items():
         found = {key: read(key) for key in study.settings}
-        known = {key: each for key, each in found.items() if each is not None}
-        if known:
+        if known := {key: each for key, each in found.items() if each is not None}:
             draw(DOCS / "pictures" / f"study_{name}.png", study, known)
-            picture = f"![{study.title}](pictures/study_{name}.png)\n"
-            parts += [f"## {study.title}\n", study.question, picture, table(study, known)]
-            if study.finding:
-                parts.append(study.finding)
-        else:
-            missing.append(f"`{name}`")
-    if missing:
-        parts.append(f"Not run yet: {', '.join(missing)}.\n")
-    (DOCS / "scale.md").write_text("\n".join(parts))
+            put(DOCS / "scale.md", name, table(study, known))
 
 
 def _setting_of(config: Any) -> str | None:
@@ -152,7 +129,7 @@ def table(study: Study, found: dict[str, Curves]) -> str:
         )
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
-    return "\n".join([lines[0], f"|{'---|' * len(columns)}", *lines[1:], ""])
+    return "\n".join([lines[0], f"|{'---|' * len(columns)}", *lines[1:]])
 
 
 def _interval(values: Values) -> str:

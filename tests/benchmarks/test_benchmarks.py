@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
+import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from benchmark_scripts import ONCE, run
+from benchmark_scripts import ROOT, run
 from rich.console import Console
 
-from benchmarks.harness import interleave, report
-from benchmarks.replay import replay_speed
-from benchmarks.sampling import sampling_cases
-from benchmarks.scaling import scaling, scaling_report, store_speed
-from benchmarks.training import learning_speed
+from benchmarks.gpu_day import __main__ as gpu_day
+from benchmarks.gpu_day import steps, targets
+from benchmarks.harness import children, interleave, peer_python, report
+from benchmarks.peers import peer_cases
+from benchmarks.speed import cases, learning_speed, speed
 
-TINY = ("rounds=2", "seconds=0.05", "envs_per_core=[2]", "bar_envs_per_core=2", "num_cores=1")
+SCRIPTS = sorted((ROOT / "benchmarks").glob("*/*.py"))
+QUIET = Console(quiet=True)
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_script_can_be_imported_and_tells_its_options(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(f"benchmarks.{path.parent.name}.{path.stem}")
+    if (hasattr(module, "Options") and hasattr(module, "main")) or path.stem == "__main__":
+        monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+        with pytest.raises(SystemExit, match=r"^0$"):
+            module.main()
+        assert "out=" in capsys.readouterr().out or path.stem == "__main__"
+
+
+def test_unknown_option_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["script", "round=1"])
+    with pytest.raises(SystemExit, match="1"):
+        speed.main()
+    error = capsys.readouterr().err
+    assert "round" in error and "--help" in error
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
 
 
 def test_parts_allow_two_cores_adds_core_seconds() -> None:
@@ -43,276 +70,33 @@ def test_interval_draws_whole_starts() -> None:
     # A hundred rounds of one start: the median of a draw of 100 is rarely far from the middle.
     low, high = interval([1.0 + 0.01 * n for n in range(100)], peer, rounds_per_start=100)
     assert 1.3 < low < 1.495 < high < 1.7
+    assert interval([1.0, 9.0], [2.0], rounds_per_start=1) == [0.5, 0.5]  # the other was cut off
 
 
-def test_measure_with_several_starts_keeps_all_rates() -> None:
-    spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "catch"}
-    case = interleave.Case(
-        "catch", "benchmarks/sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
-    )
-    console = Console(quiet=True)
-    results = interleave.measure([case], rounds=2, seconds=0.01, console=console, starts=2)
-    assert len(results["catch"].rates) == 4 and results["catch"].rounds_per_start == 2
+def result(name: str, rates: list[float], settings: Any = None, **row: Any) -> interleave.Result:
+    return interleave.Result(interleave.Case(name, "", (), row), settings or {}, rates)
 
 
-def test_summarise_known_rates_gives_ratios_and_bars() -> None:
-
-    def result(rates: list[float], **row: Any) -> Any:
-        name = " ".join(map(str, row.values()))
-        case = interleave.Case(name, "", (), {"hyperthreads": 1, **row})
-        return interleave.Result(case, rates=rates)
-
-    sampler = {"part": "sampler", "envs_per_core": 32, "groups": 2, "workers_per_core": 1}
+def test_sampler_is_compared_with_parts_peers_and_another_checkout() -> None:
+    sampler = {"kind": "atari", "part": "sampler", "network": True, "batch": 32}
+    named = result("ours", [81.0, 27.0], {"worker_cores": 1}, **sampler, beside=["ale"])
     results = [
-        result([100.0, 50.0], part="emulator", envs_per_core=1, cached_starts=True),
-        result([90.0, 45.0], part="environment", envs_per_core=1),
-        result([81.0, 27.0], **sampler, batch=32, network=False),
-        result([60.0, 30.0], part="envpool", asynchronous=False, pinned=False, network=False),
+        result("a", [100.0, 50.0], part="emulator"),
+        result("b", [90.0, 45.0], part="environment"),
+        result("i", [180.0, 90.0], part="inference", batch=32),
+        result("ale", [60.0, 30.0], part="ale"),
+        named,
+        result("ours" + interleave.OTHER, [90.0, 54.0], **sampler),
     ]
-    options = {"observation_size": "104x80", "bar_envs_per_core": 32, "device": "cpu", "busy": 0.0}
-    summary = report.summarise(results, {"cores_used": [[0], [1]]}, options)
-    assert summary["rows"][2]["of_environment"]["median"] == pytest.approx((0.9 + 0.6) / 2)
-    medians = [bar["median"] for bar in summary["bars"]]
-    assert medians == pytest.approx([0.75, (0.81 + 0.54) / 2, (1.35 + 0.9) / 2])
-
-
-def test_summarise_sampler_beside_a_gpu_compares_worker_cores() -> None:
-    def result(rate: float, settings: dict[str, Any], **row: Any) -> Any:
-        case = interleave.Case(row["part"], "", (), {"hyperthreads": 1, **row})
-        return interleave.Result(case, rates=[rate], settings=settings)
-
-    sampler = {"part": "sampler", "envs_per_core": 8, "groups": 2, "workers_per_core": 1}
-    results = [
-        result(160.0, {}, part="emulator", envs_per_core=1, cached_starts=True),
-        result(150.0, {}, part="environment", envs_per_core=1),
-        result(135.0, {"worker_cores": 3}, **sampler, batch=16, network=False),
-    ]
-    options = {"observation_size": "104x80", "bar_envs_per_core": 8, "device": "cuda", "busy": 0.0}
-    summary = report.summarise(results, {"cores_used": [[0], [1], [2], [3]]}, options)
-    row = summary["rows"][2]
-    # The emulator made 40 a core of four; the sampler 45 on each of the three with workers.
-    assert row["worker_cores"] == 3
-    assert row["of_emulator_a_worker_core"]["median"] == pytest.approx(45 / 40)
-    assert "of_emulator_a_worker_core" not in summary["rows"][1]
-
-
-def test_make_cases_of_a_sweep_fit_and_are_distinct() -> None:
-    options = sampling_cases.Options(peers=("ale",))
-    cases = sampling_cases.make_cases(options, [[0, 2], [1, 3]], {"ale": sys.executable})
-    assert len({case.name for case in cases}) == len(cases)
-    samplers = [case for case in cases if case.row["part"] == "sampler"]
-    assert {case.row["hyperthreads"] for case in samplers} == {1, 2}
-    for case in samplers:
-        sampler = case.specs[0]["sampler"]
-        assert sampler["num_envs"] % sampler["num_groups"] == 0
-
-
-def test_measure_child_that_fails_tells_why() -> None:
-    spec = {"cpus": sorted(os.sched_getaffinity(0)), "part": "environment", "game": "no_game"}
-    case = interleave.Case(
-        "broken", "benchmarks/sampling/bare.py", (spec | {"atari": {}, "envs": 1, "seed": 0},), {}
-    )
-    console = Console(quiet=True)
-    results = interleave.measure([case], rounds=1, seconds=0.01, console=console)
-    assert "no_game" in results["broken"].error
-    assert results["broken"].rates == []
-
-
-@pytest.mark.learning
-def test_sampling_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
-    out = tmp_path / "speed"
-    done = run(
-        "benchmarks/sampling/sampling_speed.py",
-        *TINY,
-        f"out={out}",
-        "groups=[2]",
-        "workers_per_core=[1]",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "A3C-Net x1" in done.stdout and "bar 0.85" in done.stdout
-    report = json.loads(Path(f"{out}.json").read_text())
-    parts = {(row["part"], row.get("network")) for row in report["rows"]}
-    assert parts == {
-        ("emulator", None),
-        ("environment", None),
-        ("sampler", False),
-        ("sampler", True),
-        ("inference", True),
-    }
-    assert all(len(row["rates"]) == 2 and min(row["rates"]) > 0 for row in report["rows"])
-    assert report["machine"]["cpu"] and report["options"]["game"] == "breakout"
-    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.learning
-def test_sampling_speed_with_a_peer_compares_it(tmp_path: Path) -> None:
-    out = tmp_path / "speed"
-    sizes = ("peer_envs_per_core=[2]", "network=false", "groups=[2]", "workers_per_core=[1]")
-    more = ("rounds=1", "starts=2", "busy=0.5", "cases=[part=sampler, asynchronous=True]")
-    done = run(
-        "benchmarks/sampling/sampling_speed.py", *TINY, *sizes, *more, "peers=[ale]", f"out={out}"
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(Path(f"{out}.json").read_text())
-    assert {row["part"] for row in report["rows"]} == {"sampler", "ale"}
-    lead = report["bars"][-1]
-    assert lead["what"].startswith("sampler / ale, asynchronous") and lead["bar"] == 1.0
-    assert 0 < lead["interval"][0] <= lead["interval"][1]
-    assert any("C++ peers (ale" in bar["what"] for bar in report["bars"])
-
-
-@pytest.mark.learning
-def test_vector_env_speed_tiny_compares_with_the_loop_and_the_sampler(tmp_path: Path) -> None:
-    out = tmp_path / "vector_env"
-    done = run(
-        "benchmarks/vector/vector_env_speed.py",
-        "rounds=1",
-        "seconds=0.05",
-        "num_envs=4",
-        f"out={out}",
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
-    parts = [row["part"] for row in rows]
-    assert parts == ["loop", *["vector_env"] * 2, "gymnasium", "sampler", *["vector_env"] * 2]
-    assert all(row["of_reference"]["median"] > 0 for row in rows)
-
-
-@pytest.mark.learning
-def test_update_threads_tiny_compares_one_thread_with_all(tmp_path: Path) -> None:
-    out = tmp_path / "threads"
-    done = run(
-        "benchmarks/training/update_threads.py",
-        "cases=[a2c 80]",
-        "busy=[0,1]",
-        "seconds=0.01",
-        f"out={out}",
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
-    assert [(row["case"], row["busy"]) for row in rows] == [("a2c 80", 0), ("a2c 80", 1)]
-    assert all(row["all_to_one"]["median"] > 0 and row["rounds"] >= 7 for row in rows)
-
-
-@pytest.mark.learning
-def test_store_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    sizes = ("rules=[adam]", "num_chunks=[3]", "learners=[1]", "work_ms=[0]", "rounds=1")
-    done = run("benchmarks/scaling/store_speed.py", *sizes, "seconds=0.05", f"out={out}")
-    assert done.returncode == 0, done.stderr
-    assert "adam: push, chunks: 3 / its parts" in done.stdout
-    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
-    assert [row["part"] for row in rows] == ["local", "parts", "push", "push", "push"]
-    assert rows[2]["of_parts"]["median"] > 0 and rows[3]["wait_ms"]["median"] >= 0
-    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("algo", ["ppo minibatch_size=64", "dqn"])
-def test_scaling_tiny_compares_learners_with_the_model(algo: str, tmp_path: Path) -> None:
-    out = tmp_path / "scaling"
-    sizes = ("game=catch", "learners=[2]", "num_envs=4", "what=[train]")
-    done = run("benchmarks/scaling/scaling.py", *ONCE, *sizes, f"algos=[{algo}]", f"out={out}")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(Path(f"{out}.json").read_text())
-    parts = [(row["part"], row["sync"]) for row in report["rows"]]
-    assert parts == [
-        (part, sync) for sync in ("all_reduce", "store") for part in ("parts", "train")
-    ]
-    in_step, apart = report["rows"][1], report["rows"][3]
-    assert in_step["of_predicted"]["median"] > 0 and apart["of_predicted"]["median"] > 0
-    assert in_step["shares"]["all_reduce"] > 0 == in_step["shares"]["push"]
-    assert apart["shares"]["push"] > 0 == apart["shares"]["all_reduce"]
-    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_scaling_lets_q_learning_begin_soon_unless_told_otherwise() -> None:
-    options = scaling.Options(algos=("dqn min_steps=900", "a2c"), learners=(1,), what=("train",))
-    cases = [*scaling.make_cases(options, [0])]
-    given = [" ".join(case.specs[0]["options"]) for case in cases]
-    assert all(each.endswith(" replay_size=50000") for each in given[:4])
-    assert [each.count("min_steps=") for each in given] == [1, 1, 1, 1, 0, 0, 0, 0]
-
-
-def test_benchmarks_on_a_gpu_ask_for_it_where_it_is_ours() -> None:
-    cores = [[0], [1]]
-    replay = replay_speed.Options(device="cuda")
-    cases = replay_speed.make_cases(replay, cores, {"cpprb": "python"}, "84x84", 1)
-    assert [case.specs[0]["device"] for case in cases] == ["cuda", "cuda", "cpu", "cpu"]
-    learning = scaling.Options(device="cuda", learners=(1,), what=("train",))
-    given = [case.specs[0]["options"] for case in scaling.make_cases(learning, [0])]
-    assert all("device=cuda" in each for each in given)
-    with contextlib.ExitStack() as stores:
-        options = store_speed.Options(device="cuda", rules=("adam",))
-        pushes = [*store_speed.make_cases(options, [0], stores)]
-    assert {case.specs[0]["device"] for case in pushes} == {"cuda"}
-
-
-def test_scaling_model_of_the_papers_machine() -> None:
-    options = {"simulator_ms": 1.0, "gpu_inference_ms": 0.5}
-    options |= {"gpu_update_ms": 8.0, "gpu_all_reduce_ms": 2.0}
-    rows = scaling_report.predict_paper(options)
-    # 64 / 8 in 2 groups on 4 cores: 2 ms a step, 10 + 8 + 2 ms an iteration of 8 * 8 * 5 steps.
-    assert rows[0]["sampling"] == pytest.approx(64 / 0.002)
-    assert rows[0]["training"] == pytest.approx(320 / 0.020)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "sampling.sampling_speed",
-        "peers.peers",
-        "vector.vector_env_speed",
-        "replay.replay_speed",
-        "training.learning_speed",
-        "scaling.store_speed",
-        "scaling.scaling",
-        "ga3c.ga3c",
-    ],
-)
-def test_benchmark_unknown_option_names_it(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["script", "round=1"])
-    with pytest.raises(SystemExit, match="1"):
-        importlib.import_module(f"benchmarks.{script}").main()
-    error = capsys.readouterr().err
-    assert "round" in error and "--help" in error
-
-
-def test_benchmark_run_as_a_script_finds_the_package() -> None:
-    done = run("benchmarks/replay/replay_speed.py", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "rounds=5" in done.stdout
-
-
-@pytest.mark.learning
-def test_replay_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
-    out = tmp_path / "replay"
-    sizes = ("size=600", "peer_size=600", "batch_size=32", "num_envs=8", "images=[36x36]")
-    done = run(
-        "benchmarks/replay/replay_speed.py", *ONCE, *sizes, "peers=[]", "n_steps=[3]", f"out={out}"
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(Path(f"{out}.json").read_text())["rows"]
-    assert [(row["part"], row["operation"]) for row in rows] == [
-        ("accel_rl", "sample"),
-        ("accel_rl", "add"),
-    ]
-    assert all(row["steps_per_second"]["median"] > 0 for row in rows)
-    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_replay_speed_compares_with_the_same_operation() -> None:
-    peers = dict.fromkeys(replay_speed.PACKAGES, "")
-    cases = replay_speed.make_cases(replay_speed.Options(), [[0], [1]], peers, "104x80", 1)
-    assert len({case.name for case in cases}) == len(cases) == 4 * 2
-    rates = [12.0, 90.0, *[3.0, 9.0] * 3]
-    pairs = zip(cases, rates, strict=True)
-    rows = replay_speed.summarise(interleave.Result(case, rates=[rate]) for case, rate in pairs)
-    assert [row["ours"]["median"] for row in rows] == [1.0, 1.0, *[4.0, 10.0] * 3]
-    # 512 transitions at 12 a second.
-    assert replay_speed.milliseconds(rows[0], 512)["median"] == pytest.approx(512e3 / 12)
+    options = {"device": "cpu", "torch_threads": 1}
+    rows = speed.summarise(results, {"cores_used": [[0], [1]]}, options)["rows"]
+    ours = next(row for row in rows if row["name"] == "ours")
+    # 0.81 and 0.54 of the emulator's, with workers on one of the two cores.
+    assert ours["of_emulator_a_worker_core"]["median"] == pytest.approx(2 * (0.81 + 0.54) / 2)
+    # 2 cores: 2/90 + 1/180 and 2/45 + 1/90 core-seconds a step allow 72 and 36.
+    assert ours["of_parts"]["median"] == pytest.approx((81 / 72 + 27 / 36) / 2)
+    assert ours["of"]["ale"]["median"] == pytest.approx((1.35 + 0.9) / 2)
+    assert ours["of"]["ours" + interleave.OTHER]["median"] == pytest.approx((0.9 + 0.5) / 2)
 
 
 def test_learning_speed_takes_the_rows_in_which_it_learned(tmp_path: Path) -> None:
@@ -333,48 +117,152 @@ def test_learning_speed_takes_the_rows_in_which_it_learned(tmp_path: Path) -> No
     row = learning_speed.summarise(learning_speed.learning_rows(path))
     # 300 steps and 60 updates in 3 s.
     assert row["steps_per_second"] == {"mean": 100.0, "low": 50.0, "high": 200.0}
-    assert row["updates_per_second"] == 20.0
-    assert row["hours"] == pytest.approx(50e6 / 100 / 3600)
-    assert row["shares"]["learning"] == pytest.approx(0.25)
+    assert row["updates_per_second"] == 20.0 and row["shares"]["learning"] == pytest.approx(0.25)
 
 
-@pytest.mark.learning
-def test_learning_speed_tiny_writes_table_json_and_figure(tmp_path: Path) -> None:
-    out = tmp_path / "learning"
-    tiny = "dqn batch_size=4 sampler.num_envs=4 model=mlp training_intensity=1"
-    sizes = ("min_steps=64", "replay_size=200", "log_interval=16", "seconds=0.05")
-    done = run(
-        "benchmarks/training/learning_speed.py",
-        f"presets=['{tiny}']",
-        *sizes,
-        "game=catch",
-        f"out={out}",
+# ---- cases ---------------------------------------------------------------------------------------
+
+
+def test_cases_are_distinct_and_ours_are_run_by_another_checkout_too(tmp_path: Path) -> None:
+    kinds = ("atari", "vector", "batch", "train")
+    options = cases.Options(kinds=kinds, envs_per_core=(8, 32), peers=("ale",))
+    made = cases.make_cases(options, [[0], [1]], {"ale": "python"})
+    assert len({case.name for case in made}) == len(made)
+    assert {name for case in made for name in case.row.get("beside", ())} < {c.name for c in made}
+    both = interleave.with_other(made, str(ROOT))
+    others = [case for case in both if case.name.endswith(interleave.OTHER)]
+    assert len(both) == len(made) + len(others)
+    assert len(others) == sum(case.python == sys.executable for case in made) < len(made)
+    with pytest.raises(SystemExit, match="no checkout"):
+        interleave.with_other(made, str(tmp_path))
+
+
+@pytest.mark.processes
+def test_cases_of_peers_are_distinct_and_have_their_scripts(tmp_path: Path) -> None:
+    for name in ("cleanrl", "leanrl"):
+        (tmp_path / name / name).mkdir(parents=True)
+    folders = {name: str(tmp_path / name) for name in ("cleanrl", "leanrl")}
+    options = peer_cases.Options(peer_threads=(1,), peer_malloc=("default",), **folders)
+    made = [
+        case
+        for algo in peer_cases.WORK
+        for case in peer_cases.make_cases(options, algo, [[0]], dict.fromkeys(peer_cases.PEERS, ""))
+    ]
+    assert len({case.name for case in made}) == len(made)
+    assert all((ROOT / "benchmarks" / case.script).exists() for case in made)
+    console = Console(record=True, width=200)
+    packages = {"one": "no_such_package", "two": "json"}
+    found = peer_python.find_peers(packages, ("one", "two"), None, console)
+    assert found == {"two": sys.executable} and "one is left out" in console.export_text()
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+def catch(name: str, game: str = "catch") -> interleave.Case:
+    spec = {"cpus": CPUS, "part": "environment", "game": game, "atari": {}, "envs": 1, "seed": 0}
+    return interleave.Case(name, "speed/bare.py", (spec,), {})
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_measure_keeps_all_rates_and_tells_why_a_case_failed() -> None:
+    made = [catch("good"), catch("broken", "no_game")]
+    results = interleave.measure(made, rounds=2, seconds=0.01, console=QUIET, starts=2)
+    assert len(results["good"].rates) == 4 and results["good"].rounds_per_start == 2
+    assert "no_game" in str(results["broken"].error) and results["broken"].rates == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_measure_that_is_interrupted_returns_what_there_is(monkeypatch) -> None:
+    answers = iter([100.0, KeyboardInterrupt])
+
+    def answer(self: children.Child, seconds: float) -> float:
+        if (each := next(answers)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return each
+
+    monkeypatch.setattr(children.Child, "answer", answer)
+    results = interleave.measure([catch("one")], rounds=3, seconds=0.01, console=QUIET)
+    assert results["one"].rates == [100.0]
+
+
+@pytest.mark.processes
+def test_child_that_leaves_processes_behind_is_ended_with_them(tmp_path: Path) -> None:
+    script = tmp_path / "benchmarks" / "leaky.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import subprocess\nworker = subprocess.Popen(['sleep', '60'], stdout=-3)\n"
+        "raise ValueError(f'worker {worker.pid}')"
     )
-    assert done.returncode == 0, done.stderr + done.stdout
-    (row,) = json.loads(Path(f"{out}.json").read_text())["rows"]
-    assert row["updates_per_second"] > 0 and 0 < row["shares"]["learning"] < 1
-    assert Path(f"{out}.png").read_bytes().startswith(b"\x89PNG")
+    child = children.Child("leaky.py", {}, checkout=tmp_path)
+    try:
+        with pytest.raises(children.ChildError, match="worker") as failed:
+            child.wait_until_ready()
+    finally:
+        child.close()
+    assert not _is_running(int(str(failed.value).rpartition(" ")[2]))
 
 
-@pytest.mark.learning
-def test_vector_conformance_writes_a_table(tmp_path: Path) -> None:
-    done = run(
-        "benchmarks/vector/vector_conformance.py", "num_steps=30", f"out={tmp_path / 'rules'}"
-    )
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "rules.md").read_text()
-    assert "accel_rl VectorEnv, SAME_STEP" in text and "| final observations |" in text
-    assert "accel_rl VectorEnv" not in text.split("- ", 1)[-1]
+def _is_running(pid: int) -> bool:
+    for _ in range(1000):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return False
+        time.sleep(0.02)
+    return True
 
 
-@pytest.mark.learning
-def test_worker_parts_tiny_adds_up(tmp_path: Path) -> None:
-    sizes = ("starts=1", "seconds=0.1", "pages=[normal]", "affinity=[auto]")
-    done = run("benchmarks/sampling/worker_parts.py", *sizes, f"out={tmp_path / 'parts'}")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "parts.json").read_text())["rows"]
-    assert [row["process"] for row in rows] == ["worker", "loop"]
-    for row in rows:
-        us = {part: spread["median"] for part, spread in row["us"].items()}
-        assert all(value > 0 for value in us.values())
-        assert sum(us.values()) - us["step"] < 1.1 * us["step"]
+TINY = f"rounds=1 seconds=0.1 other={ROOT}"
+PROGRAMS = (
+    f"speed/speed.py {TINY} kinds=[atari] envs_per_core=[2] peers=[ale]",
+    f"speed/speed.py {TINY} kinds=[vector,batch] vector=CartPole-v1:4",
+    f"speed/speed.py {TINY} kinds=[train] 'train=[algo=a2c env=catch learners=2 serial=true]'",
+    f"scaling/store_speed.py {TINY} rules=[adam] learners=[2]",
+    f"ga3c/ga3c_speeds.py {TINY} game=catch networks=[mlp] num_envs=2",
+    "scaling/scaling.py rounds=1 seconds=0.1 game=catch learners=[2] num_envs=4",
+    "speed/replay_speed.py rounds=1 seconds=0.1 size=600 peer_size=600 images=[36x36] peers=[]",
+    "speed/learning_speed.py 'presets=[a2c model=mlp]' game=catch log_interval=80 seconds=0.05",
+    "peers/peers.py rounds=1 seconds=0.1 algos=[a2c] networks=[preset] peers=[]",
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_at_a_tiny_size_writes_figures(program: str, tmp_path: Path) -> None:
+    script, *given = shlex.split(program)
+    done = run(f"benchmarks/{script}", *given, f"out={tmp_path / 'it'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "it.json").read_text())
+    assert found["machine"]["cpu"] and found["rows"]
+    assert all("steps_per_second" in row for row in found["rows"])
+
+
+# ---- a GPU's day ---------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("code", "seconds", "error"),
+    [
+        ("raise SystemExit(3)", 20.0, "exit status 3"),
+        ("import subprocess; subprocess.run(['sleep', '60'])", 0.5, "not done after 0 s"),
+        ("", 0.0, "no time was left"),
+    ],
+)
+def test_step_that_fails_is_a_row(code: str, seconds: float, error: str, tmp_path: Path) -> None:
+    step = steps.Step("step", seconds, (sys.executable, "-c", code))
+    assert gpu_day.run(step, tmp_path / "log", 1e12)["error"] == error
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.parametrize("call", steps.CALLS)
+def test_dry_call_measures_what_has_targets(call: str, tmp_path: Path, capsys) -> None:
+    made = steps.make_steps(call, tmp_path, is_dry=False)
+    assert call == "deep" or sum(each.seconds for each in made) < gpu_day.CALL_SECONDS
+    assert gpu_day.main([call, "--dry", "--out", str(tmp_path)]) == 0, capsys.readouterr().out
+    figures = [row["figure"] for row in targets.hold(tmp_path)]
+    counts = {"speed": 7, "peers": 1, "deep": 0}  # games are not won in two seconds
+    assert sum(figure is not None for figure in figures) == counts[call]

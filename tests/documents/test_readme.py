@@ -22,12 +22,10 @@ SHORTER = {
     "accel_rl": RUN,  # python -m accel_rl
     "launch/evaluate.py": ["num_steps=320"],
     "launch/sweep.py": [*RUN, "algo=a2c"],
-    "benchmarks/sampling/sampling_speed.py": [
+    "benchmarks/speed/speed.py": [
         "rounds=1",
         "seconds=0.2",
         "envs_per_core=[2]",
-        "groups=[2]",
-        "workers_per_core=[1]",
         "network=false",
         "out=sampling",
     ],

@@ -1,0 +1,150 @@
+"""What is kept of measurements: pages, reports, tables; links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from documents import ROOT
+
+from accel_rl.envs.minatar import GAMES
+from accel_rl.presets import find_preset
+from benchmarks.tables import greedy_scores, minatar_table, study_figures
+from benchmarks.tables.minatar import ALGORITHMS
+from benchmarks.tables.studies import STUDIES
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = sorted(RESULTS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_of_results_is_listed_and_its_links_resolve(page: Path) -> None:
+    text = page.read_text()
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+    index = (RESULTS / "README.md").read_text()
+    assert page.name in {"README.md", "vector_conformance.md"} or f"({page.name})" in index
+    commands = re.findall(r"python ((?:benchmarks|tests)/\S+\.py)", text)
+    assert [script for script in commands if not (ROOT / script).exists()] == []
+
+
+def test_every_report_is_named_on_a_page_and_names_a_script() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    for path in RESULTS.glob("*.json"):
+        assert path.stem in text
+        for command in re.findall(r'"command": "(python \S+\.py.*)"', path.read_text()):
+            script = command.split()[1]
+            assert (
+                "removed since" in command
+                or "CLEANRL" in script
+                or "LEANRL" in script
+                or (ROOT / script).exists()
+            ), command
+
+
+def test_results_are_small_and_have_pictures_that_are_shown() -> None:
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2e6
+    pages = [*PAGES, ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    pictures = [path for path in files if path.suffix == ".png"]
+    assert [path for path in pictures if f"{path.parent.name}/{path.name}" not in text] == []
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def docs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Pages with nothing but the places of their tables."""
+    for module in (minatar_table, study_figures):
+        monkeypatch.setattr(module, "ROWS", tmp_path / "rows")
+        monkeypatch.setattr(module, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(greedy_scores, "SCORES", tmp_path / "greedy.csv")
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    for name, tables in (("results", ("scores", "greedy")), ("scale", STUDIES)):
+        places = "".join(f"Before.\n<!-- {table} -->\nold\n<!-- end -->\n" for table in tables)
+        (tmp_path / "docs" / f"{name}.md").write_text(places)
+    return tmp_path / "docs"
+
+
+def make_run(folder: Path, algo: str, game: str, seed: int, score: float, last: int) -> None:
+    """A run of 100,000 steps that has made ``last`` of them, with ``score`` at the end."""
+    folder = folder / "sweep" / "runs" / f"{algo}-{game}-{seed}"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        f"algo: benchmarks.tables.{algo}\nenv: minatar/{game}\nseed: {seed}\ntotal_steps: 100000\n"
+    )
+    names = "steps,episodes,training_seconds,episode_return_raw_mean,gradient_cosine"
+    rows = [names, "25000,0,10,nan,0.8"]
+    rows += [f"{n},9,{n / 2500},{score * n / last},0.8" for n in (50_000, last)]
+    (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_on_minatar_are_a_preset(name: str) -> None:
+    config = find_preset(f"benchmarks.tables.minatar:{name}")()
+    assert config.model in ("minatar", "pqn") and config.total_steps in (1_000_000, 3_000_000)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_settings_of_a_study_are_presets_with_the_batch_that_is_said(study: str) -> None:
+    for name, setting in STUDIES[study].settings.items():
+        config: Any = find_preset(f"benchmarks.tables.studies:{name}")()
+        steps = config.sampler.num_envs * config.sampler.horizon
+        assert setting.batch in (None, config.learner.samples_per_update(steps))
+
+
+@pytest.mark.slow
+def test_table_on_minatar_has_means_over_seeds_and_scaled_scores(docs: Path) -> None:
+    for game in GAMES:
+        low = minatar_table.RANDOM[game]
+        for seed, share in enumerate((0.25, 0.75)):
+            make_run(docs.parent, "minatar:a2c", game, seed, low + share * 10, 100_000)
+        make_run(docs.parent, "minatar:pqn", game, 0, low + 10, 100_000)
+    make_run(docs.parent, "minatar:pqn", "freeway", 1, 1e6, 75_000)  # has not ended
+    (docs.parent / "greedy.csv").write_text(
+        "algorithm,game,seed,games,mean,standard_error,length\n"
+        "ppo,asterix,0,9,8,1,50\nppo,asterix,1,9,9,1,50\n"
+    )
+    minatar_table.main([str(docs.parent / "sweep")])
+    page = (docs / "results.md").read_text()
+    cells = " | ".join(f"{minatar_table.RANDOM[game] + 5:.1f} (2)" for game in GAMES)
+    row = (
+        rf"\| a2c \| 0 \| {re.escape(cells)} \| 0\.50 \(0\.[234]\d to 0\.[567]\d\) \| 2,500 \| 1 \|"
+    )
+    assert re.search(row, page) and "| ppo | 8.5 (2) |  |  |  |  |  |" in page
+    assert f"{minatar_table.RANDOM['freeway'] + 10:.1f} (1)" in page
+    assert page.count("Before.") == 2 and "old" not in page
+    assert len(list((docs / "pictures").iterdir())) == 2
+
+
+def test_table_of_a_study_has_intervals_over_seeds(docs: Path) -> None:
+    for seed, last in enumerate((4.0, 6.0, 8.0)):
+        make_run(docs.parent, "studies:a2c_16", "breakout", seed, last, 100_000)
+    study_figures.main([str(docs.parent / "sweep")])
+    page = (docs / "scale.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| 16 simulators")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:3] == ["3", "80"] and cells[4] == "6.0 (4.0 to 8.0)"
+    assert cells[6:] == ["0.80", "103", "2,500"]  # 80 * 0.36 / 0.28
+    assert page.count("old") == len(STUDIES) - 1
+
+
+def test_noise_scale_is_found_from_cosines_of_drawn_gradients() -> None:
+    """Against gradients of single samples, drawn around one with a known share of noise."""
+    rng = np.random.default_rng(0)
+    size, batch, scale = 500, 64, 30.0
+    gradient = rng.normal(size=size)
+    gradient /= np.linalg.norm(gradient)
+    cosines = []
+    for _ in range(200):
+        samples = gradient + rng.normal(size=(batch, size)) * np.sqrt(scale / size)
+        half, whole = samples[::2].mean(0), samples.mean(0)
+        cosines.append(half @ whole / np.linalg.norm(half) / np.linalg.norm(whole))
+    found = study_figures.noise_scale(float(np.mean(cosines)), batch)
+    assert found == pytest.approx(scale, rel=0.1)
+    assert study_figures.noise_scale(0.7, 64) == np.inf

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from trial import Result, Trial
 from ways import QUICK, QUICK_TIMES, Signal, make_cases, make_ways

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import forks
+import warm
 from ways import (
     ANSWER_SECONDS,
     HOLD_SECONDS,
@@ -74,27 +75,23 @@ class Processes:
             "PYTHONFAULTHANDLER": "1",  # so that SIGABRT shows where a process hangs
             "PYTHONPATH": str(ROOT),
         }
-        self.roots: list[subprocess.Popen[bytes] | forks.Fork] = []
-        if is_warm:
-            (program,) = way.programs
-            self.roots.append(forks.start(program[len(TRAIN) :], environment, str(self._output)))
-            return
+        start = warm.Popen if is_warm else subprocess.Popen
         with open(self._output, "wb") as file:
-            for program in way.programs:
-                self.roots.append(
-                    subprocess.Popen(
-                        [sys.executable, *program],
-                        cwd=ROOT,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=file,
-                        start_new_session=True,
-                    )
+            self.roots = [
+                start(
+                    [sys.executable, *program],
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
                 )
+                for program in way.programs
+            ]
 
     @property
-    def root(self) -> subprocess.Popen[bytes] | forks.Fork:
+    def root(self) -> subprocess.Popen[Any]:
         return self.roots[0]
 
     def output(self) -> str:
@@ -171,8 +168,10 @@ class Trial:
         """Start, hit, wait, and look at what is left."""
         shared_before = set(os.listdir("/dev/shm"))
         began = time.monotonic()
-        program = self.way.programs[0]
-        is_warm = program[:2] == TRAIN and self.phase != "start" and len(self.way.programs) == 1
+        # Forks of a process that has loaded torch, but for those whose start is hit, and for
+        # learners and runs of sweeps, which are found by the variables that they were started with.
+        is_command = self.way.programs[0][:2] == TRAIN and self.way.resumes == "here"
+        is_warm = is_command and self.phase != "start"
         mark = f"{os.getpid()}-{self.folder.name}"
         self.processes = Processes(self.way, self.folder, mark, is_warm=is_warm)
         try:

@@ -1,5 +1,6 @@
-"""Builds the emulated GPU into the path given, with g++, unless it is newer than its sources."""
+"""Makes the path given a link to the emulated GPU, built with g++ once for these sources."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,12 +12,21 @@ import torch
 from torch.utils.cpp_extension import include_paths, library_paths
 
 HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "accel_rl", "emulated_gpu")
 
 
 def main(target: Path) -> None:
-    sources = [HERE / "device.cpp", HERE / "order.h", HERE / "graph.h", Path(torch.__file__)]
-    if target.exists() and target.stat().st_mtime > max(each.stat().st_mtime for each in sources):
-        return
+    sources = [Path(__file__), *sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")])]
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
+    built = CACHE / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{digest}.so"
+    if not built.exists():
+        build(built)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    target.symlink_to(built)
+
+
+def build(target: Path) -> None:
     if shutil.which("g++") is None:
         sys.exit("there is no g++, with which the emulated GPU is built; install it")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -427,6 +427,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     order::stream_waits(order::stream_key(device, waiting), order::stream_key(other_device, stream));
   }, without_gil);
   module.def("host_waits", [](int device, int64_t stream) { host_waits(order::stream_key(device, stream)); }, without_gil);
+  module.def("num_uses", [](int device, int64_t stream) {
+    Lock lock(order::mutex);
+    const auto key = order::stream_key(device, stream);
+    return order::clock_of(key)[key];
+  }, without_gil);
+  module.def("has_waited", [](int device, int64_t stream, int64_t number) {
+    Lock lock(order::mutex);
+    return order::host[order::stream_key(device, stream)] >= number;
+  }, without_gil);
   module.def("forbid_waits", [](bool forbids) { forbids_waits = forbids; });
   module.def("forbids_waits", [] { return forbids_waits; });
   module.def("num_launches", [] { return num_launches.load(); });

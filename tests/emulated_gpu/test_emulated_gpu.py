@@ -83,6 +83,18 @@ def test_memory_that_another_stream_may_still_use_must_not_be_given_out() -> Non
     torch.cuda.synchronize()
 
 
+def test_event_is_over_once_the_host_has_waited_for_what_came_before_it() -> None:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    torch.zeros(3, device="cuda").add_(1.0)
+    last.record()
+    assert not last.query()
+    with pytest.raises(RuntimeError, match="device not ready"):
+        first.elapsed_time(last)
+    torch.cuda.synchronize()
+    assert last.query() and first.elapsed_time(last) > 0
+
+
 def test_waiting_can_be_forbidden() -> None:
     x = torch.zeros(3, device="cuda")
     torch.cuda.set_sync_debug_mode("error")

@@ -40,11 +40,16 @@ def in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
-    """Long enough that graphs are recorded and replayed, with rollouts between that are not."""
+    """Long enough that graphs are recorded and replayed, with rollouts between that are not.
+
+    In float64, as below: graphs round otherwise, and updates let differences in float32 grow.
+    """
     graphs = Graphs(CUDA)
-    captured, eager = Run(name, graphs, CUDA), Run(name, EAGER, CUDA)
-    tolerance = {"a2c-bfloat16": 0.5, "ppo": 1e-2}.get(name, 1e-3)
-    assert_equal(captured, eager, tolerance=tolerance, num_updates=12)
+    in_float32 = name == "a2c-bfloat16"
+    dtype = torch.float32 if in_float32 else torch.float64
+    captured, eager = (Run(name, capture, CUDA, dtype=dtype) for capture in (graphs, EAGER))
+    num = 20 if name.startswith(("a2c", "vtrace")) else 5  # others make 8 or 24 updates of each
+    assert_equal(captured, eager, tolerance=0.5 if in_float32 else 1e-5, num_updates=num)
     assert graphs.num_recorded > 0
 
 
@@ -61,21 +66,8 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
     assert (moved[1] - moved[0]).norm() < tolerance * moved[0].norm()
 
 
-@pytest.mark.parametrize("name", ["a2c", "ppo", "categorical"])
-def test_parameters_after_a_hundred_captured_updates_are_those_of_eager_ones(name: str) -> None:
-    """In float64, as below: graphs round otherwise, and updates let differences in float32 grow."""
-    graphs, num = Graphs(CUDA), 16 if COUNTED and name == "categorical" else 100
-    runs = [Run(name, capture, CUDA, dtype=torch.float64) for capture in (graphs, EAGER)]
-    for number, batch in enumerate(rollouts(CUDA, num)):
-        for run in runs:
-            run.update(batch, progress=number / num)
-    captured, eager = (run.exchange.parameters.parameter for run in runs)
-    assert graphs.num_recorded > 0
-    assert (captured - eager).norm() / eager.norm() < 1e-6
-
-
 @pytest.mark.parametrize(
-    ("name", "num"), [("vtrace", 24), ("ppo", 4), ("double-dueling-prioritized", 3)]
+    ("name", "num"), [("vtrace", 14), ("ppo", 2), ("double-dueling-prioritized", 3)]
 )
 def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
     name: str, num: int
@@ -111,20 +103,22 @@ def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
 def test_captured_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
-    update_without_waiting(Run(name, Graphs(CUDA), CUDA), forbidding_waits)
+    """Once they are recorded, after four."""
+    update_without_waiting(Run(name, Graphs(CUDA), CUDA), forbidding_waits, num_before=4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_eager_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
-    update_without_waiting(Run(name, EAGER, CUDA), forbidding_waits)
+    """Once libraries have set themselves up, in the second update of those from a replay."""
+    update_without_waiting(Run(name, EAGER, CUDA), forbidding_waits, num_before=2)
 
 
-def update_without_waiting(run: Run, forbidding_waits: Any) -> None:
-    batches = [batch for batch in rollouts(CUDA, 16) if len(batch.final_step) == 0]
+def update_without_waiting(run: Run, forbidding_waits: Any, num_before: int) -> None:
+    num = num_before + 1
+    batches = [batch for batch in rollouts(CUDA, 2 * num) if len(batch.final_step) == 0]
     for number, batch in enumerate(batches):
-        # What is captured is recorded after four.
-        with forbidding_waits() if number >= 4 else nullcontext():
-            run.update(batch, progress=number / len(batches))
+        with forbidding_waits() if number >= num_before else nullcontext():
+            run.update(batch, progress=number / num)
 
 
 def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> None:

@@ -107,13 +107,13 @@ def test_memory_of_learners_that_share_a_gpu_is_registered_where_that_can_be(
     assert len(sizes) == (8 if can_register else 4) and sum(sizes) == 0
 
 
-@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=a3c"], ["algo=appo", "horizon=128"]])
+@pytest.mark.parametrize("options", [["algo=a2c"], ["algo=appo", "horizon=128"]])
 def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = [*options, "env=catch", "gpus=1", "learners=2", "total_steps=4000"]
     arguments += ["log_interval=1000", f"run_dir={run}"]
     done = subprocess.run(
-        [sys.executable, "-m", "accel_rl", *arguments], capture_output=True, text=True, timeout=110
+        [sys.executable, "-m", "accel_rl", *arguments], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     assert "parameters on cuda:0, by graphs" in (run / "train.log").read_text()

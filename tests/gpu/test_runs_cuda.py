@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from accel_rl.__main__ import main
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -16,11 +18,6 @@ pytestmark = [
 ]
 IS_EMULATED = "EMULATED_GPU" in os.environ
 RAINBOW = ["algo=rainbow", "model=mlp", "replay_size=4000", "min_steps=1000", "batch_size=32"]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "accel_rl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
 def last_row(run_dir: Path) -> dict[str, str]:
@@ -31,25 +28,21 @@ def last_row(run_dir: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "options",
     [
-        ["algo=ppo", "num_envs=8"],
-        ["algo=a2c", "overlap=true"],
-        ["algo=a2c", "lstm=true"],
-        ["algo=pqn", "num_envs=8", "learner.precision=bfloat16"],
+        ["algo=ppo", "num_envs=8", "overlap=true"],
+        ["algo=pqn", "num_envs=8", "gru=true", "learner.precision=bfloat16"],
         [*RAINBOW, "replay_device=cuda", "save_replay=true"],
-        [*RAINBOW, "replay_device=cpu", "save_replay=true"],
     ],
-    ids=["ppo", "overlap", "lstm", "pqn", "replay on the GPU", "replay on the host"],
+    ids=["ppo", "pqn", "rainbow"],
 )
 def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    begins = [*options, "env=catch", "device=cuda", "log_interval=1000", f"run_dir={run_dir}"]
+    begins = [*options, "env=catch", "device=cuda", "log_interval=500", f"run_dir={run_dir}"]
     goes_on = [f"resume={run_dir}", "device=cuda"]
     on_cpu = [f"resume={run_dir}", "device=cpu"]
     if "replay_device=cuda" in options:
         on_cpu.append("replay_device=cpu")
-    for arguments, steps in ((begins, 3000), (goes_on, 6000), (on_cpu, 9000)):
-        done = run(*arguments, f"total_steps={steps}")
-        assert done.returncode == 0, done.stderr
+    for arguments, steps in ((begins, 1500), (goes_on, 3000), (on_cpu, 4500)):
+        assert main([*arguments, f"total_steps={steps}"]) == 0
         row = last_row(run_dir)
         assert int(row["steps"]) >= steps and float(row["gradient_norm"]) > 0
 
@@ -67,24 +60,16 @@ def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
     else:
         options.append("horizon=16")
     options += ["minibatch_size=16"] * (algo in ("ppo", "pqn"))
-    done = run(*options, "sampler.decorrelation_steps=0", f"run_dir={tmp_path / 'run'}")
-    assert done.returncode == 0, done.stderr
+    options += ["sampler.decorrelation_steps=0", f"run_dir={tmp_path / 'run'}"]
+    assert main(options) == 0
     assert float(last_row(tmp_path / "run")["gradient_norm"]) > 0
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["algo=a2c"],
-        RAINBOW,
-        ["algo=appo", "horizon=128"],
-        ["algo=appo", "horizon=128", "lstm=true"],
-    ],
-)
-def test_two_learners_with_a_gpu_each(options: list[str], tmp_path: Path) -> None:
+def test_two_learners_with_a_gpu_each(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    arguments = [*options, "env=catch", "gpus=2", "total_steps=6000", "log_interval=1000"]
-    done = run(*arguments, f"run_dir={run_dir}")
+    options = [*RAINBOW, "env=catch", "gpus=2", "total_steps=1600", f"run_dir={run_dir}"]
+    command = [sys.executable, "-m", "accel_rl", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert int(last_row(run_dir)["steps"]) >= 6000
+    assert int(last_row(run_dir)["steps"]) >= 1600

@@ -133,7 +133,8 @@ def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int =
         found, expected = captured.update(batch, progress), eager.update(batch, progress)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance, msg=name)
+            given = {"rtol": tolerance, "atol": tolerance, "check_dtype": False, "msg": name}
+            torch.testing.assert_close(found[name], value, **given)
         assert torch.equal(captured.act(batch, i), eager.act(batch, i))
     after = eager.exchange.parameters.parameter
     difference = (captured.exchange.parameters.parameter - after).norm() / (after - before).norm()

@@ -124,15 +124,17 @@ def gpu_arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.fp32_precision == "tf32", cudnn.benchmark
-    matmul.allow_tf32 = before[0] or config.learner.precision == "tf32"
+    before = matmul.fp32_precision, cudnn.benchmark
+    was_tf32 = before[0] == "tf32"
+    matmul.allow_tf32 = was_tf32 or config.learner.precision == "tf32"
     cudnn.benchmark = (
         config.learner.in_rollouts and not torch.are_deterministic_algorithms_enabled()
     )
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.benchmark = before
+        matmul.allow_tf32 = was_tf32
+        matmul.fp32_precision, cudnn.benchmark = before  # "none" follows torch.backends, as before
 
 
 @contextmanager

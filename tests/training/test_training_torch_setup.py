@@ -142,6 +142,7 @@ def test_a_gpu_computes_as_precision_says_while_a_run_lasts(
     with gpu_arithmetic(config, torch.device(device)):
         assert arithmetic() == expected
     assert arithmetic() == before == (False, False)
+    assert torch.backends.cuda.matmul.fp32_precision == "none"  # that of torch.backends
 
 
 def test_tf32_of_the_host_stays() -> None:

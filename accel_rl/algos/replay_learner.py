@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,6 +60,7 @@ class ReplayLearner(ABC):
         self.batch_size = config.batch_size // exchange.num_sharing
         on = config.where_replay_lies(replay_spec, self.device, ranks.size)
         kind = Replay if replay_spec.sequences is None else SequenceReplay
+        replay_spec = replace(replay_spec, batch_size=self.batch_size)
         self.replay: Replay | SequenceReplay = kind(replay_spec, on, ranks.size, ranks.local_size)
         self._generator = torch.Generator(on).manual_seed(seed)
         self._seed = seed

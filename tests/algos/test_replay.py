@@ -9,6 +9,7 @@ import torch
 from replay_worlds import CPU, B, T, World, everything, make, slow_window
 
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
+from accel_rl.algos.replay.free_memory import check_free_memory
 from accel_rl.spaces import Leaf, discrete
 
 
@@ -216,6 +217,17 @@ def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(mon
     monkeypatch.setattr(torch, "zeros", full)
     with pytest.raises(ValueError, match=r"replay_size=\d+ takes .* GB free for it; use replay"):
         make(stack=3, n=1, slots=20)
+
+
+def test_a_replay_leaves_memory_of_a_gpu_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = Leaf((4, 84, 84), np.dtype(np.uint8))
+    size = {"size": 100_000, "num_envs": 16, "horizon": 4, "observation": frame}
+    spec = ReplaySpec(**size, action=discrete(4), frame_stack=4, batch_size=32)  # type: ignore[arg-type]
+    free = round(spec.nbytes / 0.9 + 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
+    check_free_memory(spec, torch.device("cuda"))
+    with pytest.raises(ValueError, match="use replay_size="):
+        check_free_memory(dataclasses.replace(spec, batch_size=2048), torch.device("cuda"))
 
 
 def test_a_million_atari_transitions_take_8_4_gigabytes() -> None:

@@ -167,7 +167,7 @@ def test_a_replay_is_made_small_for_the_check(monkeypatch) -> None:
     sizes = []
     monkeypatch.setattr(
         "accel_rl.algos.replay.memory.check_free_memory",
-        lambda nbytes, *_: sizes.append(nbytes),
+        lambda spec, *_: sizes.append(spec.nbytes),
     )
     check_runs(plan_runs({"algo": "dqn,rainbow", "env": "catch", "seed": "0,1"}))
     assert len(sizes) == 2 and max(sizes) < 1e7

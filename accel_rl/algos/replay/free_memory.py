@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import torch
 
+from accel_rl.algos.replay.spec import ReplaySpec
 from accel_rl.topology import free_memory
 
 
 def check_free_memory(
-    nbytes: int, size: int, device: torch.device, num_learners: int = 1, num_local: int = 1
+    spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
 ) -> None:
-    """Raises ValueError unless ``device`` has ``nbytes`` free, for a replay of ``size``.
+    """Raises ValueError unless ``device`` has memory for a replay, and a GPU for updates, too.
 
     ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
     """
     if device.type == "cuda":
         num_local = 1  # what others have is not free: they take it at once
-    if nbytes * num_local > _free(device):
-        raise replay_too_large(nbytes, size, device, num_learners, num_local)
+    if spec.nbytes * num_local > _free(spec, device):
+        raise replay_too_large(spec, device, num_learners, num_local)
 
 
-def _free(device: torch.device) -> int:
-    """Bytes that a replay may take: of a GPU all but a tenth, which the networks need."""
+def _free(spec: ReplaySpec, device: torch.device) -> int:
+    """Bytes that a replay may take: of a GPU all but a tenth, or what an update needs."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] * 9 // 10
+        free = torch.cuda.mem_get_info(device)[0]
+        return max(0, free - max(free // 10, spec.update_bytes))
     return free_memory()
 
 
 def replay_too_large(
-    nbytes: int, size: int, device: torch.device, num_learners: int, num_local: int = 1
+    spec: ReplaySpec, device: torch.device, num_learners: int, num_local: int = 1
 ) -> ValueError:
     """What `check_free_memory` raises."""
-    free = _free(device)
+    free, nbytes, size = _free(spec, device), spec.nbytes, spec.size
     fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
     what = f"a replay of replay_size={size}"
     if num_learners > 1:

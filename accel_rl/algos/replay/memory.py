@@ -87,14 +87,14 @@ class Replay:
     def __init__(
         self, spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
     ) -> None:
-        check_free_memory(spec.nbytes, spec.size, device, num_learners, num_local)
+        check_free_memory(spec, device, num_learners, num_local)
         self.spec = spec
         self.device = device
         self.num_stored = 0
         try:
             self._allocate()
         except torch.OutOfMemoryError as error:  # another learner on this GPU came first
-            raise replay_too_large(spec.nbytes, spec.size, device, num_learners) from error
+            raise replay_too_large(spec, device, num_learners) from error
 
     def _allocate(self) -> None:
         spec, device = self.spec, self.device

@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 
 from accel_rl.models import PreviousInputs
-from accel_rl.spaces import Leaf, Space, leaves_of
+from accel_rl.spaces import Leaf, Space, leaves_of, size_of
 
+_UPDATE_COPIES = 12  # of a batch's observations
 # A step beside its frame and action, in 16 bytes, which one copy writes and one gather reads.
 STEP = np.dtype(
     [
@@ -61,7 +62,8 @@ class ReplaySpec:
     ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation``: its
     space; where ``frame_stack`` is above 1 it is one array, whose first axis is the stack, newest
     last. ``action``: its space. ``horizon``: steps of each environment that come at a time.
-    ``sequences``: what is drawn; None: single steps.
+    ``sequences``: what is drawn; None: single steps. ``batch_size``: of an update, for which its
+    device has memory left.
 
     Raises:
         ValueError: the ring is too short for that, or the stack too long.
@@ -76,6 +78,7 @@ class ReplaySpec:
     n_step: int = 1
     gamma: float = 0.99
     sequences: SequenceSpec | None = None
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         if self.frame_stack > 256:  # ``age`` is a byte
@@ -103,6 +106,14 @@ class ReplaySpec:
         if spec is not None:
             parts.append(f"sequences of {spec.burn_in} + {spec.length} steps")
         return f"{', '.join(parts)} and stacks of {self.frame_stack} frames"
+
+    @property
+    def update_bytes(self) -> int:
+        """What updates take of a GPU, as a multiple of a batch's observations in float32.
+
+        CatDQN's take 4.2 times as much, for those before a graph is recorded and for the graph.
+        """
+        return _UPDATE_COPIES * self.batch_size * 4 * size_of(self.observation)
 
     @property
     def num_slots(self) -> int:

@@ -21,11 +21,10 @@ class Agent(Protocol):
         capture: how acting and learning are compiled, or recorded as CUDA graphs.
     """
 
-    @property
-    def model(self) -> nn.Module: ...
+    capture: Capture
 
     @property
-    def capture(self) -> Capture: ...
+    def model(self) -> nn.Module: ...
 
     def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
         """Choose an action for each of ``N`` environments.

@@ -27,7 +27,7 @@ from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.topology import available_cpus
 from accel_rl.training.build import agent_of
-from accel_rl.training.devices import learner_device, make_capture
+from accel_rl.training.devices import capture_of, learner_device, make_capture
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
@@ -188,7 +188,6 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
     learner = config.learner
     assert isinstance(learner, GA3CConfig)
     device = learner_device(config, team.ranks)
-    capture = make_capture(config, device)
     agents = config.sampler.num_groups
     sampler = QueuedSampler(
         config.env_factory,
@@ -208,6 +207,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         torch.manual_seed(config.seed)
         agent = agent_of(config, sampler.env_spec, device)
         assert isinstance(agent, ActorCriticAgent)
+        capture = capture_of(config, agent.model, make_capture(config, device))
         if isinstance(agent, RecurrentAgent):
             size, previous = agent.model.state_size, agent.model.previous
             size += 0 if previous is None else previous.size

@@ -41,7 +41,13 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, without_mask
 from accel_rl.topology import Seat, plan_cores
-from accel_rl.training.devices import gpu_nodes, learner_device, make_capture, num_gpus
+from accel_rl.training.devices import (
+    capture_of,
+    gpu_nodes,
+    learner_device,
+    make_capture,
+    num_gpus,
+)
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import Experience, InTurns, PullingServer, RolloutRun, Server
@@ -152,7 +158,9 @@ def agent_of(
         config.gru,
         config.previous_action_reward,
     )
-    return config.learner.make_agent(network)
+    agent = config.learner.make_agent(network)
+    agent.capture = capture_of(config, agent.model, capture)
+    return agent
 
 
 def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:

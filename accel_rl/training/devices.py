@@ -9,6 +9,7 @@ import sys
 import zlib
 
 import torch
+from torch import nn
 
 from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
@@ -151,6 +152,21 @@ def make_capture(config: TrainConfig, device: torch.device) -> Capture:
         return EAGER
     check_compilers()
     return Capture(device)
+
+
+def capture_of(config: TrainConfig, model: nn.Module, capture: Capture) -> Capture:
+    """``capture``, or nothing if it would record users' code that was not written for that.
+
+    What such code does in Python, such as counting, is done while it is recorded, and never again.
+    """
+    if not isinstance(capture, Graphs) or capture.is_required:
+        return capture
+    parts = [config.learner, *([model] if ":" in config.model else [])]
+    return capture if all(_is_recorded(part) for part in parts) else EAGER
+
+
+def _is_recorded(part: object) -> bool:
+    return type(part).__module__.startswith("accel_rl.") or getattr(part, "is_recorded", False)
 
 
 def pays_to_compile(config: TrainConfig) -> bool:

@@ -12,13 +12,13 @@ import torch
 from captured_learners import CONFIGS, Run, assert_equal, rollouts
 
 from accel_rl.agents import PolicyAgent
-from accel_rl.algos import DQNConfig
+from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.capture import EAGER, Capture
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.graphs import Graphs
 from accel_rl.stopping import StopRequest
 from accel_rl.training.build import build
-from accel_rl.training.devices import make_capture
+from accel_rl.training.devices import capture_of, make_capture
 
 CPU = torch.device("cpu")
 # Of torch itself, while it compiles.
@@ -140,6 +140,32 @@ def test_by_default_a_gpu_has_graphs_and_a_cpu_compiles_nothing() -> None:
     assert isinstance(capture, Graphs) and not capture.is_required
     assert make_capture(config, CPU) is EAGER
     assert make_capture(parse_arguments(["env=breakout", "capture=off"]), gpu) is EAGER
+
+
+class OwnNetwork(torch.nn.Module):
+    pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnConfig(A2CConfig):
+    make_learner = A2CConfig.make_learner
+
+
+@pytest.mark.parametrize("own", [OwnNetwork, OwnConfig])
+def test_classes_of_users_are_recorded_if_they_say_so_or_it_is_required(
+    own: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse_arguments(["algo=a2c", "model=mine:make"])
+    model = torch.nn.Linear(1, 1)
+    if own is OwnNetwork:
+        model = own()
+    else:
+        config = dataclasses.replace(config, learner=own(), model="mlp")
+    maybe, required = (Graphs(torch.device("cuda"), is_required=each) for each in (False, True))
+    assert capture_of(config, model, maybe) is EAGER
+    assert capture_of(config, model, required) is required
+    monkeypatch.setattr(own, "is_recorded", True, raising=False)
+    assert capture_of(config, model, maybe) is maybe
 
 
 LONG = ["algo=dqn", "env=breakout", "capture=auto"]

@@ -68,9 +68,9 @@ class Capture:
 
         return run
 
-    def whole(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
-        """``function`` recorded as a graph, which a GPU alone can do; None: it is not."""
-        return None
+    def whole(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
+        """``functions`` recorded as graphs, which a GPU alone can do; []: they are not."""
+        return []
 
     def _as_tensor(self, argument: Any) -> Any:
         if not isinstance(argument, float):

@@ -23,8 +23,9 @@ from torch import Tensor
 from accel_rl.capture import Capture
 
 _NUM_WARM = 3  # calls before one is recorded, in which libraries set themselves up
-_MOST_GRAPHS = 8  # of one function: each has memory of its own
-_RECORDING = threading.Lock()  # one thread at a time
+_MOST_GRAPHS = 8  # of one function: each has results of its own
+_STREAMS: dict[tuple[int, int], torch.cuda.Stream] = {}  # that record, by GPU and priority
+_RECORDING = threading.Lock()  # of these streams
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -50,40 +51,69 @@ class Graphs(Capture):
         super().__init__(device, backend=None)  # regions are parts of what is recorded
         self.is_required = is_required
         self.num_recorded = 0
-        self._has_failed = False
 
-    def whole(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function`` of trees of tensors and numbers on the device, recorded for each shape."""
-        return _Recorded(function, self, self._device)
+    def whole(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
+        """``functions`` of trees of tensors and numbers on the device, recorded for each shape.
 
-    def record(self, what: str, run: Callable[[], Any], pool: Any = None) -> Recording | None:
-        """Record what ``run`` has the device do, in the current stream, which is no default one.
+        They are called in one stream, and their results are used up before the next call of any of
+        them.
+        """
+        pool = Pool()
+        return [_Recorded(function, self, self._device, pool) for function in functions]
 
-        ``pool``: of memory, which graphs share that are replayed in one stream and whose results
-        are used up before the next. ``what``: for messages. None: it could not be recorded.
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Enter the stream that records what is to run in streams like the current one.
+
+        A graph's operations have the priority of the stream in which they were recorded. Torch has
+        32 streams and then gives the same ones again, so there is one for each priority, for one
+        thread at a time.
+        """
+        current = torch.cuda.current_stream(self._device)
+        key = current.device.index, current.priority
+        with _RECORDING:
+            if key not in _STREAMS:
+                _STREAMS[key] = torch.cuda.Stream(self._device, current.priority)  # type: ignore[no-untyped-call]
+            stream = _STREAMS[key]
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                yield
+            current.wait_stream(stream)
+
+    def record(self, what: str, run: Callable[[], Any], pool: Pool) -> Recording | None:
+        """Record what ``run`` has the device do, within `aside`; None: it could not be recorded.
+
+        Args:
+            what: For messages.
+            run: Is called once.
+            pool: Has the memory of the graph.
 
         Raises:
             ValueError: It could not, and is required.
         """
-        if self._has_failed:
-            return None
         graph = torch.cuda.CUDAGraph()
-        pool = pool or torch.cuda.graph_pool_handle()
         try:
-            with _recording(graph, pool, self._device):
+            with _recording(graph, pool.handle, self._device):
                 result = run()
         except RuntimeError as error:
+            pool.handle = torch.cuda.graph_pool_handle()  # torch takes no pool that it has given up
             reason = str(error).strip().partition("\n")[0]
             if self.is_required:
                 raise ValueError(
                     f"capture=on: {what} cannot be recorded as a CUDA graph ({reason}); use "
                     f"capture=auto, which then runs it as it is, or capture=off"
                 ) from error
-            self._has_failed = True
             _LOGGER.warning("%s runs without a CUDA graph, which is slower: %s", what, reason)
             return None
         self.num_recorded += 1
         return Recording(graph, result)
+
+
+@dataclass
+class Pool:
+    """Memory that graphs share which are replayed in one stream, each result used up by then."""
+
+    handle: Any = field(default_factory=lambda: torch.cuda.graph_pool_handle())
 
 
 class Recording(NamedTuple):
@@ -95,10 +125,8 @@ class Recording(NamedTuple):
 
 @contextmanager
 def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
-    # What Python frees while a stream records may call what CUDA then forbids.
-    _RECORDING.acquire()
     collects = gc.isenabled()
-    gc.disable()
+    gc.disable()  # what it frees while a stream records may call what CUDA then forbids
     try:
         # Other threads may wait meanwhile, for their own streams.
         graph.capture_begin(pool, capture_error_mode="thread_local")
@@ -111,7 +139,6 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
     finally:
         if collects:
             gc.enable()
-        _RECORDING.release()
 
 
 def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
@@ -121,11 +148,13 @@ def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> No
         return
     # An operation that cannot be recorded ends the recording in CUDA. Torch keeps its own state of
     # it: its generator would refuse to draw, and its memory would free nothing of several streams.
+    # That of pinned memory stays as it is: it matters only if a recording takes pinned memory.
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
     generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
     with suppress(AttributeError, RuntimeError):  # a version of torch that does this itself
         torch._C._cuda_endAllocateToPool(index, pool)
+    with suppress(AttributeError, RuntimeError):
         torch._C._cuda_releasePool(index, pool)
 
 
@@ -136,7 +165,6 @@ class _Shape:
     leaves: list[Any]
     num_calls: int = 0
     recording: Recording | None = None
-    is_refused: bool = False
     numbers: dict[int, float] = field(default_factory=dict)  # that the device has
 
     def stage(self, index: int, given: Any) -> None:
@@ -153,16 +181,18 @@ class _Recorded:
     function: Callable[..., Any]
     capture: Graphs
     device: torch.device
+    pool: Pool
     _shapes: dict[Hashable, _Shape] = field(default_factory=dict)
-    _stream: torch.cuda.Stream | None = None
+    _is_refused: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
         leaves, build = _flatten(arguments)
         key = tuple(_describe(each) for each in leaves)
-        if key not in self._shapes and len(self._shapes) < _MOST_GRAPHS:
+        if key not in self._shapes and len(self._shapes) < _MOST_GRAPHS and not self._is_refused:
             self._shapes[key] = _Shape([_place(each, self.device) for each in leaves])
         shape = self._shapes.get(key)
-        if shape is None:  # its shapes change all the time
+        if shape is None or (self._is_refused and shape.recording is None):
+            # Its shapes change all the time, or it cannot be recorded.
             places = [_place(each, self.device, copies=False) for each in leaves]
             return self.function(*build(places))
         for index, given in enumerate(leaves):
@@ -176,22 +206,19 @@ class _Recorded:
         return shape.recording.result
 
     def _run(self, shape: _Shape, build: Callable[[list[Any]], Any]) -> Any:
-        """Run it as it is, in a stream of its own; or record it there, after some such calls."""
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        current, result = torch.cuda.current_stream(self.device), None
-        run = partial(self.function, *build(shape.leaves))
+        """Run it as it is, where others record; or record it there, after some such calls."""
+        run, result = partial(self.function, *build(shape.leaves)), None
+        current = torch.cuda.current_stream(self.device)
         shape.num_calls += 1
-        if shape.num_calls > _NUM_WARM and not shape.is_refused:
-            gc.collect()
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            if shape.num_calls > _NUM_WARM and not shape.is_refused:
-                shape.recording = self.capture.record("an update", run)
-                shape.is_refused = shape.recording is None
+        with self.capture.aside():
+            if shape.num_calls > _NUM_WARM:
+                shape.recording = self.capture.record("an update", run, self.pool)
+                self._is_refused = shape.recording is None
             if shape.recording is None:
                 result = run()
-        current.wait_stream(self._stream)
+                for each in _flatten(result)[0]:
+                    if isinstance(each, Tensor):  # else the next one there may get its memory
+                        each.record_stream(current)
         return result
 
 

@@ -39,9 +39,7 @@ class Update:
         self._exchange = exchange
         # One graph where there is one learner; else one before learners meet, and one behind.
         self._is_alone = type(exchange) is Local
-        self._whole = capture.whole(self._minimize)
-        self._first = capture.whole(self._begin)
-        self._second = capture.whole(self._end)
+        self._recorded = capture.whole(self._minimize, self._begin, self._end)
         self._totals: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
         self._interval = config.gradient_cosine_interval
@@ -102,19 +100,19 @@ class Update:
         Returns:
             What else ``compute`` gave, to be used up before the next update.
         """
-        if self._whole is None or self._first is None or self._second is None:
+        if not self._recorded:
             loss, metrics, num_samples, more = compute(*inputs)
             self.step(loss, metrics, lr, num_samples)
             return more
-        exchange = self._exchange
+        exchange, (whole, first, second) = self._exchange, self._recorded
         if self._is_alone and is_usual:
             assert isinstance(exchange, Local)
-            names, more = self._whole(compute, exchange.advance(lr), *inputs)
+            names, more = whole(compute, exchange.advance(lr), *inputs)
         else:
-            names, more = (self._first if is_usual else self._begin)(compute, *inputs)
+            names, more = (first if is_usual else self._begin)(compute, *inputs)
             if isinstance(exchange, Local):
                 exchange.reduce()
-                names += self._second(exchange.advance(lr))
+                names += second(exchange.advance(lr))
             else:
                 names += self._add(self._norms_of(exchange.step(lr)))
         for each in names:

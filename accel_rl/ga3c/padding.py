@@ -6,7 +6,7 @@ reads the same memory each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -85,7 +85,7 @@ class GraphPredictor:
     ) -> None:
         self._exchange = exchange
         self._places = Places(2 * most, device)  # each may have a last observation
-        self._act: Callable[..., Any] = graphs.whole(partial(act, agent, tells_probability))
+        (self._act,) = graphs.whole(partial(act, agent, tells_probability))
 
     @torch.no_grad()
     def __call__(self, observation: NDArray[Any], uniform: NDArray[np.float64]) -> Prediction:

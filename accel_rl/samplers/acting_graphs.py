@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from accel_rl.graphs import Graphs, Held, Recording
+from accel_rl.graphs import Graphs, Held, Pool, Recording
 
 MOST_ROW_GRAPHS = 128
 """of rows and groups together that have a graph each"""
@@ -35,11 +35,13 @@ class ActingGraphs:
         self._epsilon, self._normalizer = Held(), Held()
         self._held: Any = None
         self._normal: tuple[Any, Any] = None, None  # the agent's, and the same where it stays
-        self._stream: torch.cuda.Stream | None = None
-        self._pool: Any = None
+        self._pool = Pool()
+        self._is_refused = False
 
     def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
         """What ``act`` gives for this group and row, with only their addresses in it."""
+        if self._is_refused:
+            return act()
         self._hold_epsilon()
         normalizer = self._hold_normalizer()
         key = group, row, getattr(self._agent, "is_random", False), normalizer is None
@@ -59,15 +61,11 @@ class ActingGraphs:
         self._num_warm[kind] = num = self._num_warm.get(kind, 0) + 1
         if num <= _NUM_WARM:
             return None
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            self._pool = torch.cuda.graph_pool_handle()
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        with self._capture.aside():
             recording = self._capture.record("acting", act, self._pool)
-        current.wait_stream(self._stream)
-        if recording is not None:
+        if recording is None:
+            self._is_refused = True
+        else:
             self._recordings[key] = recording
         return recording
 

@@ -166,7 +166,7 @@ class ActionServer:
         rows, columns = self._rows, step.columns
         assert isinstance(rows, _DeviceRows)
         is_carried, staged = rows.stage(step), None
-        if rows.num_graphs > MOST_ROW_GRAPHS:
+        if rows.num_graphs > MOST_ROW_GRAPHS or not rows.is_registered:
             staged = rows.load_and_stage(step, is_carried)
 
         def act() -> Tensor | None:
@@ -294,6 +294,8 @@ class _SharedRows:
 class _DeviceRows:
     """On a GPU: observation rows on the device, filled group by group from registered memory.
 
+    Where it could not be registered, the host waits for each copy, which no graph can hold.
+
     Everything runs in order on the device's current stream: a group's copy, its inference and the
     copy of its actions back. The host waits once a call, for the actions. That wait also makes it
     safe to use the staging buffers again in the next call: all earlier copies are done.
@@ -333,7 +335,7 @@ class _DeviceRows:
         self._small = _SmallFields(rollout, device, 2 if keeps_rollout else 1)
         # Last: if anything fails above, nothing stays registered. The small arrays share pages,
         # which may be registered once, so these go through staging buffers instead.
-        self._is_registered = register(self._shared, device)
+        self.is_registered = register(self._shared, device)
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
         return self.seen(self.load(step, self.stage(step)), step.columns)
@@ -434,8 +436,8 @@ class _DeviceRows:
         )
 
     def close(self) -> None:
-        if self._is_registered:
-            self._is_registered = False
+        if self.is_registered:
+            self.is_registered = False
             with suppress(RuntimeError):  # the device has failed, which has been told
                 torch.cuda.current_stream(self._device).synchronize()
             unregister(self._shared)

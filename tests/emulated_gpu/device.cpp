@@ -427,6 +427,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     order::stream_waits(order::stream_key(device, waiting), order::stream_key(other_device, stream));
   }, without_gil);
   module.def("host_waits", [](int device, int64_t stream) { host_waits(order::stream_key(device, stream)); }, without_gil);
+  module.def("most_memory", [](int device) {
+    Lock lock(order::mutex);
+    return order::most_in_use[device];
+  });
+  module.def("record_stream", [](const Tensor& tensor, int device, int64_t stream) {
+    Lock lock(order::mutex);
+    auto* block = tensor.numel() ? graph::block_of(reinterpret_cast<size_t>(tensor.data_ptr())) : nullptr;
+    if (block) block->second.recorded.insert(order::stream_key(device, stream));
+  }, without_gil);
   module.def("num_uses", [](int device, int64_t stream) {
     Lock lock(order::mutex);
     const auto key = order::stream_key(device, stream);

@@ -121,6 +121,7 @@ class Graph {
     owned[begin] = true;
     own_.emplace_back(begin, size);
     order::blocks[begin] = {stream, {}, size};
+    order::count_bytes(stream, size);
   }
 
   // Before ``tensor`` is written to: what its memory holds, unless it is the graph's own.

@@ -37,6 +37,7 @@ struct Block {
   StreamKey stream;  // current when it was allocated: one that is freed goes to a later allocation there
   std::vector<Use> uses;
   size_t size;
+  std::set<StreamKey> recorded;  // by Tensor.record_stream: none gets the memory before their uses have ended
 };
 
 struct Copy {
@@ -52,6 +53,9 @@ inline auto& host = *new Clock;  // what the host has waited for, which all that
 inline auto& blocks = *new std::map<size_t, Block>;  // by their first byte
 inline auto& freed = *new std::map<StreamKey, std::vector<Use>>;  // uses of freed memory, by the block's stream
 inline auto& copies = *new std::vector<Copy>;                     // that the host has not waited for
+
+inline auto& in_use = *new std::map<int64_t, int64_t>;            // bytes, by device
+inline auto& most_in_use = *new std::map<int64_t, int64_t>;       // so far
 
 inline StreamKey stream_key(int device, int64_t stream) { return device * 1'000'000 + stream; }
 
@@ -94,11 +98,17 @@ inline void count_use(const at::Tensor& tensor, StreamKey stream, bool writes, c
   if (uses.size() % 256 == 0) uses.erase(std::remove_if(uses.begin(), uses.end(), is_over), uses.end());
 }
 
+inline void count_bytes(StreamKey stream, int64_t size) {
+  auto& bytes = in_use[stream / 1'000'000] += size;
+  most_in_use[stream / 1'000'000] = std::max(most_in_use[stream / 1'000'000], bytes);
+}
+
 inline void allocate(void* memory, size_t size, StreamKey stream) {
   for (const auto& use : freed[stream])
     TORCH_CHECK(is_before(use, stream), "memory was freed, and is given out again in stream ", stream, ", while stream ",
                 use.stream, " may still use it in ", use.operation, "; keep the tensor until one has waited for the other");
   freed[stream].clear();
+  count_bytes(stream, size);
   const size_t begin = reinterpret_cast<size_t>(memory);
   blocks[begin] = {stream, {{stream, ++clock_of(stream)[stream], begin, begin + size, true, "its allocation"}}, size};
 }
@@ -106,8 +116,9 @@ inline void allocate(void* memory, size_t size, StreamKey stream) {
 inline void release(void* memory) {
   auto block = blocks.find(reinterpret_cast<size_t>(memory));
   if (block == blocks.end()) return;
-  auto& uses = freed[block->second.stream];
-  uses.insert(uses.end(), block->second.uses.begin(), block->second.uses.end());
+  const auto& [stream, uses, size, recorded] = block->second;
+  for (const auto& use : uses) if (!recorded.count(use.stream)) freed[stream].push_back(use);
+  count_bytes(stream, -static_cast<int64_t>(size));
   blocks.erase(block);
 }
 

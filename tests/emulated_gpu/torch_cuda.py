@@ -6,7 +6,9 @@ Only what accel_rl and its tests use. NCCL is gloo, by way of the CPU.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.storage import _StorageBase
 
+NUM_STREAMS = 32
 _BYTES = 8 << 30
 
 
@@ -29,8 +32,8 @@ def _load(path: str) -> Any:
 
 
 _device = _load(os.environ["EMULATED_GPU"])
-_num_streams = 1
-_priorities: dict[int, int] = {}
+_numbers: dict[tuple[int, int, int], int] = {}  # of streams, by device, priority and count
+_num_given: Counter[tuple[int, int]] = Counter()
 _is_initialized = False
 
 
@@ -41,22 +44,24 @@ def _index(device: Any = None) -> int:
 
 
 class Stream:
-    """``number``: of a stream that there is already; 0 is each device's default stream.
+    """Of each device and priority there are `NUM_STREAMS`, which are given in turns, as in torch.
 
-    Priorities are kept, and change nothing.
+    ``number``: of a stream that there is already; 0 is each device's default stream. Priorities
+    change nothing.
     """
 
     def __init__(self, device: Any = None, priority: int = 0, *, number: int | None = None) -> None:
         self.device = torch.device("cuda", _index(device))
-        global _num_streams
-        self._number = _num_streams if number is None else number
-        _num_streams += number is None
         if number is None:
-            _priorities[self._number] = priority
+            key = self.device.index, priority
+            count = _num_given[key] % NUM_STREAMS
+            _num_given[key] += 1
+            number = _numbers.setdefault((*key, count), len(_numbers) + 1)
+        self._number = number
 
     @property
     def priority(self) -> int:
-        return _priorities.get(self._number, 0)
+        return next((key[1] for key, number in _numbers.items() if number == self._number), 0)
 
     def synchronize(self) -> None:
         _device.host_waits(self.device.index, self._number)
@@ -145,7 +150,7 @@ def _set_device(device: Any) -> None:
 
 
 def _synchronize(device: Any = None) -> None:
-    for number in range(_num_streams):
+    for number in range(len(_numbers) + 1):
         _device.host_waits(_index(device), number)
 
 
@@ -184,6 +189,9 @@ class DefaultGenerator:
 _generators = tuple(DefaultGenerator() for _ in range(_device.device_count()))
 
 
+_pools = itertools.count(1)
+
+
 vars(torch.cuda).update(
     default_generators=_generators,
     is_available=lambda: True,
@@ -207,9 +215,10 @@ vars(torch.cuda).update(
     current_stream=current_stream,
     Event=Event,
     CUDAGraph=CUDAGraph,
-    graph_pool_handle=lambda: (0, 1),
+    graph_pool_handle=lambda: (0, next(_pools)),
     is_current_stream_capturing=_device.is_recording,
     num_launches=_device.num_launches,
+    max_memory_reserved=lambda device=None: _device.most_memory(_index(device)),
     cudart=lambda: SimpleNamespace(
         cudaHostRegister=lambda memory, size, flags: _device.register_memory(memory, size),
         cudaHostUnregister=_device.unregister_memory,
@@ -239,6 +248,11 @@ def _cloning(real: Any) -> Any:
     return clone
 
 
+def _record_stream(tensor: Tensor, stream: Stream) -> None:
+    _device.record_stream(tensor, stream.device.index, stream._number)
+
+
+Tensor.record_stream = _record_stream
 # A torch without CUDA makes no storage there of itself.
 _StorageBase.to = _moving(_StorageBase.to)
 _StorageBase.clone = _cloning(_StorageBase.clone)

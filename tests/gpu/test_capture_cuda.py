@@ -1,8 +1,9 @@
 """Graphs on a GPU: the eager updates and actions, and no hidden waiting."""
 
 import contextlib
+import gc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from accel_rl.envs import make_env_factory
 from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
 from accel_rl.parallel.shared_group import SharedGroup
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, action_server
 from accel_rl.spaces import OBSERVATION
 from accel_rl.training.build import build
 
@@ -140,12 +141,17 @@ def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> Non
     assert (found - expected).norm() / expected.norm() < 1e-5
 
 
-@pytest.mark.parametrize("normalizes", [False, True], ids=["", "normalized"])
-@pytest.mark.parametrize("horizon", [7, 80], ids=["a graph a row", "a graph a group"])
+@pytest.mark.parametrize(
+    ("horizon", "is_registered", "normalizes"),
+    [(7, True, False), (80, True, True), (7, False, True)],
+    ids=["a graph a row", "a graph a group", "memory that is not registered"],
+)
 def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
-    horizon: int, normalizes: bool
+    horizon: int, is_registered: bool, normalizes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In two groups, whose observations lie at other places in every step."""
+    if not is_registered:
+        monkeypatch.setattr(action_server, "register", lambda *_: False)
 
     def actions(capture: Capture) -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -172,7 +178,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
     for found, expected in zip(actions(graphs), actions(EAGER), strict=True):
         assert torch.equal(found, expected)
     # Row 0 comes from the host at first, and from row T later.
-    assert graphs.num_recorded == (2 if horizon == 80 else 2 * 7)
+    assert graphs.num_recorded == (2 if horizon == 80 or not is_registered else 2 * 7)
 
 
 @pytest.mark.parametrize(
@@ -218,20 +224,67 @@ def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
 ) -> None:
     x = torch.ones(2, device=CUDA)
     for is_required in (True, False):
-        run = Graphs(CUDA, is_required=is_required).whole(function)
+        graphs = Graphs(CUDA, is_required=is_required)
+        run, double = graphs.whole(function, lambda given: 2 * given)
         for _ in range(3):
             assert run(x) == 2
         if is_required:
             with pytest.raises(ValueError, match=r"an update cannot be recorded.*capture=auto"):
                 run(x)
         else:
-            assert [run(x), run(x)] == [2, 2]
-        # A recording that failed leaves the generator and later recordings usable.
+            assert [run(x), run(x), run(x[:1])] == [2, 2, 1 + (function is waiting_unnoticed)]
+        # A recording that failed leaves the generator and all other functions usable.
         torch.rand(2, device=CUDA)
-        again = Graphs(CUDA)
-        run = again.whole(lambda given: 2 * given)
-        assert all(torch.equal(run(x), 2 * x) for _ in range(5)) and again.num_recorded == 1
+        assert all(torch.equal(double(x), 2 * x) for _ in range(5)) and graphs.num_recorded == 1
     assert caplog.text.count("runs without a CUDA graph") == 1
+
+
+def test_recording_does_not_collect_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads would stand still meanwhile."""
+    monkeypatch.setattr(gc, "collect", lambda *_: pytest.fail("collects"))
+    graphs = Graphs(CUDA)
+    (double,) = graphs.whole(lambda given: 2 * given)
+    x = torch.ones(2, device=CUDA)
+    assert [double(x).sum() for _ in range(5)] == [4] * 5 and graphs.num_recorded == 1
+
+
+def test_graphs_of_one_update_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools, begin = [], torch.cuda.CUDAGraph.capture_begin
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph,
+        "capture_begin",
+        lambda self, pool, **named: (pools.append(pool), begin(self, pool, **named))[1],
+    )
+    captured = Run("a2c", Graphs(CUDA), CUDA, model="mlp")
+    for batch in rollouts(CUDA, 10):
+        captured.update(batch, progress=0.0)
+    assert len(pools) == 2 and pools[0] == pools[1]  # of usual rollouts, and behind others
+
+
+def test_threads_that_record_and_warm_up_at_once_do_not_mix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even where torch has only one stream to give."""
+    if COUNTED:
+        monkeypatch.setattr("torch_cuda.NUM_STREAMS", 1)
+    graphs, x = Graphs(CUDA), torch.ones(2, device=CUDA)
+    numbers = iter(range(10))
+
+    def doubled(given: torch.Tensor) -> torch.Tensor:
+        return 2 * given
+
+    def slow(given: torch.Tensor) -> torch.Tensor:
+        if next(numbers) == 3:  # it is recorded now
+            wait([other := pool.submit(run, x)], timeout=0.2)
+            others.append(other)
+        return 3 * given
+
+    (run,), (run_slowly,) = graphs.whole(doubled), graphs.whole(slow)
+    others: list[Future[torch.Tensor]] = []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(5):
+            assert torch.equal(run_slowly(x), 3 * x)
+        assert torch.equal(others[0].result(), 2 * x)
 
 
 @pytest.mark.skipif(not COUNTED, reason="launches are counted on the emulated GPU")

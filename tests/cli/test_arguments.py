@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
+from refusals import words
 from saved_runs import trained
 
 from accel_rl.envs import make_env_factory
@@ -37,44 +38,82 @@ MAKE: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "said"),
     [
-        ({"config": {"num_envs": 4}}, r"config is \{'num_envs': 4\}; it must be a SamplerConfig"),
-        ({"seed": -1}, "seed is -1; it must be at least 0"),
-        ({"seed": 1.5}, "seed is 1.5; it must be an integer"),
-        ({"seed": True}, "seed is True; it must be an integer"),
+        ({"config": {"num_envs": 4}}, "config is {'num_envs': 4}; SamplerConfig"),
+        ({"seed": -1}, "seed is -1; at least 0"),
+        ({"seed": 1.5}, "seed is 1.5; an integer"),
+        ({"seed": True}, "seed is True; an integer"),
     ],
     ids=["config", "negative", "fraction", "boolean"],
 )
-def test_sampler_takes_a_config_and_a_seed(kind: str, arguments: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_sampler_takes_a_config_and_a_seed(kind: str, arguments: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=words(said)):
         MAKE[kind](**arguments)
 
 
-@pytest.mark.parametrize("make", [SerialSampler, ParallelSampler])
+def reset(**options: Any) -> None:
+    with closing(VectorEnv(CATCH, 4)) as envs:
+        envs.reset(**options)
+
+
+def collect(actions: Any) -> None:
+    with SerialSampler(CATCH, config=CONFIG) as sampler:
+        sampler.collect(lambda step: actions)
+
+
+CALLS: list[tuple[Any, dict[str, Any], str]] = [
+    *(
+        (make, {"factory": env, **options}, said)
+        for make in (SerialSampler, ParallelSampler)
+        for env, options, said in (
+            ("catch", {"horizn": 5}, "horizn setting horizon"),
+            ("catch", {"x": 5}, "x setting there are num_envs"),
+            ("catch", {"num_envs": 0}, "num_envs is 0; at least 1"),
+            ("catch", {"config": CONFIG, "num_envs": 3}, "num_envs=3 num_groups=2"),
+            ("Catch-v7", {}, "env=Catch-v7"),
+            (3, {}, "env is 3; a name or a function"),
+        )
+    ),
+    (make_queued, {"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; an integer"),
+    (make_queued, {"training_queue_size": "a"}, "training_queue_size is 'a'; an integer"),
+    (make_queued, {"most_agents": "8"}, "most_agents is '8'; an integer"),
+    (make_queued, {"gamma": None}, "gamma is None; a number"),
+    (collect, {"actions": ([0, 1], [0])}, "actions no array: inhomogeneous"),
+    (collect, {"actions": torch.zeros(4, requires_grad=True)}, "actions float32; integers"),
+    (reset, {"seed": 1.5}, "seed is 1.5; an integer"),
+    (reset, {"seed": "a"}, "seed is 'a'; an integer"),
+    (reset, {"seed": True}, "seed is True; an integer"),
+    (reset, {"seed": [1, 2, 3, "a"]}, "seed is 'a'; an integer, or None"),
+    (reset, {"options": 3}, "options is 3; a dict, or None"),
+    (load_policy, {"path": "x", "checkpoint": 0.5}, "checkpoint is 0.5; an integer or text, or"),
+    (load_policy, {"path": "x", "greedy": "no"}, "greedy is 'no'; True or False"),
+    (load_policy, {"path": "x", "seed": -1}, "seed is -1; at least 0"),
+    (load_policy, {"path": "x", "seed": "a"}, "seed is 'a'; an integer"),
+    (plan_runs, {"axes": {"env": "catch", "seed": "0..100000000"}}, "at most 10,000"),
+    (plan_runs, {"axes": {"seed": "0..4999", "num_envs": "2,4,8"}}, "at most 10,000"),
+]
+
+
+@pytest.mark.parametrize(("call", "options", "said"), CALLS)
+def test_what_a_program_gives_is_refused_by_name(
+    call: Any, options: dict[str, Any], said: str
+) -> None:
+    first, *rest = options.items()
+    with pytest.raises(ValueError, match=words(said)):
+        call(first[1], **dict(rest)) if first[0] in NAMELESS else call(**options)
+
+
+NAMELESS = ("factory", "path", "axes")
+
+
 @pytest.mark.parametrize(
-    ("env", "settings", "message"),
+    "make",
     [
-        ("catch", {"horizn": 5}, "horizn is no setting of a sampler; did you mean horizon"),
-        ("catch", {"x": 5}, "x is no setting of a sampler; there are .*num_envs"),
-        ("catch", {"num_envs": 0}, "num_envs is 0; it must be at least 1"),
-        (
-            "catch",
-            {"config": CONFIG, "num_envs": 3},
-            "num_envs=3 does not divide into num_groups=2",
-        ),
-        ("Catch-v7", {}, "env=Catch-v7"),
-        (3, {}, "env is 3; it must be a name or a function"),
+        SerialSampler,
+        pytest.param(ParallelSampler, marks=[pytest.mark.slow, pytest.mark.processes]),
     ],
 )
-def test_sampler_of_an_environment_and_settings(
-    make: Any, env: Any, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(env, **settings)
-
-
-@pytest.mark.parametrize("make", [SerialSampler, ParallelSampler])
 def test_sampler_takes_an_environment_by_name_or_as_a_function_that_makes_it(make: Any) -> None:
     """With as many groups as it can have, and the settings of a config unless others are given."""
     rollouts = []
@@ -90,20 +129,7 @@ def test_sampler_takes_an_environment_by_name_or_as_a_function_that_makes_it(mak
         assert sampler.config == replace(CONFIG, horizon=2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; it must be an integer"),
-        ({"training_queue_size": "a"}, "training_queue_size is 'a'; it must be an integer"),
-        ({"most_agents": "8"}, "most_agents is '8'; it must be an integer"),
-        ({"gamma": None}, "gamma is None; it must be a number"),
-    ],
-)
-def test_sizes_of_queues_are_integers(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_queued(**options)
-
-
+@pytest.mark.processes
 def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
     def actions_alone(observation: Any, uniform: Any) -> Any:
         return np.zeros(len(uniform), np.int64)
@@ -115,48 +141,6 @@ def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
             while True:
                 sampler.serve(actions_alone)
     assert not sampler.is_running
-
-
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        (([0, 1], [0]), "got actions that are no array: .*inhomogeneous"),
-        (torch.zeros(4, requires_grad=True), "got actions of dtype float32; they must be integers"),
-    ],
-    ids=["ragged", "gradient"],
-)
-def test_actions_that_are_no_array_are_called_so(actions: object, message: str) -> None:
-    with SerialSampler(CATCH, config=CONFIG) as sampler, pytest.raises(ValueError, match=message):
-        sampler.collect(lambda step: actions)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": 1.5}, "seed is 1.5; it must be an integer"),
-        ({"seed": "a"}, "seed is 'a'; it must be an integer"),
-        ({"seed": True}, "seed is True; it must be an integer"),
-        ({"seed": [1, 2, 3, "a"]}, "seed is 'a'; it must be an integer, or None"),
-        ({"options": 3}, "options is 3; it must be a dict, or None"),
-    ],
-)
-def test_vector_environment_is_reset_with_integers(options: Any, message: str) -> None:
-    with closing(VectorEnv(CATCH, 4)) as envs, pytest.raises(ValueError, match=message):
-        envs.reset(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"checkpoint": 0.5}, "checkpoint is 0.5; it must be an integer or text, or None"),
-        ({"greedy": "no"}, "greedy is 'no'; it must be True or False"),
-        ({"seed": -1}, "seed is -1; it must be at least 0"),
-        ({"seed": "a"}, "seed is 'a'; it must be an integer"),
-    ],
-)
-def test_policy_is_loaded_with_what_it_takes(options: Any, message: str, tmp_path) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_policy(tmp_path, **options)
 
 
 def test_policy_is_loaded_with_numbers_of_numpy(tmp_path) -> None:
@@ -176,13 +160,3 @@ def test_reset_that_returns_the_observation_alone_is_told_so() -> None:
     message = r"environment 0 \(Old\) reset must return observation, info; it returned ndarray"
     with pytest.raises(SamplerError, match=message):
         SerialSampler(make_env_factory(Old), config=CONFIG).start()
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [{"seed": "0..100000000"}, {"seed": "0..4999", "num_envs": "2,4,8"}],
-    ids=["range", "product"],
-)
-def test_sweep_of_a_slip_is_refused_at_once(axes: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"at most 10,000"):
-        plan_runs({"env": "catch", **axes})

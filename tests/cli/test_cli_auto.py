@@ -17,6 +17,8 @@ from accel_rl.config import TrainConfig
 from accel_rl.stopping import LAUNCHER_VARIABLE
 from accel_rl.topology import Core, Machine
 
+pytestmark = pytest.mark.slow
+
 TWO_CORES = Machine((Core((0,)), Core((1,))))
 RULE = auto.is_faster
 LONG = ("env=catch", "total_steps=1e6")
@@ -226,6 +228,7 @@ def test_plan_says_what_a_run_would_have(capsys: pytest.CaptureFixture[str]) -> 
     assert last.startswith("measured here")
 
 
+@pytest.mark.processes
 def test_short_run_says_why_it_has_one_and_keeps_its_number(
     tmp_path: Path,
     launched: list[list[str]],

@@ -14,7 +14,7 @@ from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.topology import Core, Machine, available_cpus
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_torch_thread")]
 
 NUM_ENVS, NUM_CORES = 32, 4
 
@@ -159,6 +159,7 @@ def test_all_that_is_ever_tried_can_be_had(num_envs: int, cores: int) -> None:
     assert {layout.workers_per_core for layout in seen} == groups
 
 
+@pytest.mark.processes
 def test_command_prints_options_that_a_run_takes(monkeypatch, capsys) -> None:
     monkeypatch.setattr(tune, "SECONDS", 0.5)
     monkeypatch.setattr(tune, "WINDOW_SECONDS", 0.05)

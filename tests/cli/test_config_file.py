@@ -1,10 +1,12 @@
 """Options from a YAML file, a run's own among them: what counts, what is refused."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import rows, words
 from saved_runs import trained
 
 from accel_rl.__main__ import main
@@ -43,24 +45,31 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("algo", PRESETS)
-@pytest.mark.parametrize("is_preset", [True, False])
+@pytest.mark.parametrize(
+    ("algo", "is_preset"),
+    [
+        *(("ppo", False), ("rainbow", True)),
+        *(pytest.param(algo, False, marks=pytest.mark.slow) for algo in ("dqn", "ga3c", "a3c")),
+        *(pytest.param(algo, True, marks=pytest.mark.nightly) for algo in PRESETS),
+    ],
+)
 def test_config_of_a_run_gives_the_same_run(algo: str, is_preset: bool, tmp_path) -> None:
     arguments = [f"algo={algo}", *([] if is_preset else OTHERWISE.get(algo, ["seed=3"]))]
     assert parse_arguments([saved(tmp_path, *arguments)]) == parse_arguments(arguments)
 
 
-@pytest.mark.parametrize(
-    ("run", "given", "same_as"),
-    [
-        ("algo=ppo num_envs=64", "num_envs=128", "algo=ppo num_envs=128 horizon=32"),
-        ("algo=ppo num_envs=64", "seed=2", "algo=ppo num_envs=64 seed=2"),
-        ("algo=ppo num_envs=64", "horizon=64", "algo=ppo num_envs=64 horizon=64"),
-        ("algo=paac num_envs=64", "num_envs=16", "algo=paac num_envs=16 lr=0.0448"),
-        ("algo=dqn batch_size=2048", "num_envs=64", "algo=dqn batch_size=2048 num_envs=64"),
-        ("env=catch seed=1 lr=1e-3", "learner.lr=1e-2", "env=catch seed=1 lr=1e-2"),
-    ],
-)
+SAME = """
+algo=ppo num_envs=64 | num_envs=128 | algo=ppo num_envs=128 horizon=32
+algo=paac num_envs=64 | num_envs=16 | algo=paac num_envs=16 lr=0.0448
+
+algo=ppo num_envs=64 | seed=2 | algo=ppo num_envs=64 seed=2
+algo=ppo num_envs=64 | horizon=64 | algo=ppo num_envs=64 horizon=64
+algo=dqn batch_size=2048 | num_envs=64 | algo=dqn batch_size=2048 num_envs=64
+env=catch seed=1 lr=1e-3 | learner.lr=1e-2 | env=catch seed=1 lr=1e-2
+"""
+
+
+@pytest.mark.parametrize(("run", "given", "same_as"), rows(SAME))
 def test_all_that_a_file_says_counts_as_given(run: str, given: str, same_as: str, tmp_path) -> None:
     """What its preset would scale by num_envs or batch_size, too."""
     found = parse_arguments([*given.split(), saved(tmp_path, *run.split())])
@@ -100,77 +109,53 @@ def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
     assert config == parse_arguments(["algo=ppo", "epochs=3"])
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("seeed: 1", [], "config=FILE: unknown option seeed; did you mean seed?"),
-        ("sampler: {num_env: 8}", [], "config=FILE: unknown option sampler.num_env; did you mean"),
-        ("sampler: 3", [], "config=FILE: sampler is a group of options; set one of them"),
-        ("algo: pppo", [], "config=FILE: algo=pppo is unknown; did you mean ppo"),
-        ("epochs: 3", [], "config=FILE: epochs=3 cannot be given with algo=a2c, which has no such"),
-        ("lr: 1\nlearner: {lr: 2}", [], "config=FILE: learner.lr is given twice"),
-        ("config: a", [], "config=FILE: unknown option config"),
-        ("lr_base: 1", ["algo=ppo"], "config=FILE: lr_base=1 cannot be given with algo=ppo"),
-        (
-            "algo: a2c\nlr_base: 1",
-            ["algo=ppo"],
-            "with config=FILE: learner.lr_base=1 cannot be given with algo=ppo",
-        ),
-        (
-            "num_envs: many",
-            [],
-            "with config=FILE: sampler.num_envs=many is not valid; it must be: integer",
-        ),
-        (
-            "algo: ppo\nnum_envs: many",
-            [],
-            "with config=FILE: sampler.num_envs=many is not valid; it must be: integer",
-        ),
-        (
-            "env: ${HOME}",
-            [],
-            "config=FILE cannot be read: env is ${HOME}, which stands",
-        ),
-        ("env: ???", [], "with config=FILE: env=??? is not valid; write the value itself"),
-        (
-            "env: catch",
-            ["atari.frame_skip=2"],
-            "with config=FILE: atari.frame_skip=2 has no effect, because env=catch is no Atari",
-        ),
-        ("algo: ppo", ["num_envs=100"], "with config=FILE: num_envs=100 does not divide PPO's 2"),
-        ("seed: 1", ["lrr=1"], "with config=FILE: unknown option lrr; did you mean lr"),
-        ("resume: runs/x", [], "config=FILE says resume, which goes on with a run in its own"),
-        ("seed: 1", ["resume=runs/x"], "config=FILE cannot be given with resume=runs/x, which has"),
-        ("", [], "config=FILE holds no options; write them as `key: value`"),
-        ("- seed", [], "config=FILE holds no options"),
-        ("seed: 1\nseed: 2", [], "config=FILE cannot be read: line 2: found duplicate key seed"),
-        ("a: 1\n  b: 2", [], "config=FILE cannot be read: line 2: mapping values are not allowed"),
-        (
-            "seed: @",
-            [],
-            "config=FILE cannot be read: line 1: found character that cannot start any",
-        ),
-        (
-            "sampler: {num_envs: 8}\nsampler.num_envs: 4",
-            [],
-            "config=FILE: sampler.num_envs is given twice",
-        ),
-    ],
-)
-def test_file_that_cannot_be_had_is_refused_by_name(
-    text: str, arguments: list[str], message: str, tmp_path
-) -> None:
-    argument = written(tmp_path, text)
-    with pytest.raises(ValueError) as caught:
-        parse_arguments([argument, *arguments])
-    assert str(caught.value).startswith(message.replace("config=FILE", argument))
+# Text of the file, with ; for the end of a line; what follows the file's name in the message.
+FILES = """
+seeed: 1 | : unknown option seeed; did you mean seed?
+lr_base: 1 & algo=ppo | : lr_base=1 algo=ppo
+algo: a2c;lr_base: 1 & algo=ppo | : learner.lr_base=1 algo=ppo
+algo: ppo;num_envs: many | : sampler.num_envs=many must be: integer
+seed: 1;seed: 2 | cannot be read: line 2: duplicate key seed
+resume: runs/x | says resume
+seed: 1 & resume=runs/x | cannot be given with resume=runs/x
+- seed | holds no options
+
+sampler: {num_env: 8} | : unknown option sampler.num_env; did you mean
+sampler: 3 | : sampler group of options
+algo: pppo | : algo=pppo unknown ppo
+epochs: 3 | : epochs=3 algo=a2c, no such
+lr: 1;learner: {lr: 2} | : learner.lr is given twice
+sampler: {num_envs: 8};sampler.num_envs: 4 | : sampler.num_envs is given twice
+config: a | : unknown option config
+num_envs: many | : sampler.num_envs=many must be: integer
+env: ${HOME} | cannot be read: env is ${HOME}
+env: ??? | : env=??? write the value itself
+env: catch & atari.frame_skip=2 | : atari.frame_skip=2 no effect env=catch
+algo: ppo & num_envs=100 | : num_envs=100 2048
+seed: 1 & lrr=1 | : unknown option lrr; did you mean lr
+a: 1;  b: 2 | cannot be read: line 2: mapping values
+seed: @ | cannot be read: line 1: found character
+"""
 
 
-def test_file_that_is_not_there_or_a_directory_is_refused(tmp_path) -> None:
+@pytest.mark.parametrize(("given", "said"), rows(FILES))
+def test_file_that_cannot_be_had_is_refused_by_name(given: str, said: str, tmp_path) -> None:
+    text, _, arguments = given.partition(" & ")
+    argument = written(tmp_path, text.replace(";", "\n"))
+    with pytest.raises(ValueError, match=words(f"{argument} {said}")):
+        parse_arguments([argument, *arguments.split()])
+
+
+def test_file_that_is_not_there_or_a_directory_or_empty_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="config=absent cannot be read: No such file or directory"):
         parse_arguments(["config=absent"])
     with pytest.raises(ValueError, match=r"is a directory; name a file, as in .*/config\.yaml"):
         parse_arguments([f"config={tmp_path}"])
+    with pytest.raises(ValueError, match="holds no options"):
+        parse_arguments([written(tmp_path, "")])
+    for plan in (lambda: plan_runs({"seed": "0"}, ""), lambda: parse_arguments(["config="])):
+        with pytest.raises(ValueError, match="is a directory; name a file"):
+            plan()
 
 
 def test_run_is_repeated_in_a_directory_of_its_own(tmp_path, monkeypatch) -> None:
@@ -215,23 +200,23 @@ def test_options_in_a_file_are_those_of_all_runs_of_a_sweep(tmp_path) -> None:
     assert runs[3].config == parse_arguments(["algo=ppo", "env=catch", "lr=1e-3", "seed=1"])
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        ("seeed: 1", ["seed=0"], "run seed=0: config=FILE: unknown option seeed"),
-        ("cpus: [0]", ["seed=0"], "run seed=0: config=FILE says cpus, and each run has a share"),
-        ("seed: 1", [], "a sweep needs lists of options"),
-        ("seed: 1", ["resume=x"], "config=FILE cannot be given with resume=x, which has its own"),
-    ],
-)
+SWEEPS = """
+seeed: 1 & seed=0 | run seed=0: FILE: unknown option seeed
+cpus: [0] & seed=0 | run seed=0: FILE cpus share
+seed: 1 | a sweep needs lists of options
+seed: 1 & resume=x | FILE cannot be given with resume=x
+"""
+
+
+@pytest.mark.parametrize(("given", "said"), rows(SWEEPS))
 def test_file_that_a_sweep_cannot_have_is_refused(
-    text: str, arguments: list[str], message: str, tmp_path, capsys, monkeypatch
+    given: str, said: str, tmp_path, capsys, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    text, _, arguments = given.partition(" & ")
     argument = written(tmp_path, text)
-    assert main(["sweep", argument, *arguments]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("error: " + message.replace("config=FILE", argument))
+    assert main(["sweep", argument, *arguments.split()]) == 1
+    assert re.match(words("error: " + said.replace("FILE", argument)), capsys.readouterr().err)
 
 
 def test_parts_of_a_sweep_share_the_copy_of_the_file(tmp_path) -> None:
@@ -247,24 +232,16 @@ def test_parts_of_a_sweep_share_the_copy_of_the_file(tmp_path) -> None:
         make_directory(options, plan_runs({"seed": "0,1"}, options.config))
 
 
-def test_empty_file_name_is_refused_by_a_sweep_as_by_a_run() -> None:
-    for plan in (lambda: plan_runs({"seed": "0"}, ""), lambda: parse_arguments(["config="])):
-        with pytest.raises(ValueError, match="is a directory; name a file"):
-            plan()
-
-
-@pytest.mark.parametrize("text", [None, "env: catch\nlr: 0.1\n"])
-def test_sweep_whose_file_is_not_as_it_was_does_not_go_on(text: str | None, tmp_path) -> None:
+def test_sweep_whose_file_is_not_as_it_was_does_not_go_on(tmp_path) -> None:
     written(tmp_path, "env: catch\n")
     options = SweepOptions(sweep_dir=f"{tmp_path}/sweep", config=str(tmp_path / "my.yaml"))
     runs = plan_runs({"seed": "0,1"}, options.config)
     copy = make_directory(options, runs) / "config.yaml"
     assert read_plan(copy.parent) == runs
-    copy.unlink()
-    if text is not None:
-        copy.write_text(text)
-    with pytest.raises(ValueError, match=rf"{copy}, which has options of all runs, is not as it"):
-        read_plan(copy.parent)
+    for change in (lambda: copy.write_text("env: catch\nlr: 0.1\n"), copy.unlink):
+        change()
+        with pytest.raises(ValueError, match=words(f"{copy} options of all runs, is not as it")):
+            read_plan(copy.parent)
 
 
 def test_file_that_changes_while_runs_are_checked_is_refused(tmp_path) -> None:
@@ -277,7 +254,7 @@ def test_file_that_changes_while_runs_are_checked_is_refused(tmp_path) -> None:
     assert not list((tmp_path / "sweep").iterdir())
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
     folder = tmp_path / "sweep"

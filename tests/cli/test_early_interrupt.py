@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+from launched_runs import started
 
 from accel_rl.__main__ import main
 from accel_rl.cli.launcher import _start
@@ -43,12 +42,16 @@ runpy.run_module("accel_rl", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_interrupt_that_the_first_import_swallows_ends_the_command(tmp_path) -> None:
-    command = [sys.executable, "-c", SWALLOWED_BY_THE_FIRST_IMPORT]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 130, done.stderr
+    command = ("-c", SWALLOWED_BY_THE_FIRST_IMPORT)
+    with started(*command, is_warm=False, cwd=tmp_path) as program:
+        _, errors = program.communicate(timeout=100)
+    assert program.returncode == 130, errors
 
 
+@pytest.mark.processes
 def test_learner_keeps_an_interrupt_that_comes_while_its_python_starts() -> None:
     learner = _start(["--version"], 0, 2, 1, "secret", has_keys=False)
     learner.send_signal(signal.SIGINT)
@@ -58,6 +61,8 @@ def test_learner_keeps_an_interrupt_that_comes_while_its_python_starts() -> None
 def test_interrupt_of_an_earlier_command_does_not_stop_the_next() -> None:
     with noting_interrupts():
         interrupt_and_swallow()
+    with pytest.raises(KeyboardInterrupt), noting_interrupts():
+        signal.raise_signal(signal.SIGINT)
     with noting_interrupts(), StopRequest() as stop:
         assert not stop.is_asked()
 
@@ -92,10 +97,3 @@ def test_other_errors_of_loading_are_told(monkeypatch) -> None:
     monkeypatch.setattr("accel_rl.cli.run.run", load)
     with pytest.raises(ImportError, match="libgomp"):
         main(["env=catch"])
-
-
-def test_interrupt_that_ended_a_command_does_not_stop_a_run_of_the_same_program() -> None:
-    with pytest.raises(KeyboardInterrupt), noting_interrupts():
-        signal.raise_signal(signal.SIGINT)
-    with StopRequest() as stop:
-        assert not stop.is_asked()

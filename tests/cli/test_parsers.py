@@ -82,12 +82,14 @@ def here(tmp_path_factory) -> None:
         yield
 
 
+@pytest.mark.slow
 @some
 @given(ARGUMENTS)
 def test_any_command_line_is_a_config_or_a_message(arguments: list[str]) -> None:
     is_config_or_message(lambda: parse_arguments(arguments))
 
 
+@pytest.mark.slow
 @some
 @given(st.sampled_from(KEYS), VALUES)
 def test_any_value_of_an_option_is_a_config_or_a_message(key: str, value: str) -> None:
@@ -133,6 +135,7 @@ def test_any_sweep_is_a_plan_or_a_message(arguments: list[str]) -> None:
     is_config_or_message(plan)
 
 
+@pytest.mark.slow
 @some
 @given(st.sampled_from(KEYS), st.lists(VALUES, max_size=3))
 def test_any_list_of_a_sweep_is_a_plan_or_a_message(key: str, values: list[str]) -> None:
@@ -158,7 +161,7 @@ def test_any_bytes_in_a_checkpoint_are_its_state_or_a_message(
         assert torch.equal(loaded["weight"], state["weight"])
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @some
 @given(st.sampled_from([*PRESETS]), st.integers(0, 2**31), st.floats(1e-9, 1e-2))
 def test_config_that_is_written_and_read_is_the_same(algo: str, seed: int, lr: float) -> None:
@@ -168,7 +171,7 @@ def test_config_that_is_written_and_read_is_the_same(algo: str, seed: int, lr: f
     assert read_config("run") == config
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @some
 @given(st.sampled_from([*OPTIONS]))
 def test_value_as_help_shows_it_is_the_value(key: str) -> None:

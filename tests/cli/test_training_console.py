@@ -3,11 +3,11 @@
 import errno
 import io
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from launched_runs import started
 from rich.console import Console
 
 from accel_rl.__main__ import main
@@ -71,34 +71,42 @@ def test_console_that_is_read_prints_as_usual() -> None:
     assert texts[0] == texts[1] == "score 3\n"
 
 
-@pytest.mark.parametrize("name", ["exp[a2c]", "b[/x]"])
-def test_summary_shows_a_path_as_it_is(name: str, tmp_path, capsys) -> None:
-    options = ["env=catch", "serial=true", "total_steps=80", "num_envs=4", "decorrelation_steps=0"]
-    assert main([*options, f"run_dir={tmp_path / name}"]) == 0
+RUN = ("env=catch", "serial=true", "total_steps=80", "num_envs=4", "decorrelation_steps=0")
+
+
+def test_summary_shows_a_path_as_it_is(tmp_path, capsys) -> None:
+    (tmp_path / "exp[a2c][").mkdir()
+    name = "exp[a2c][/x]"
+    assert main([*RUN, f"run_dir={tmp_path / name}"]) == 0
     assert name in capsys.readouterr().out.replace("\n", "").replace(" ", "")
 
 
-def test_output_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch) -> None:
+def program(*arguments: str, **options: Any) -> tuple[int, str, str]:
+    """Exit code and what it said, of accel_rl with these arguments."""
+    with started("-m", "accel_rl", *arguments, **options) as process:
+        said, errors = process.communicate(timeout=100)
+    return process.returncode, said, errors
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_output_that_cannot_be_written_ends_no_run(tmp_path) -> None:
     """A full disk behind it, or an encoding without the bar of the summary."""
-    options = ["env=catch", "serial=true", "total_steps=80", "num_envs=4", "decorrelation_steps=0"]
-    command = [sys.executable, "-m", "accel_rl", *options]
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*command, f"run_dir={tmp_path / '1'}"], stdout=full, timeout=100)
-    assert done.returncode == 0
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = subprocess.run(
-        [*command, f"run_dir={tmp_path / '2'}"], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0 and "? learning" in done.stdout, done.stderr
+        assert program(*RUN, f"run_dir={tmp_path / '1'}", stdout=full)[0] == 0
+    ascii_alone = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = (*RUN, f"run_dir={tmp_path / '2'}")
+    code, said, errors = program(*command, env=ascii_alone, is_warm=False)
+    assert code == 0 and "? learning" in said, errors
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
-def test_help_that_cannot_be_written_is_one_message(arguments: list[str], tmp_path) -> None:
-    command = [sys.executable, "-m", "accel_rl", *arguments]
+@pytest.mark.processes
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_one_message(argument: str) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+        code, _, errors = program(argument, stdout=full)
+    assert code == 1
+    assert errors == "error: standard output cannot be written: No space left on device\n"
 
 
 def test_runs_that_lead_nowhere_are_one_message(tmp_path, monkeypatch, capsys) -> None:

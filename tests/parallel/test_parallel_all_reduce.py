@@ -14,15 +14,7 @@ from tiers import PROCESSES, SLOW, slow
 from torch.distributed import TCPStore
 
 from accel_rl.models import make_model
-from accel_rl.parallel import (
-    AllReduce,
-    FlatParameters,
-    Ranks,
-    RMSProp,
-    Team,
-    rank_seed,
-    read_ranks,
-)
+from accel_rl.parallel import AllReduce, FlatParameters, Ranks, RMSProp, Team, rank_seed, read_ranks
 from accel_rl.parallel.meeting import STORE_VARIABLE
 
 
@@ -34,8 +26,7 @@ def assert_as_alone(case: str, found: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "size"),
-    [("a2c", 2), *(slow(case, 4 if "q" in case else 2) for case in [*CASES][1:])],
+    ("case", "size"), [("a2c", 2), *(slow(case, 4 if "q" in case else 2) for case in [*CASES][1:])]
 )
 def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
     case: str, size: int, monkeypatch: pytest.MonkeyPatch

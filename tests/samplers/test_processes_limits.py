@@ -48,8 +48,7 @@ def test_sweep_that_cannot_start_a_run_is_one_message(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    "more",
-    [["overlap=true"], slow_processes(["algo=ga3c", "num_envs=2", "num_groups=2"])],
+    "more", [["overlap=true"], slow_processes(["algo=ga3c", "num_envs=2", "num_groups=2"])]
 )
 def test_threads_of_a_run_that_cannot_be_started_are_one_message(
     more: list[str], tmp_path, monkeypatch, capsys

@@ -4,7 +4,10 @@ import ctypes
 import dataclasses
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,3 +216,37 @@ class BrokenEnv(CountingEnv):
         if self.num_steps == 30:
             raise ArithmeticError("the simulator broke")
         return super().step(action, out)
+
+
+def start_program(is_session: bool = False) -> Any:
+    program = subprocess.Popen(["sleep", "600"], start_new_session=is_session)
+    return program, lambda: (program.terminate(), program.wait())
+
+
+def start_session() -> Any:
+    return start_program(is_session=True)
+
+
+def start_fork() -> Any:
+    import multiprocessing  # which other workers need not load
+
+    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    fork.start()
+    return fork, lambda: (fork.terminate(), fork.join())
+
+
+class HelpedEnv(ToyEnv):
+    """Has a process of its own until it is closed, except in the process ``own``.
+
+    There is a file in ``folder`` of the name of its pid.
+    """
+
+    def __init__(self, folder: str, own: int, start: Callable[[], Any] = start_program) -> None:
+        super().__init__()
+        self.end: Callable[[], Any] = lambda: None
+        if os.getpid() != own:
+            helper, self.end = start()
+            Path(folder, str(helper.pid)).touch()
+
+    def close(self) -> None:
+        self.end()

@@ -6,7 +6,6 @@ import importlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -15,9 +14,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sampler_cases import await_ends, worker_pids, zeros
-from tiers import PROCESSES, SLOW, slow
-from toy_envs import CloseHangs, FaultyEnv, ToyEnv, is_running
+from sampler_cases import worker_pids, zeros
+from tiers import PROCESSES, slow
+from toy_envs import CloseHangs, FaultyEnv, ToyEnv
 
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
@@ -250,35 +249,6 @@ def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
         assert os.read(read, 100) == b"eight ch"
         os.close(read)
         os.close(write)
-
-
-FORKED = """
-import os, signal, time
-from toy_envs import ToyEnv
-from accel_rl.samplers import ParallelSampler, SamplerConfig
-sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
-sampler.start()
-fork = os.fork()
-if fork == 0:
-    os.close(1)
-    time.sleep(60)
-    os._exit(0)
-workers = [process.pid for process in sampler._pool._workers.processes.values()]
-print(fork, *workers, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@SLOW
-def test_workers_end_with_their_process_though_a_fork_of_it_lives():
-    command = [sys.executable, "-c", FORKED]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100)
-    fork, *pids = map(int, done.stdout.split())
-    try:
-        await_ends(pids)
-        assert len(pids) == 2 and is_running(fork)
-    finally:
-        os.kill(fork, signal.SIGKILL)
 
 
 def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):

@@ -218,37 +218,6 @@ def test_uniforms_do_not_repeat_between_rollouts_or_environments():
     assert len(np.unique(np.concatenate(seen))) == 4 * T * B
 
 
-class ScalarEnv(ToyEnv):
-    """Observes the step alone, as a scalar."""
-
-    spec = dataclasses.replace(ToyEnv.spec, observation=Leaf((), np.int64))
-
-    def __init__(self):
-        super().__init__()
-        self.out = np.zeros(3, np.int64)
-
-    def reset(self, out):
-        super().reset(self.out)
-        out[...] = self.out[2]
-
-    def step(self, action, out):
-        result = super().step(action, self.out)
-        out[...] = self.out[2]
-        return result
-
-
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-def test_scalar_observations_are_sampled(reset_policy):
-    def policy(step):
-        return np.zeros(len(step.uniform), int)
-
-    with SerialSampler(ToyEnv, config=config(reset_policy), seed=2) as sampler:
-        with SerialSampler(ScalarEnv, config=config(reset_policy), seed=2) as scalar:
-            for _ in range(3):
-                expected = sampler.collect(policy).observation[..., 2]
-                assert np.array_equal(scalar.collect(policy).observation, expected)
-
-
 class FloatEnv(ToyEnv):
     """Its spec has a type where there should be a dtype, and a list for a shape."""
 

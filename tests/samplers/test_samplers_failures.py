@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sampler_cases import KINDS, StandingClock, await_ends, worker_pids, zeros
 from tiers import PROCESSES, SLOW, slow
-from toy_envs import FaultyEnv, ToyEnv
+from toy_envs import FaultyEnv, ToyEnv, is_running
 
 from accel_rl.samplers import (
     ParallelSampler,
@@ -201,36 +201,53 @@ def test_restarts_end_at_their_limit():
                 sampler.collect(zeros)
 
 
-@SLOW
-@pytest.mark.parametrize("fault", ["none", "stuck"])
-def test_killed_parent_leaves_no_worker(fault, tmp_path):
-    marker = tmp_path / "stuck"
-    script = f"""
-import sys, time, numpy as np
+HOST = """
+import os, signal, sys, time
 from functools import partial
 import psutil
-from toy_envs import FaultyEnv
+from toy_envs import FaultyEnv, HelpedEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig
-options = SamplerConfig(num_envs=4, horizon=5, num_workers=2)
-factory = partial(FaultyEnv, {fault!r}, marker={str(marker)!r})
-sampler = ParallelSampler(factory, config=options)
+way, folder = sys.argv[1:]
+if way == "blocks signals":
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+factory = partial(HelpedEnv, folder, os.getpid())
+if way == "stuck":
+    factory = partial(FaultyEnv, "stuck", marker=folder + "/stuck")
+sampler = ParallelSampler(factory, config=SamplerConfig(num_envs=4, num_workers=2))
 sampler.start()
-print(*(p.pid for p in psutil.Process().children()), flush=True)
-if {fault!r} == "stuck":
-    sampler.collect(lambda step: np.zeros(len(step.observation), int))
+pids = [process.pid for process in psutil.Process().children()]
+fork = os.fork() if way == "forked" else 0
+if way == "forked" and not fork:
+    os.close(1)
+    time.sleep(600)
+print(fork, *pids, flush=True)
+if way == "stopped worker":
+    os.kill(pids[0], signal.SIGSTOP)
+if way == "stuck":
+    sampler.collect(lambda step: [0] * len(step.uniform))
 time.sleep(600)
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    try:
-        assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 2
-        while fault == "stuck" and not marker.exists():
-            time.sleep(0.01)
-    finally:
-        parent.kill()
-        parent.communicate()
-    await_ends(pids)
+
+
+@SLOW
+@pytest.mark.parametrize("way", ["waits", "stuck", "forked", "blocks signals", "stopped worker"])
+def test_workers_and_their_programs_end_with_a_host_that_is_killed(way, tmp_path):
+    command = [sys.executable, "-c", HOST, way, str(tmp_path)]
+    fork = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
+        try:
+            assert host.stdout is not None
+            fork, *pids = map(int, host.stdout.readline().split())
+            while way == "stuck" and not (tmp_path / "stuck").exists():
+                time.sleep(0.01)
+            host.kill()
+            assert len(pids) == 2
+            await_ends([*pids, *(int(each.name) for each in tmp_path.glob("[0-9]*"))])
+            assert not fork or is_running(fork)
+        finally:
+            host.kill()
+            if fork:
+                os.kill(fork, signal.SIGKILL)
 
 
 @KINDS

@@ -188,21 +188,46 @@ def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
     assert not np.array_equal(kept.extras["value"], rollout.extras["value"])
 
 
+def without(step: PolicyInput) -> Any:
+    return zeros(step)
+
+
+def giving(*names: str, of: Any = None) -> Any:
+    """A policy that gives extras of these names, each ``of`` or the uniforms."""
+    return lambda step: Acted(zeros(step), dict.fromkeys(names, step.uniform if of is None else of))
+
+
 @pytest.mark.parametrize(
-    ("later", "message"),
+    ("place", "other", "message"),
     [
-        ({}, r"gave the extras \[\], and \['value'\] before"),
-        (
-            {"value": np.zeros(2)},
-            r"gave value, an extra, as float64 \[2\]; it must be float64 \[6\]",
-        ),
-        ({"value": np.zeros(B, int)}, r"as int64 \[6\]; it must be float64"),
-        ({"value": [object()] * B}, "got extra values that are no array"),
+        ((0, 0, 0), giving(), r"gave the extras \[.*\] before"),
+        ((0, 0, 2), without, r"gave the extras \[.*\] before"),
+        ((0, T - 1, 2), without, r"gave the extras \[.*\] before"),
+        ((1, 0, 0), giving(), r"gave the extras \[.*\] before"),
+        ((1, 2, 0), without, r"gave the extras \[\], and \['value'\] before"),
+        ((0, 2, 0), giving("value", of=np.zeros(9)), r"value.* float64 \[9\]; .*float64 \[6\]"),
+        ((0, 2, 0), giving("value", of=np.zeros(B, int)), r"as int64 \[6\]; .*float64"),
+        ((0, 2, 0), giving("value", of=[object()] * B), "extra values that are no array"),
     ],
 )
-def test_extras_that_change_are_refused(later: dict[str, Any], message: str) -> None:
-    def policy(step: PolicyInput) -> Acted:
-        return Acted(zeros(step), {"value": np.zeros(B)} if step.t < 2 else later)
+def test_extras_that_change_are_refused(
+    place: tuple[int, int, int], other: Any, message: str
+) -> None:
+    number, t, first = place
+    with make("serial") as sampler:
+        for _ in range(number):
+            sampler.collect(giving("value"))
 
-    with make("serial") as sampler, pytest.raises(ValueError, match=message):
-        sampler.collect(policy)
+        def policy(step: PolicyInput) -> Any:
+            is_other = step.t == t and step.columns.start <= first < step.columns.stop
+            return (other if is_other else giving("value"))(step)
+
+        with pytest.raises(ValueError, match=message):
+            sampler.collect(policy)
+
+
+@KINDS
+def test_extras_may_begin_with_a_later_rollout(kind: str) -> None:
+    with make(kind) as sampler:
+        assert sampler.collect(zeros).extras == {}
+        assert (sampler.collect(giving("value")).extras["value"] > 0).all()

@@ -17,13 +17,12 @@ import numpy as np
 import psutil
 import pytest
 from interrupts import codes, interrupted
-from sampler_cases import KINDS, await_ends, zeros
+from sampler_cases import await_ends, zeros
 from tiers import PROCESSES, slow
 from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
 
 from accel_rl.envs.base import StepResult
 from accel_rl.samplers import (
-    Acted,
     ParallelSampler,
     PolicyInput,
     SamplerConfig,
@@ -508,51 +507,3 @@ def test_worker_takes_orders_only_when_it_has_read_their_signals(
             time.sleep(0.01)
     finally:
         pool.close()
-
-
-# ---- extras --------------------------------------------------------------------------------------
-
-
-def without(step: PolicyInput) -> Any:
-    return zeros(step)
-
-
-def empty(step: PolicyInput) -> Acted:
-    return Acted(zeros(step), {})
-
-
-def full(step: PolicyInput) -> Acted:
-    return Acted(zeros(step), {"value": step.uniform})
-
-
-@pytest.mark.parametrize(
-    ("place", "bare", "kind"),
-    [
-        ((0, 0, 0), empty, SerialSampler),
-        ((0, 0, 2), without, SerialSampler),
-        ((0, T - 1, 2), without, SerialSampler),
-        ((1, 0, 0), empty, SerialSampler),
-        ((1, 2, 0), without, ParallelSampler),
-    ],
-)
-def test_extras_that_some_calls_leave_out_are_refused(
-    place: tuple[int, int, int], bare: Callable[[PolicyInput], Any], kind: Any
-) -> None:
-    number, t, first = place
-    with kind(ToyEnv, num_envs=B, horizon=T, num_workers=1) as sampler:
-        for _ in range(number):
-            sampler.collect(full)
-
-        def policy(step: PolicyInput) -> Any:
-            is_bare = step.t == t and step.columns.start <= first < step.columns.stop
-            return bare(step) if is_bare else full(step)
-
-        with pytest.raises(ValueError, match=r"gave the extras \[.*\] before"):
-            sampler.collect(policy)
-
-
-@KINDS
-def test_extras_may_begin_with_a_later_rollout(kind: Any) -> None:
-    with kind(ToyEnv, num_envs=B, horizon=T, num_workers=1) as sampler:
-        assert sampler.collect(zeros).extras == {}
-        assert (sampler.collect(full).extras["value"] > 0).all()

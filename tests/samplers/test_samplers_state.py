@@ -9,18 +9,15 @@ from collections import Counter, OrderedDict
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from sampler_cases import make
+from space_envs import SpaceEnv
 from tiers import processes, slow, slow_processes
 from toy_envs import Secretive, ToyEnv
 
 from accel_rl.envs import AtariConfig, Catch, CountingEnv, EnvFactory, Resumable, make_env_factory
 from accel_rl.envs.atari import AtariEnv
-from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.rollout import Rollout
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
@@ -31,46 +28,15 @@ PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25, cached_starts="
 QBERT = make_env_factory("qbert", AtariConfig(observation_size="84x84", cached_starts="off"))
 
 
+SPACE = make_env_factory(partial(SpaceEnv, "discrete"))
+
+
 class Toy(ToyEnv):
     """Cannot tell its state, unlike what it is made of."""
 
 
-class Walk(gymnasium.Env[Any, Any]):
-    """A Gymnasium environment that offers its state."""
-
-    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.place = self.np_random.normal(size=1)
-        return self.place, {}
-
-    def step(self, action: Any) -> Any:
-        self.place = self.place + self.np_random.normal(size=1) + action
-        return self.place, 1.0, bool(abs(self.place[0]) > 3), False, {}
-
-    def get_state(self) -> dict[str, Any]:
-        return {"rng": self.np_random.bit_generator.state, "place": self.place}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.np_random.bit_generator.state = state["rng"]
-        self.place = state["place"]
-
-
-def make_walk() -> GymnasiumEnv:
-    return GymnasiumEnv(Walk, "walk")
-
-
 def policy(num_actions: int, step: PolicyInput) -> Any:
     return (step.uniform * num_actions).astype(np.int64)
-
-
-def copy(rollout: Rollout) -> dict[str, Any]:
-    arrays = {name: array.copy() for name, array in vars(rollout).items()}
-    unused = arrays["final_step"] < 0  # what lies there is left over
-    arrays["final_observation"][unused] = 0
-    return arrays
 
 
 def collect(sampler: RolloutSampler, number: int) -> list[Any]:
@@ -78,7 +44,7 @@ def collect(sampler: RolloutSampler, number: int) -> list[Any]:
     taken = []
     for _ in range(number):
         rollout = sampler.collect(partial(policy, sampler.env_spec.num_actions))
-        taken.append((copy(rollout), sampler.take_episodes()))
+        taken.append((vars(rollout.copy()), sampler.take_episodes()))
     return taken
 
 
@@ -98,9 +64,9 @@ SLOW, PROCESSES = pytest.mark.slow, pytest.mark.processes
     [
         (COUNTING, "serial", "serial", "wait"),
         (Catch, "serial", "serial", "immediate"),
-        (make_walk, "serial", "serial", "immediate"),
+        (SPACE, "serial", "serial", "immediate"),
         slow_processes(COUNTING, "1", "2", "immediate"),
-        processes(make_walk, "1", "serial", "wait"),
+        processes(SPACE, "1", "serial", "wait"),
         slow_processes(Catch, "serial", "2", "wait"),
         slow(PONG, "serial", "serial", "immediate"),
         slow_processes(QBERT, "1", "2", "wait"),

@@ -1,12 +1,10 @@
 """What a worker process leaves alone: signals, what its environments start, odd search paths."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ import psutil
 import pytest
 from sampler_cases import await_ends, zeros
 from tiers import PROCESSES, SLOW, slow
-from toy_envs import ToyEnv
+from toy_envs import HelpedEnv, ToyEnv, start_fork, start_program, start_session
 
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
 
@@ -26,35 +24,10 @@ pytestmark = PROCESSES
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
 
 
-class HelpedEnv(ToyEnv):
-    """Has a process of its own until it is closed, except in the process ``own``."""
-
-    def __init__(self, start: Callable[[], Any], folder: str, own: int) -> None:
-        super().__init__()
-        self.end: Callable[[], Any] = lambda: None
-        if os.getpid() != own:
-            helper, self.end = start()
-            Path(folder, str(helper.pid)).touch()
-
-    def close(self) -> None:
-        self.end()
-
-
-def start_program() -> Any:
-    program = subprocess.Popen(["sleep", "600"])
-    return program, lambda: (program.terminate(), program.wait())
-
-
-def start_fork() -> Any:
-    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
-    fork.start()
-    return fork, lambda: (fork.terminate(), fork.join())
-
-
 @pytest.mark.parametrize("start", [start_program, slow(start_fork)])
 def test_environment_can_terminate_what_it_started_and_nobody_the_worker(start, tmp_path) -> None:
     with ParallelSampler(
-        partial(HelpedEnv, start, str(tmp_path), os.getpid()), config=CONFIG
+        partial(HelpedEnv, str(tmp_path), os.getpid(), start), config=CONFIG
     ) as sampler:
         (worker,) = psutil.Process().children()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,18 +104,13 @@ class BrokenHelpedEnv(HelpedEnv):
 
 
 def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
-    factory = partial(BrokenHelpedEnv, start_program, str(tmp_path), os.getpid())
+    factory = partial(BrokenHelpedEnv, str(tmp_path), os.getpid())
     with ParallelSampler(factory, config=CONFIG) as sampler:
         with pytest.raises(WorkerError, match="the simulator broke"):
             sampler.collect(zeros)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
     assert "a last word" in capfd.readouterr().out
-
-
-def start_session() -> Any:
-    program = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    return program, lambda: (program.terminate(), program.wait())
 
 
 class LostHelpedEnv(HelpedEnv):
@@ -179,33 +147,10 @@ def assert_none_runs(folder: Path, number: int) -> None:
     ],
 )
 def test_programs_of_a_lost_worker_end_with_it(is_killed, start, tmp_path) -> None:
-    factory = partial(LostHelpedEnv, is_killed, start, str(tmp_path), os.getpid())
+    factory = partial(LostHelpedEnv, is_killed, str(tmp_path), os.getpid(), start)
     with ParallelSampler(factory, config=replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
         with pytest.raises(WorkerError):
             sampler.collect(zeros)
-    assert_none_runs(tmp_path, 2)
-
-
-KILLED = """
-import os, signal, sys
-from functools import partial
-from test_samplers_worker import CONFIG, HelpedEnv, start_program
-from accel_rl.samplers import ParallelSampler
-factory = partial(HelpedEnv, start_program, sys.argv[1], os.getpid())
-sampler = ParallelSampler(factory, config=CONFIG)
-sampler.start()
-(process,) = sampler._pool._workers.processes.values()
-if sys.argv[2] == "stopped":
-    os.kill(process.pid, signal.SIGSTOP)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@SLOW
-@pytest.mark.parametrize("worker", ["waiting", "stopped"])
-def test_programs_of_environments_end_with_the_process_of_the_sampler(worker, tmp_path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), worker]
-    subprocess.run(command, timeout=100)
     assert_none_runs(tmp_path, 2)
 
 
@@ -303,27 +248,6 @@ def test_programs_started_by_environments_find_the_path_of_the_user(path, monkey
     with ParallelSampler(PathEnv, config=CONFIG) as sampler:
         raw_reward = sampler.collect(zeros).raw_reward
         assert (raw_reward == len(path or "")).all()
-
-
-BLOCKED = """
-import os, signal, sys
-from toy_envs import ToyEnv
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
-signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-sampler = ParallelSampler(ToyEnv, config=SamplerConfig(num_envs=4, num_workers=2))
-sampler.start()
-print(*[process.pid for process in sampler._pool._workers.processes.values()], flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@SLOW
-def test_worker_of_a_program_that_blocks_signals_ends_with_it() -> None:
-    command = [sys.executable, "-c", BLOCKED]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100)
-    pids = list(map(int, done.stdout.split()))
-    assert len(pids) == 2
-    await_ends(pids)
 
 
 MAIN = """

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,15 +170,12 @@ def test_free_memory_in_each_cgroup_layout_is_found(
     assert free_memory(tmp_path) == expected
 
 
-@pytest.mark.parametrize("address", ["0000:af:00.0", "00000000:AF:00.0"])
-def test_gpu_numa_node_is_read_by_pci_address(address: str, tmp_path: Path) -> None:
-    write(tmp_path / "bus/pci/devices/0000:af:00.0/numa_node", "1")
-    assert gpu_numa_node(address, tmp_path) == 1
-
-
-def test_gpu_numa_node_that_is_not_told_is_none(tmp_path: Path) -> None:
-    write(tmp_path / "bus/pci/devices/0000:af:00.0/numa_node", "-1")
-    assert gpu_numa_node("0000:af:00.0", tmp_path) is None
+def test_gpu_numa_node_is_read_by_pci_address(tmp_path: Path) -> None:
+    path = tmp_path / "bus/pci/devices/0000:af:00.0/numa_node"
+    for told, node in (("1", 1), ("-1", None)):
+        write(path, told)
+        assert gpu_numa_node("0000:af:00.0", tmp_path) == node
+        assert gpu_numa_node("00000000:AF:00.0", tmp_path) == node
     assert gpu_numa_node("0000:b0:00.0", tmp_path) is None
 
 
@@ -204,10 +202,39 @@ def test_plan_never_leaves_the_mask_and_places_everybody(name: str) -> None:
                 assert cpus and set(cpus) <= set(machine.cpus)
 
 
-def test_plan_without_gpu_has_workers_on_every_core_and_the_server_on_all() -> None:
-    plan = plan_cores(machine=DGX)
-    assert plan.worker_cpus == tuple((c, c + 40) for c in range(40))
-    assert plan.server_cpus == tuple(range(80))
+ALL_OF_CLOUD = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "worker_cpus", "server_cpus"),
+    [
+        (DGX, {}, [(c, c + 40) for c in range(40)], range(80)),
+        # With hyperthreads each of two workers on a core has one, of group 0 and of group 1.
+        (DGX, {"workers_per_core": 2}, [(c + h,) for c in range(40) for h in (0, 40)], range(80)),
+        (CLOUD, {"workers_per_core": 2}, [(c // 2,) for c in range(8)], range(4)),
+        (MASKED, {}, [(3,), (7,)], (3, 7)),
+        (DGX, {"cpus": [60, 2, 42]}, [(2, 42), (60,)], (2, 42, 60)),
+        # Workers that do not cover the cores may use all of them.
+        (DGX, {"num_workers": 1}, [range(80)], range(80)),
+        (CLOUD, {"num_workers": 2, "drives_gpu": True}, [(1, 2, 3)] * 2, (0,)),
+        (CLOUD, {"num_workers": 4}, [(0,), (1,), (2,), (3,)], range(4)),
+        (CLOUD, {"num_workers": 6, "workers_per_core": 2}, [ALL_OF_CLOUD] * 6, range(4)),
+        (Machine(CLOUD.cores, 2.0), {}, [ALL_OF_CLOUD] * 2, range(4)),
+        # Several cores of a worker are neighbours.
+        (CLOUD, {"cores_per_worker": 3, "drives_gpu": True}, [(1, 2, 3)], (0,)),
+        (CLOUD, {"cores_per_worker": 2, "num_workers": 1}, [(0, 1)], range(4)),
+        # A quota pays for all cores of a worker.
+        (Machine(CLOUD.cores, 4.0), {"cores_per_worker": 2}, [(0, 1), (2, 3)], range(4)),
+        (Machine(CLOUD.cores, 3.9), {"cores_per_worker": 2}, [(0, 1)], range(4)),
+        (Machine(CLOUD.cores, 1.0), {"cores_per_worker": 2}, [(0, 1)], range(4)),
+    ],
+)
+def test_plan_is_as_it_should_be(
+    machine: Machine, options: Any, worker_cpus: Any, server_cpus: Any
+) -> None:
+    plan = plan_cores(machine=machine, **options)
+    assert [*plan.worker_cpus] == [tuple(cpus) for cpus in worker_cpus]
+    assert plan.server_cpus == tuple(server_cpus)
 
 
 def test_plan_with_gpu_keeps_one_core_near_it_for_the_server() -> None:
@@ -217,21 +244,11 @@ def test_plan_with_gpu_keeps_one_core_near_it_for_the_server() -> None:
     assert (20, 60) not in plan.worker_cpus
 
 
-def test_two_workers_per_core_with_hyperthreads_have_one_each() -> None:
-    plan = plan_cores(machine=DGX, workers_per_core=2)
-    assert plan.worker_cpus[0::2] == tuple((c,) for c in range(40))  # group 0
-    assert plan.worker_cpus[1::2] == tuple((c + 40,) for c in range(40))  # group 1
-
-
-def test_two_workers_per_core_without_hyperthreads_share_its_cpu() -> None:
-    plan = plan_cores(machine=CLOUD, workers_per_core=2)
-    assert plan.worker_cpus == ((0,), (0,), (1,), (1,), (2,), (2,), (3,), (3,))
-
-
-def test_workers_with_scattered_mask_stay_on_it() -> None:
-    plan = plan_cores(machine=MASKED)
-    assert plan.worker_cpus == ((3,), (7,))
-    assert plan.server_cpus == (3, 7)
+def test_workers_with_three_cores_have_neighbours() -> None:
+    plan = plan_cores(machine=DGX, cores_per_worker=3)
+    assert plan.worker_cpus[:2] == ((0, 1, 2, 40, 41, 42), (3, 4, 5, 43, 44, 45))
+    assert len(plan.worker_cpus) == 13  # one core of 40 is left over
+    assert plan.server_cpus == tuple(range(80))
 
 
 def test_eight_ranks_of_the_paper_have_five_cores_each_near_their_gpu() -> None:
@@ -272,46 +289,20 @@ def test_quota_below_the_cpu_count_lowers_the_number_of_workers(
     assert len(plan_cores(machine=machine, workers_per_core=2).worker_cpus) == 2 * expected
 
 
-def test_workers_that_do_not_cover_the_cores_may_use_all_of_them() -> None:
-    assert plan_cores(machine=DGX, num_workers=1).worker_cpus == (tuple(range(80)),)
-    plan = plan_cores(machine=CLOUD, num_workers=2, drives_gpu=True)
-    assert plan.worker_cpus == ((1, 2, 3),) * 2 and plan.server_cpus == (0,)
-    assert plan_cores(machine=CLOUD, num_workers=4).worker_cpus == ((0,), (1,), (2,), (3,))
-    plan = plan_cores(machine=CLOUD, num_workers=6, workers_per_core=2)
-    assert plan.worker_cpus == ((0, 1, 2, 3),) * 6
-    assert plan_cores(machine=Machine(CLOUD.cores, 2.0)).worker_cpus == ((0, 1, 2, 3),) * 2
-
-
-def test_workers_with_several_cores_have_neighbours() -> None:
-    plan = plan_cores(machine=DGX, cores_per_worker=3)
-    assert plan.worker_cpus[:2] == ((0, 1, 2, 40, 41, 42), (3, 4, 5, 43, 44, 45))
-    assert len(plan.worker_cpus) == 13  # one core of 40 is left over
-    assert plan.server_cpus == tuple(range(80))
-    plan = plan_cores(machine=CLOUD, cores_per_worker=3, drives_gpu=True)
-    assert plan.worker_cpus == ((1, 2, 3),) and plan.server_cpus == (0,)
-    plan = plan_cores(machine=CLOUD, cores_per_worker=2, num_workers=1)
-    assert plan.worker_cpus == ((0, 1),)
-
-
-@pytest.mark.parametrize(("quota", "expected"), [(4.0, 2), (3.9, 1), (1.0, 1)])
-def test_quota_pays_for_all_cores_of_a_worker(quota: float, expected: int) -> None:
-    plan = plan_cores(machine=Machine(CLOUD.cores, quota), cores_per_worker=2)
-    assert plan.worker_cpus == ((0, 1), (2, 3))[:expected]
-
-
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("machine", "options", "tokens"),
     [
-        ({"cores_per_worker": 5}, r"cores_per_worker is 5; 1 worker .* use cores_per_worker=4$"),
-        ({"cores_per_worker": 4, "drives_gpu": True}, "are 3 for them: use cores_per_worker=3"),
-        ({"cores_per_worker": 2, "num_workers": 3}, r"3 workers .* use cores_per_worker=1 or few"),
+        (CLOUD, {"cores_per_worker": 5}, "cores_per_worker is 5; .*cores_per_worker=4$"),
+        (CLOUD, {"cores_per_worker": 4, "drives_gpu": True}, "cores_per_worker=3"),
+        (CLOUD, {"cores_per_worker": 2, "num_workers": 3}, "3 workers .*cores_per_worker=1"),
+        (CLOUD, {"num_workers": 0}, "num_workers is 0; .*at least 1"),
+        (MASKED, {"cpus": [3, 4, 5, 9]}, "CPUs 4-5,9, .*not available.*CPUs 3,7"),
+        (MASKED, {"cpus": []}, "no CPU; .*CPUs 3,7"),
     ],
 )
-def test_workers_that_are_to_have_more_cores_than_there_are_raise(
-    options: dict[str, Any], match: str
-) -> None:
-    with pytest.raises(ValueError, match=match):
-        plan_cores(machine=CLOUD, **options)
+def test_what_cannot_be_had_is_refused(machine: Machine, options: Any, tokens: str) -> None:
+    with pytest.raises(ValueError, match=tokens):
+        plan_cores(machine=machine, **options)
 
 
 def test_quota_does_not_lower_an_explicit_number_of_workers() -> None:
@@ -324,30 +315,6 @@ def test_quota_is_divided_among_the_ranks() -> None:
         assert len(plan_cores(machine=machine, rank=rank, num_ranks=2).worker_cpus) == 3
 
 
-def test_explicit_cpus_restrict_the_plan_to_them() -> None:
-    plan = plan_cores(machine=DGX, cpus=[60, 2, 42])
-    assert plan.worker_cpus == ((2, 42), (60,))
-    assert plan.server_cpus == (2, 42, 60)
-
-
-@pytest.mark.parametrize(
-    ("cpus", "match"),
-    [
-        ([3, 4, 5, 9], r"names CPUs 4-5,9, which are not available; this process may use CPUs 3,7"),
-        ([], "names no CPU; this process may use CPUs 3,7"),
-    ],
-    ids=["outside", "empty"],
-)
-def test_explicit_cpus_that_cannot_be_had_raise(cpus: list[int], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        plan_cores(machine=MASKED, cpus=cpus)
-
-
-def test_no_workers_raises() -> None:
-    with pytest.raises(ValueError, match="num_workers is 0; it must be at least 1"):
-        plan_cores(machine=CLOUD, num_workers=0)
-
-
 # ---- warnings ------------------------------------------------------------------------------------
 
 
@@ -355,23 +322,31 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_more_workers_than_cores_share_them_with_one_warning(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("machine", "calls", "expected", "warning"),
+    [
+        (
+            MASKED,
+            [{"num_workers": 5}] * 3,
+            [(((3,), (7,), (3,), (7,), (3,)), (3, 7))] * 3,
+            "5 workers share 2 cores.*num_workers=2",
+        ),
+        (
+            MASKED,
+            [{"rank": rank, "num_ranks": 4} for rank in range(4)],
+            [(((cpu,),), (cpu,)) for cpu in (3, 3, 7, 7)],
+            "4 ranks share 2 cores",
+        ),
+        (TINY, [{"drives_gpu": True}], [(((5,),), (5,))], "server of a GPU shares its one core"),
+    ],
+    ids=["workers", "ranks", "server"],
+)
+def test_those_who_share_cores_are_told_so_once(
+    machine: Machine, calls: Any, expected: Any, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(3):
-        plan = plan_cores(machine=MASKED, num_workers=5)
-    assert plan.worker_cpus == ((3,), (7,), (3,), (7,), (3,))
-    assert warnings_of(caplog) == [
-        "5 workers share 2 cores, planned for 2: num_workers=2 may be faster"
-    ]
-
-
-def test_more_ranks_than_cores_share_them_with_one_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    plans = [plan_cores(machine=MASKED, rank=r, num_ranks=4) for r in range(4)]
-    assert [plan.server_cpus for plan in plans] == [(3,), (3,), (7,), (7,)]
-    assert warnings_of(caplog) == ["4 ranks share 2 cores: each has less than one of its own"]
+    assert [plan_cores(machine=machine, **each) for each in calls] == expected
+    (said,) = warnings_of(caplog)
+    assert re.search(warning, said)
 
 
 def test_only_the_first_rank_warns(caplog: pytest.LogCaptureFixture) -> None:
@@ -379,18 +354,9 @@ def test_only_the_first_rank_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings_of(caplog) == []
 
 
-def test_gpu_on_one_core_shares_it_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    plan = plan_cores(machine=TINY, drives_gpu=True)
-    assert plan == (((5,),), (5,))
-    assert warnings_of(caplog) == ["the server of a GPU shares its one core with the workers"]
-
-
-@pytest.mark.parametrize("workers_per_core", [1, 2])
-@pytest.mark.parametrize("name", MACHINES)
-def test_default_plan_gives_no_warning(
-    name: str, workers_per_core: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    plan_cores(machine=MACHINES[name], workers_per_core=workers_per_core)
+def test_default_plan_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for machine, per_core in itertools.product(MACHINES.values(), (1, 2)):
+        plan_cores(machine=machine, workers_per_core=per_core)
     assert warnings_of(caplog) == []
 
 
@@ -404,18 +370,8 @@ def test_format_cpus_writes_runs_as_the_kernel_does(cpus: list[int], text: str) 
     assert format_cpus(cpus) == text
 
 
-def test_describe_tells_who_runs_where() -> None:
+def test_plans_and_machines_describe_themselves() -> None:
     plan = plan_cores(machine=DGX, cpus=[0, 40, 1, 41, 2], drives_gpu=True)
     assert plan.describe() == "2 workers on CPUs 1,41 | 2; server on CPUs 0,40"
-
-
-@pytest.mark.parametrize(
-    ("machine", "text"),
-    [
-        (DGX, "CPUs 0-79 of 40 cores on NUMA node 0-1, no quota"),
-        (Machine(TINY.cores, 0.5), "CPUs 5 of 1 cores, a quota of 0.5 CPUs"),
-    ],
-    ids=["dgx", "tiny"],
-)
-def test_machine_describes_what_there_is(machine: Machine, text: str) -> None:
-    assert machine.describe() == text
+    assert DGX.describe() == "CPUs 0-79 of 40 cores on NUMA node 0-1, no quota"
+    assert Machine(TINY.cores, 0.5).describe() == "CPUs 5 of 1 cores, a quota of 0.5 CPUs"

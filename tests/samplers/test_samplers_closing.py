@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import importlib
 import os
 import signal
 import subprocess
@@ -19,7 +18,14 @@ from tiers import PROCESSES, slow
 from toy_envs import CloseHangs, FaultyEnv, ToyEnv
 
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler, process
+from accel_rl.samplers import (
+    ParallelSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    pool,
+    process,
+)
 from accel_rl.vector import VectorEnv
 
 pytestmark = PROCESSES
@@ -28,14 +34,19 @@ CONFIG = SamplerConfig(num_envs=8, horizon=5, num_groups=2, num_workers=2)
 ONE = replace(CONFIG, num_workers=1)
 
 
+def start(config: SamplerConfig = ONE, factory=ToyEnv) -> ParallelSampler:
+    sampler = ParallelSampler(factory, config=config)
+    sampler.start()
+    return sampler
+
+
 def num_descriptors() -> int:
     gc.collect()  # of tests before
     return len(os.listdir("/proc/self/fd"))
 
 
 def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
-    sampler = ParallelSampler(ToyEnv, config=CONFIG)
-    sampler.start()
+    sampler = start(CONFIG)
     before = num_descriptors()
     process = list(sampler._pool._workers.processes.values())[1]
     wait, interrupts = process._process.wait, iter([KeyboardInterrupt()])
@@ -131,8 +142,7 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
 def test_dropped_sampler_ends_its_workers():
     before = num_descriptors()
     for num_collects in (0, 2):
-        sampler = ParallelSampler(ToyEnv, config=ONE)
-        sampler.start()
+        sampler = start()
         for _ in range(num_collects):
             sampler.collect(zeros)
         assert worker_pids()
@@ -165,8 +175,7 @@ def test_serial_sampler_that_cannot_start_closes_its_environments():
 
 def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_path):
     """As by a signal handler that closes and then opens files of its own."""
-    sampler = ParallelSampler(ToyEnv, config=ONE)
-    sampler.start()
+    sampler = start()
     process = next(iter(sampler._pool._workers.processes.values()))
     wait, files = process._process.wait, []
 
@@ -183,35 +192,16 @@ def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_pat
         file.close()
 
 
-def test_policy_that_closes_its_sampler_gets_one_error_and_no_other_file_is_written(tmp_path):
-    files = []
-
-    def closing(step) -> np.ndarray:
-        if not files:
-            sampler.close()
-            files.extend((tmp_path / str(i)).open("w") for i in range(30))
-        return zeros(step)
-
-    sampler = ParallelSampler(ToyEnv, config=ONE)
-    sampler.start()
-    with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
-        sampler.collect(closing)
-    for file in files:
-        file.close()
-    assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
-
-
 def test_close_from_another_thread_ends_a_rollout(tmp_path):
     config, marker = replace(ONE, on_worker_failure="restart"), tmp_path / "sleeps"
-    sampler = ParallelSampler(partial(FaultyEnv, "sleep", marker=str(marker)), config=config)
     before = num_descriptors()
+    sampler = start(config, partial(FaultyEnv, "sleep", marker=str(marker)))
 
     def close() -> None:
         while not marker.exists():
             time.sleep(0.001)
         sampler.close()
 
-    sampler.start()
     thread = threading.Thread(target=close)
     thread.start()
     with pytest.raises(SamplerError, match="this sampler was closed"):
@@ -222,15 +212,12 @@ def test_close_from_another_thread_ends_a_rollout(tmp_path):
         sampler.collect(zeros)
 
 
-@pytest.mark.parametrize("place", ["pool.monotonic", "pool.take"], ids=["in send", "in recv"])
+@pytest.mark.parametrize("place", [slow("monotonic"), "take", slow("policy")])
 def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
-    """Whatever number they have, nothing is written to them or read from them."""
-    sampler = ParallelSampler(ToyEnv, config=ONE)
-    sampler.start()
+    """In `send`, in `recv`, and by the policy: nothing is written to them or read from them."""
+    sampler = start()
     sampler.collect(zeros)
-    module = importlib.import_module(f"accel_rl.samplers.{place.partition('.')[0]}")
-    name = place.partition(".")[2]
-    function, pipes = getattr(module, name), []
+    function, pipes = getattr(pool, place, zeros), []
     signals = iter([signal.SIGUSR1])
 
     def handled(*arguments):
@@ -241,9 +228,10 @@ def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
                 os.write(write, b"eight ch")
         return function(*arguments)
 
-    monkeypatch.setattr(module, name, handled)
+    if place != "policy":
+        monkeypatch.setattr(pool, place, handled)
     with pytest.raises(SamplerError, match="this sampler was closed; make another one"):
-        sampler.collect(zeros)
+        sampler.collect(handled if place == "policy" else zeros)
     assert len(pipes) == 30
     for read, write in pipes:
         assert os.read(read, 100) == b"eight ch"
@@ -267,37 +255,9 @@ def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
         assert num_descriptors() == before
 
 
-@pytest.mark.parametrize(
-    "number, message",
-    [
-        (errno.EAGAIN, r"no more processes .*2 workers.*`ulimit -u`.*num_workers.*serial=true"),
-        (errno.EMFILE, r"no more files .*2 workers.*`ulimit -n`.*num_workers.*serial=true"),
-    ],
-    ids=["processes", "files"],
-)
-def test_worker_that_the_limits_do_not_allow_is_one_error(number, message, monkeypatch):
-    popen, started = subprocess.Popen, []
-
-    def limited(*arguments, **options):
-        if started:
-            raise OSError(number, os.strerror(number))
-        started.append(popen(*arguments, **options))
-        return started[0]
-
-    before = num_descriptors()
-    monkeypatch.setattr(subprocess, "Popen", limited)
-    sampler = ParallelSampler(ToyEnv, config=CONFIG)
-    with pytest.raises(SamplerError, match=message):
-        sampler.start()
-    assert not worker_pids()
-    del sampler
-    assert num_descriptors() == before
-
-
 def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):
     """As one that waits for a device or a file system does."""
-    sampler = ParallelSampler(partial(CloseHangs, os.getpid()), config=ONE)
-    sampler.start()
+    sampler = start(factory=partial(CloseHangs, os.getpid()))
     processes = list(sampler._pool._workers.processes.values())
     with monkeypatch.context() as patch:
         patch.setattr(process, "KILL_SECONDS", 0.1)
@@ -312,6 +272,10 @@ def interrupt(_: ParallelSampler) -> None:
     raise KeyboardInterrupt
 
 
+def refuse(number: int, _: ParallelSampler) -> None:
+    raise OSError(number, os.strerror(number))
+
+
 def join_closing_thread(sampler: ParallelSampler) -> None:
     """As a signal handler that waits for a thread, which closes the sampler that is interrupted."""
     thread = threading.Thread(target=sampler.close, daemon=True)
@@ -320,37 +284,44 @@ def join_closing_thread(sampler: ParallelSampler) -> None:
     assert not thread.is_alive(), "the thread waits for the one that waits for it"
 
 
+REMEDIES = "2 workers.*`ulimit -{}`.*num_workers.*serial=true"
+
+
 @pytest.mark.parametrize(
-    "act, error",
+    "act, error, message",
     [
-        (join_closing_thread, SamplerError),
-        slow(ParallelSampler.close, SamplerError),
-        slow(interrupt, KeyboardInterrupt),
+        (join_closing_thread, SamplerError, "this sampler was closed"),
+        slow(ParallelSampler.close, SamplerError, "this sampler was closed"),
+        slow(interrupt, KeyboardInterrupt, "^$"),
+        slow(partial(refuse, errno.EAGAIN), SamplerError, "processes.*" + REMEDIES.format("u")),
+        slow(partial(refuse, errno.EMFILE), SamplerError, "files.*" + REMEDIES.format("n")),
     ],
 )
-def test_handler_that_ends_a_start_leaves_nothing(act, error, monkeypatch):
+def test_start_that_ends_with_its_second_worker_leaves_nothing(act, error, message, monkeypatch):
+    """By a handler of a signal, or since no more can be started."""
     before = num_descriptors()
     samplers = [ParallelSampler(ToyEnv, config=CONFIG)]
     popen, started = subprocess.Popen, []
 
     def handled(*arguments, **options):
+        if started and isinstance(act, partial):
+            act(samplers[0])  # there is no second one
         started.append(popen(*arguments, **options))
         if len(started) == 2:
             act(samplers[0])
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", handled)
-    with pytest.raises(error, match=r"this sampler was closed|^$"):
+    with pytest.raises(error, match=message):
         samplers[0].start()
-    assert [process.wait(60) is None for process in started] == [False] * 2
+    assert [process.wait(60) is None for process in started] == [False] * len(started)
     assert not worker_pids()
     samplers.clear()
     assert num_descriptors() == before
 
 
 def test_handler_may_wait_for_a_thread_that_closes_while_a_worker_is_forgotten(monkeypatch):
-    sampler = ParallelSampler(ToyEnv, config=CONFIG)
-    sampler.start()
+    sampler = start(CONFIG)
     workers = sampler._pool._workers
     first = workers.processes[0]
     end, ends = first.end, iter([True])

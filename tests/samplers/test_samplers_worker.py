@@ -85,14 +85,22 @@ def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkey
     assert killed == []
 
 
-class BrokenHelpedEnv(HelpedEnv):
-    """One of them cannot be closed, and all fail in their third step."""
+class LostHelpedEnv(HelpedEnv):
+    """Fails in its third step, is killed or hangs; then it cannot be closed."""
 
     num_steps = 0
+
+    def __init__(self, fault: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.fault = fault
 
     def step(self, action: int, out: Any) -> Any:
         self.num_steps += 1
         if self.num_steps == 3:
+            if self.fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "hangs":
+                time.sleep(600)
             print("a last word")
             raise RuntimeError("the simulator broke")
         return super().step(action, out)
@@ -103,55 +111,28 @@ class BrokenHelpedEnv(HelpedEnv):
             raise RuntimeError("and cannot be closed")
 
 
-def test_failed_worker_closes_all_environments_and_loses_no_output(tmp_path, capfd) -> None:
-    factory = partial(BrokenHelpedEnv, str(tmp_path), os.getpid())
-    with ParallelSampler(factory, config=CONFIG) as sampler:
-        with pytest.raises(WorkerError, match="the simulator broke"):
-            sampler.collect(zeros)
-    pids = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(pids) == 2 and not any(map(psutil.pid_exists, pids))
-    assert "a last word" in capfd.readouterr().out
-
-
-class LostHelpedEnv(HelpedEnv):
-    """Its worker hangs or is killed in the third step."""
-
-    num_steps = 0
-
-    def __init__(self, is_killed: bool, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.is_killed = is_killed
-
-    def step(self, action: int, out: Any) -> Any:
-        self.num_steps += 1
-        if self.num_steps == 3 and self.is_killed:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.num_steps == 3:
-            time.sleep(600)
-        return super().step(action, out)
-
-
-def assert_none_runs(folder: Path, number: int) -> None:
-    pids = [int(path.name) for path in folder.iterdir()]
-    assert len(pids) == number
-    await_ends(pids)
-
-
 @pytest.mark.parametrize(
-    "is_killed, start",
+    "fault, start",
     [
-        (True, start_fork),
-        slow(False, start_session),
-        slow(True, start_program),
-        slow(False, start_fork),
+        ("raises", start_program),
+        ("killed", start_fork),
+        slow("hangs", start_session),
+        slow("hangs", start_fork),
+        slow("killed", start_program),
     ],
 )
-def test_programs_of_a_lost_worker_end_with_it(is_killed, start, tmp_path) -> None:
-    factory = partial(LostHelpedEnv, is_killed, str(tmp_path), os.getpid(), start)
-    with ParallelSampler(factory, config=replace(CONFIG, step_timeout_seconds=0.5)) as sampler:
-        with pytest.raises(WorkerError):
+def test_worker_that_fails_or_is_lost_leaves_no_program_and_loses_no_output(
+    fault, start, tmp_path, capfd
+) -> None:
+    factory = partial(LostHelpedEnv, fault, str(tmp_path), os.getpid(), start)
+    config = replace(CONFIG, step_timeout_seconds=0.5) if fault == "hangs" else CONFIG
+    with ParallelSampler(factory, config=config) as sampler:
+        with pytest.raises(WorkerError, match="the simulator broke" if fault == "raises" else ""):
             sampler.collect(zeros)
-    assert_none_runs(tmp_path, 2)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    await_ends(pids)
+    assert fault != "raises" or "a last word" in capfd.readouterr().out
 
 
 class SlowEnv(ToyEnv):

@@ -3,20 +3,19 @@
 import os
 import signal
 from contextlib import closing
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from batches import LoopBatch, Walk, Walks, make_walks
-from sampler_cases import KINDS
+from sampler_cases import KINDS, assert_same_rollouts
 from telling_envs import KEYS, TellingEnv
 from tiers import PROCESSES, processes, slow, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
+from vector_play import play_both
 
 from accel_rl.envs import Batched, EnvSpec, make_env_factory, probe_spec
-from accel_rl.rollout import Rollout
 from accel_rl.samplers import (
     ParallelSampler,
     PolicyInput,
@@ -39,14 +38,6 @@ def config(reset_policy: Any = "immediate", groups: int = 1, **options: Any) -> 
 def policy(step: PolicyInput) -> Any:
     observed = np.abs(step.observation.sum(axis=1).astype(np.int64))
     return (observed + (step.uniform * 2).astype(np.int64)) % 2
-
-
-def assert_same(one: Rollout, other: Rollout) -> None:
-    for field in fields(Rollout)[:11]:  # without extras
-        a, b = getattr(one, field.name), getattr(other, field.name)
-        if field.name == "final_observation":  # slots that are not used hold anything
-            a, b = a[one.final_step >= 0], b[one.final_step >= 0]
-        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), field.name
 
 
 def batch_of(make: Any, autoreset: str = "disabled") -> Batched:
@@ -81,7 +72,7 @@ def test_rollouts_of_a_batch_equal_those_of_a_loop(
         for _ in range(12):
             rollout = loop.collect(policy)
             num_truncated += int((rollout.final_step >= 0).sum())
-            assert_same(rollout, batch.collect(policy))
+            assert_same_rollouts(rollout, batch.collect(policy))
             assert loop.take_episodes() == batch.take_episodes()
         assert num_truncated > 3
 
@@ -107,7 +98,7 @@ def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autorese
             kind(batch_of(make, autoreset), config=options, seed=1) as batch,
         ):
             for _ in range(6):
-                assert_same(loop.collect(policy), batch.collect(policy))
+                assert_same_rollouts(loop.collect(policy), batch.collect(policy))
                 assert loop.take_episodes() == batch.take_episodes()
 
 
@@ -180,7 +171,7 @@ def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(
     again.start(state)
     try:
         for rollout in expected:
-            assert_same(rollout, again.collect(policy))
+            assert_same_rollouts(rollout, again.collect(policy))
     finally:
         again.close()
 
@@ -230,31 +221,13 @@ def test_states_of_a_batch_that_cannot_tell_are_none():
 def test_vector_env_of_a_batch_equals_that_of_a_loop(mode, own, num_workers):
     autoreset = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}[mode]
     batch = batch_of(Walk, "disabled" if own == "disabled" else autoreset)
-    rng = np.random.default_rng(0)
-    one = VectorEnv(Walk, 6, num_workers=0, autoreset_mode=mode)
-    other = VectorEnv(batch, 6, num_workers=num_workers, autoreset_mode=mode)
-    try:
+    actions = np.random.default_rng(0).integers(2, size=(40, 6))
+    with (
+        closing(VectorEnv(Walk, 6, num_workers=0, autoreset_mode=mode)) as one,
+        closing(VectorEnv(batch, 6, num_workers=num_workers, autoreset_mode=mode)) as other,
+    ):
         for seed in (4, None, [3, 1, 4, 1, 5, 9]):
-            results = [each.reset(seed=seed) for each in (one, other)]
-            assert np.array_equal(results[0][0], results[1][0])
-            for _ in range(40):
-                action = rng.integers(2, size=6)
-                a, b = one.step(action), other.step(action)
-                for x, y in zip(a[:4], b[:4], strict=True):
-                    assert np.array_equal(x, y)
-                assert a[4].keys() == b[4].keys()
-                for key, value in a[4].items():
-                    if key == "final_obs":
-                        assert all(map(np.array_equal, value, b[4][key]))
-                    elif isinstance(value, np.ndarray):
-                        assert np.array_equal(value, b[4][key]), key
-                done = a[2] | a[3]
-                if mode == "Disabled" and done.any():
-                    results = [e.reset(options={"reset_mask": done})[0] for e in (one, other)]
-                    assert np.array_equal(*results)
-    finally:
-        one.close()
-        other.close()
+            play_both(one, other, actions, seed, ("raw_reward", "episode_ended"))
 
 
 MASK = np.array([True, False, True, True])
@@ -300,7 +273,7 @@ def test_random_first_steps_of_a_batch_that_resets_itself_repeat(autoreset):
     for _ in range(2):
         with SerialSampler(batch_of(Walk, autoreset), config=options, seed=7) as sampler:
             rollouts.append(sampler.collect(policy).copy())
-    assert_same(*rollouts)
+    assert_same_rollouts(*rollouts)
     assert rollouts[0].observation[0, :, 1].any()  # steps were taken
 
 
@@ -364,8 +337,8 @@ def test_name_of_a_function_that_returns_a_batch_is_an_environment():
         SerialSampler(make_env_factory(make_walks), config=config(), seed=1) as made,
     ):
         rollout = loop.collect(policy)
-        assert_same(rollout, named.collect(policy))
-        assert_same(rollout, made.collect(policy))
+        assert_same_rollouts(rollout, named.collect(policy))
+        assert_same_rollouts(rollout, made.collect(policy))
 
 
 # ---- one pool, several games ---------------------------------------------------------------------

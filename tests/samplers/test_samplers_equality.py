@@ -1,16 +1,15 @@
 """The parallel sampler gives exactly the rollouts of the serial one, and these are right."""
 
 import dataclasses
-from dataclasses import fields
 from functools import partial
 
 import numpy as np
 import pytest
+from sampler_cases import assert_same_rollouts
 from tiers import processes, slow
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.envs import EnvSpec
-from accel_rl.rollout import Rollout
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 
@@ -37,14 +36,6 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
     )
 
 
-def assert_same(one: Rollout, other: Rollout) -> None:
-    for field in fields(Rollout):
-        a, b = getattr(one, field.name), getattr(other, field.name)
-        if field.name == "final_observation":  # slots that are not used hold anything
-            a, b = a[one.final_step >= 0], b[one.final_step >= 0]
-        assert np.array_equal(a, b), field.name
-
-
 @PROCESSES
 @pytest.mark.parametrize(
     "reset_policy, groups, workers, workers_per_core",
@@ -63,7 +54,9 @@ def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, work
     with SerialSampler(ToyEnv, config=options, seed=3) as serial:
         with ParallelSampler(ToyEnv, config=options, seed=3) as parallel:
             for _ in range(10):
-                assert_same(serial.collect(tabular_policy), parallel.collect(tabular_policy))
+                assert_same_rollouts(
+                    serial.collect(tabular_policy), parallel.collect(tabular_policy)
+                )
                 assert serial.take_episodes() == parallel.take_episodes()
 
 
@@ -116,7 +109,7 @@ def test_copy_holds_the_final_observations_that_there_are_and_no_others():
         copy = rollout.copy()
         used = rollout.final_step >= 0
         assert used.any() and not used.all()
-        assert_same(rollout, copy)
+        assert_same_rollouts(rollout, copy)
         assert rollout.final_observation[~used].any()  # of earlier rollouts
         assert not copy.final_observation[~used].any()
 
@@ -201,7 +194,7 @@ def test_same_seed_gives_the_same_rollouts_and_another_seed_others():
             return [sampler.collect(tabular_policy).copy() for _ in range(3)]
 
     for one, other in zip(run(1), run(1), strict=True):
-        assert_same(one, other)
+        assert_same_rollouts(one, other)
     assert not np.array_equal(run(1)[0].observation, run(2)[0].observation)
 
 

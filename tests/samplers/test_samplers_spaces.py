@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from batches import LoopBatch
+from sampler_cases import assert_same_rollouts
 from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.rollout import Rollout, info_values
+from accel_rl.rollout import info_values
 from accel_rl.samplers import (
     ParallelSampler,
     PolicyInput,
@@ -53,15 +54,6 @@ def as_mapping(policy: Any, space: Any, step: PolicyInput) -> Any:
     return views(space, policy(step))
 
 
-def assert_same(one: Rollout, other: Rollout) -> None:
-    used = one.final_step >= 0
-    for name in Rollout.__annotations__.keys() - {"extras"}:
-        a, b = getattr(one, name), getattr(other, name)
-        if name == "final_observation":
-            a, b = a[used], b[used]
-        assert a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), name
-
-
 @functools.cache
 def spec_of(name: str) -> EnvSpec:
     return GymnasiumEnv(partial(SpaceEnv, name), name).spec
@@ -86,7 +78,7 @@ def test_parallel_equals_serial_and_goes_on_from_a_state(name: str, reset_policy
         with ParallelSampler(factory, config=options, seed=3) as parallel:
             for _ in range(4):
                 one, other = serial.collect(policy), parallel.collect(mapped)
-                assert_same(one, other)
+                assert_same_rollouts(one, other)
                 assert one.truncated.any()
             states = [
                 decode_state(encode_state(s.get_state()._asdict())) for s in (serial, parallel)
@@ -97,7 +89,7 @@ def test_parallel_equals_serial_and_goes_on_from_a_state(name: str, reset_policy
             expected = serial.collect(policy)
             resumed = SerialSampler(factory, config=options, seed=3)
             resumed.start(state)
-            assert_same(expected, resumed.collect(policy))
+            assert_same_rollouts(expected, resumed.collect(policy))
             resumed.close()
 
 
@@ -177,7 +169,7 @@ def test_masks_are_obeyed_in_random_steps_and_by_a_policy(
         with kind(factory, config=options, seed=1) as other:
             for _ in range(3):
                 rollout = serial.collect(policy)
-                assert_same(rollout, other.collect(policy))
+                assert_same_rollouts(rollout, other.collect(policy))
     assert rollout.valid.sum() > 0 and MaskedEnv.illegal == 0
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from sampler_cases import make
+from sampler_cases import assert_same_rollouts, make
 from space_envs import SpaceEnv
 from tiers import processes, slow, slow_processes
 from toy_envs import Secretive, ToyEnv
@@ -44,15 +44,13 @@ def collect(sampler: RolloutSampler, number: int) -> list[Any]:
     taken = []
     for _ in range(number):
         rollout = sampler.collect(partial(policy, sampler.env_spec.num_actions))
-        taken.append((vars(rollout.copy()), sampler.take_episodes()))
+        taken.append((rollout.copy(), sampler.take_episodes()))
     return taken
 
 
 def assert_same(one: list[Any], other: list[Any]) -> None:
-    assert len(one) == len(other)
     for (rollout, episodes), (other_rollout, other_episodes) in zip(one, other, strict=True):
-        for name, array in rollout.items():
-            np.testing.assert_array_equal(array, other_rollout[name], err_msg=name)
+        assert_same_rollouts(rollout, other_rollout)
         assert episodes == other_episodes
 
 
@@ -145,7 +143,7 @@ def test_environments_without_a_state_start_new_episodes_with_new_random_numbers
         first = collect(sampler, 3)
         state = sampler.get_state()
     assert state.environments == [None] * 4
-    seen = [first[0][0]["observation"][..., 0]]
+    seen = [first[0][0].observation[..., 0]]
     for _ in range(2):
         sampler = make(Toy, kind)
         try:
@@ -154,10 +152,10 @@ def test_environments_without_a_state_start_new_episodes_with_new_random_numbers
             state = sampler.get_state()
         finally:
             sampler.close()
-        assert all((again[0][0]["observation"][..., 0] != numbers).all() for numbers in seen)
-        seen.append(again[0][0]["observation"][..., 0])
+        assert all((again[0][0].observation[..., 0] != numbers).all() for numbers in seen)
+        seen.append(again[0][0].observation[..., 0])
         counted = sum(len(episodes) for _, episodes in again)
-        ended = sum(int(rollout["episode_ended"].sum()) for rollout, _ in again)
+        ended = sum(int(rollout.episode_ended.sum()) for rollout, _ in again)
         assert 0 < counted == ended - 4  # each one's first is decorrelated anew, and not reported
 
 

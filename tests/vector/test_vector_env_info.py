@@ -6,62 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecMonitor
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
-from tiers import SLOW, processes
+from tiers import SLOW
 from toy_envs import Lives
 
 from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 5
-
-
-def only_told(infos: dict[str, Any]) -> dict[str, list[Any]]:
-    names = [name for key in KEYS for name in (key, f"_{key}") if name in infos]
-    return {name: np.ravel(infos[name]).astype(float).tolist() for name in names}
-
-
-def assert_same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    assert only_told(ours) == only_told(theirs)
-    assert ("final_info" in ours) == ("final_info" in theirs)
-    if "final_info" in ours:
-        assert only_told(ours["final_info"]) == only_told(theirs["final_info"])
-        assert ours["_final_info"].tolist() == theirs["_final_info"].tolist()
-
-
-@pytest.mark.parametrize(
-    ("mode", "num_workers"),
-    [
-        (AutoresetMode.NEXT_STEP, 0),
-        (AutoresetMode.DISABLED, 0),
-        processes(AutoresetMode.SAME_STEP, 1),
-    ],
-)
-def test_infos_are_those_of_gymnasium_with_the_same_seed(
-    mode: AutoresetMode, num_workers: int
-) -> None:
-    ours = VectorEnv(TellingEnv, B, num_workers=num_workers, autoreset_mode=mode, info_keys=KEYS)
-    theirs = SyncVectorEnv([TellingEnv] * B, autoreset_mode=mode)
-    assert ours.info_keys == KEYS
-    rng = np.random.default_rng(0)
-    assert np.array_equal(ours.reset(seed=2)[0], theirs.reset(seed=2)[0])
-    names = set()
-    for _ in range(60):
-        actions = rng.integers(4, size=B)
-        observation, _, terminated, truncated, infos = ours.step(actions)
-        their_observation, *_, their_infos = theirs.step(actions)
-        assert np.array_equal(observation, their_observation)
-        assert_same_infos(infos, their_infos)
-        names |= set(infos) | set(infos.get("final_info", ()))
-        done = terminated | truncated
-        if mode is AutoresetMode.DISABLED and done.any():
-            ours.reset(options={"reset_mask": done})
-            theirs.reset(options={"reset_mask": done})
-    assert {"place", "even", "is_success"} < names and "never" not in names
-    ours.close()
-    theirs.close()
 
 
 def test_each_group_gets_its_own() -> None:

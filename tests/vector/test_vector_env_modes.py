@@ -8,11 +8,10 @@ The tables are written from what Gymnasium documents of the modes, and from the 
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tiers import PROCESSES, processes, slow_processes
+from tiers import PROCESSES, processes
 from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
@@ -179,52 +178,3 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
                 num_final += 1
     assert num_final > 5
     env.close()
-
-
-@pytest.mark.parametrize(
-    ("mode", "name", "num_workers"),  # observations that are arrays, and that are scalars
-    [
-        (AutoresetMode.NEXT_STEP, "CartPole-v1", 0),
-        (AutoresetMode.SAME_STEP, "CliffWalking-v1", 0),
-        (AutoresetMode.DISABLED, "CartPole-v1", 0),
-        processes(AutoresetMode.SAME_STEP, "CartPole-v1", 1),
-        slow_processes(AutoresetMode.NEXT_STEP, "CliffWalking-v1", 2),
-        slow_processes(AutoresetMode.DISABLED, "CliffWalking-v1", 2),
-    ],
-)
-def test_episodes_are_the_same_as_in_gymnasium_with_the_same_seeds(
-    mode: AutoresetMode, name: str, num_workers: int
-) -> None:
-    make = partial(gymnasium.make, name, max_episode_steps=25)
-    ours = VectorEnv(make, 5, num_workers=num_workers, autoreset_mode=mode)
-    theirs = gymnasium.vector.SyncVectorEnv([make] * 5, autoreset_mode=mode)
-    assert ours.observation_space == theirs.observation_space
-    assert ours.action_space == theirs.action_space
-    assert ours.single_observation_space == theirs.single_observation_space
-    assert ours.metadata == theirs.metadata
-    rng = np.random.default_rng(0)
-
-    def assert_same(a: Any, b: Any) -> None:
-        assert np.array_equal(a, b) and a.dtype == b.dtype
-
-    for seed in (3, [7, None, 0, 2, None], None):
-        assert_same(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0])
-        for _ in range(60):
-            actions = rng.integers(2, size=5)
-            *got, infos = ours.step(actions)
-            *expected, their_infos = theirs.step(actions)
-            for a, b in zip(got, expected, strict=True):
-                assert_same(a, b)
-            assert ("final_obs" in infos) == ("final_obs" in their_infos)
-            if "final_obs" in infos:
-                assert_same(infos["_final_obs"], their_infos["_final_obs"])
-                for a, b in zip(infos["final_obs"], their_infos["final_obs"], strict=True):
-                    assert (a is None) == (b is None)
-                    assert a is None or np.array_equal(a, b)
-            done = got[2] | got[3]
-            if mode is AutoresetMode.DISABLED and done.any():
-                mask = {"reset_mask": done}
-                assert_same(ours.reset(options=mask)[0], theirs.reset(options=dict(mask))[0])
-                assert mask["reset_mask"] is done  # the caller's options stay as they are
-    ours.close()
-    theirs.close()

@@ -3,7 +3,6 @@
 import threading
 import zlib
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import gymnasium
@@ -15,65 +14,59 @@ from gymnasium.vector.utils import iterate
 from space_envs import PAIRS, Flat, MaskedEnv, Odd, SpaceEnv
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
-from tiers import PROCESSES, SLOW, processes, slow_processes
+from telling_envs import KEYS, TellingEnv
+from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 from torchrl.envs.utils import check_env_specs
 from toy_envs import ToyEnv
+from vector_play import assert_same, play_both
 
 from accel_rl.samplers import SamplerError
 from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
 
 B = 5
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+SPACES = {name: partial(SpaceEnv, name) for name in PAIRS}
 WORKERS = pytest.mark.parametrize("num_workers", [0, processes(1)])
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        one, other = list(one.values()), [other[key] for key in one]
-    if isinstance(one, tuple | list):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-        return
-    assert (one is None) == (other is None)
-    if one is not None:
-        assert one.dtype == other.dtype and np.array_equal(one, other)
+CART = partial(gymnasium.make, "CartPole-v1", max_episode_steps=25)
+CLIFF = partial(gymnasium.make, "CliffWalking-v1", max_episode_steps=25)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "num_workers"),
+    ("make", "mode", "num_workers", "keys"),
     [
-        *((name, mode, 0) for name, mode in zip(PAIRS, cycle([NEXT, SAME, DISABLED]))),
-        ("dict", NEXT, 0),
-        ("dict", SAME, 0),
-        slow_processes("dict", SAME, 1),
-        slow_processes("dict", DISABLED, 2),
+        *((make, [*AutoresetMode][i % 3], 0, ()) for i, make in enumerate(SPACES.values())),
+        slow(SPACES["dict"], NEXT, 0, ()),
+        slow(SPACES["dict"], SAME, 0, ()),
+        (CART, NEXT, 0, ()),
+        (CART, DISABLED, 0, ()),
+        (CLIFF, SAME, 0, ()),
+        (TellingEnv, NEXT, 0, KEYS),
+        (TellingEnv, DISABLED, 0, KEYS),
+        processes(TellingEnv, SAME, 1, KEYS),
+        slow_processes(SPACES["dict"], SAME, 1, ()),
+        slow_processes(SPACES["dict"], DISABLED, 2, ()),
+        slow_processes(CART, SAME, 1, ()),
+        slow_processes(CLIFF, NEXT, 2, ()),
+        slow_processes(CLIFF, DISABLED, 2, ()),
     ],
 )
-def test_results_are_those_of_gymnasium(name: str, mode: AutoresetMode, num_workers: int) -> None:
-    make = partial(SpaceEnv, name)
-    ours = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode)
+def test_play_is_that_of_gymnasium(
+    make: Any, mode: AutoresetMode, num_workers: int, keys: tuple[str, ...]
+) -> None:
+    ours = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode, info_keys=keys)
     theirs = SyncVectorEnv([make] * B, autoreset_mode=mode)
-    assert ours.single_action_space == theirs.single_action_space
-    assert ours.single_observation_space == theirs.single_observation_space
-    assert ours.observation_space == theirs.observation_space
-    assert_same(ours.reset(seed=7)[0], theirs.reset(seed=7)[0])
+    for name in ("action_space", "observation_space"):
+        assert getattr(ours, name) == getattr(theirs, name)
+        assert getattr(ours, f"single_{name}") == getattr(theirs, f"single_{name}")
+    assert ours.metadata == theirs.metadata and ours.info_keys == keys
     theirs.action_space.seed(1)
-    for _ in range(15):
-        actions = theirs.action_space.sample()
-        observation, reward, *ends, infos = ours.step(actions)
-        their_observation, their_reward, *their_ends, their_infos = theirs.step(actions)
-        assert_same(observation, their_observation)
-        assert np.array_equal(reward, their_reward.astype(np.float32))
-        assert_same(ends, their_ends)
-        assert ("final_obs" in infos) == ("final_obs" in their_infos)
-        if "final_obs" in infos:
-            assert_same(list(infos["final_obs"]), list(their_infos["final_obs"]))
-        done = ends[0] | ends[1]
-        if mode is DISABLED and done.any():
-            masks = ({"reset_mask": done}, {"reset_mask": done.copy()})
-            assert_same(ours.reset(options=masks[0])[0], theirs.reset(options=masks[1])[0])
+    num_steps, names = 60 if make in (CART, CLIFF) else 12, set()
+    actions = [theirs.action_space.sample() for _ in range(num_steps)]
+    for seed in (3, [7, None, 0, 2, None], None):
+        names |= play_both(ours, theirs, actions, seed, keys)
+    assert ("never" in names, "place" in names, "even" in names) == (False, bool(keys), bool(keys))
     ours.close()
     theirs.close()
 

@@ -3,12 +3,13 @@
 Games have three steps, so that an observation tells how many steps its environment has taken.
 """
 
+import contextlib
 import errno
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -261,14 +262,22 @@ def config(num_groups: int, **options: Any) -> SamplerConfig:
     return SamplerConfig(num_envs=2 * num_groups, num_groups=num_groups, **settings)
 
 
-def make_pool(factory: Any, num_groups: int, **options: Any) -> WorkerPool:
-    given = config(num_groups, **options)
-    spec = given.rollout_spec(ToyEnv.spec)
-    pool = WorkerPool(factory, spec, given, 0, [()], assign_columns(given, 1))
-    pool.start(range(num_groups), row=T)
-    pool.await_start()
-    assert sorted(pool.recv(limit=num_groups)) == list(range(num_groups))
-    return pool
+@pytest.fixture
+def make_pool() -> Iterator[Callable[..., WorkerPool]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(factory: Any, num_groups: int, **options: Any) -> WorkerPool:
+            given = config(num_groups, **options)
+            spec = given.rollout_spec(ToyEnv.spec)
+            pool = WorkerPool(factory, spec, given, 0, [()], assign_columns(given, 1))
+            stack.callback(pool.close)
+            pool.start(range(num_groups), row=T)
+            pool.await_start()
+            assert sorted(pool.recv(limit=num_groups)) == list(range(num_groups))
+            pool.rollout.action[0] = 0
+            return pool
+
+        yield make
 
 
 def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
@@ -296,33 +305,28 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
     }
 
 
-def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(tmp_path: Path) -> None:
+def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, tmp_path) -> None:
     pool = make_pool(fragile(tmp_path, mine=2, at=1), num_groups=2)
-    try:
-        pool.arrays.rollout.action[0] = 0
-        pool.send((0, 1), (0, 0))
-        await_end(pool, tmp_path)
-        groups = pool.recv(limit=2)
-        assert pool.num_starting == 0 and pool.generation == 1
-        assert pool.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
-        assert (pool.rollout.observation[1, :, 0] > 0).all()
-        while pool.is_released(0) or pool.is_released(1):
-            groups += pool.recv(limit=2)
-        assert sorted(groups) == [0, 1]
-        assert pool.rollout.valid[0].tolist() == [True, True, False, False]
-    finally:
-        pool.close()
+    pool.send((0, 1), (0, 0))
+    await_end(pool, tmp_path)
+    groups = pool.recv(limit=2)
+    assert pool.num_starting == 0 and pool.generation == 1
+    assert pool.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
+    assert (pool.rollout.observation[1, :, 0] > 0).all()
+    while pool.is_released(0) or pool.is_released(1):
+        groups += pool.recv(limit=2)
+    assert sorted(groups) == [0, 1]
+    assert pool.rollout.valid[0].tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EAGAIN, "no more"), KeyboardInterrupt()])
 def test_replacement_that_cannot_be_made_closes_the_pool(
-    failure: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_pool, failure, tmp_path, monkeypatch
 ) -> None:
     def failing(*_: Any, **__: Any) -> None:
         raise failure
 
     pool = make_pool(fragile(tmp_path, mine=2, at=1, is_gated=False), num_groups=2)
-    pool.arrays.rollout.action[0] = 0
     pool.send((0, 1), (0, 0))
     monkeypatch.setattr(subprocess, "Popen", failing)
     with pytest.raises((SamplerError, KeyboardInterrupt), match=r"no more processes|^$"):
@@ -379,83 +383,70 @@ def test_worker_that_is_lost_when_ctrl_c_cuts_its_order_short_ends_the_sampler(
 # ---- other threads, and time ---------------------------------------------------------------------
 
 
-def test_group_that_is_being_sent_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) -> None:
     """By a thread that receives meanwhile, and that an old signal has woken."""
     pool = make_pool(ToyEnv, num_groups=2)
-    try:
-        release, found = pool._workers.release, []
+    release, found = pool._workers.release, []
 
-        def release_slowly(group: int, *order: int) -> None:
-            os.eventfd_write(pool._workers.ready[group], 1)
-            thread = threading.Thread(target=lambda: found.append(pool.recv((group,), timeout=0)))
-            thread.start()
-            thread.join()
-            release(group, *order)
+    def release_slowly(group: int, *order: int) -> None:
+        os.eventfd_write(pool._workers.ready[group], 1)
+        thread = threading.Thread(target=lambda: found.append(pool.recv((group,), timeout=0)))
+        thread.start()
+        thread.join()
+        release(group, *order)
 
-        monkeypatch.setattr(pool._workers, "release", release_slowly)
-        for t in range(T):
-            pool.rollout.action[t] = 0
-            pool.send((1,), (t,))
-            assert pool.recv((1,)) == [1]
-            assert pool.rollout.valid[t, 2:].all()
-        assert found == [[]] * T
-    finally:
-        pool.close()
+    monkeypatch.setattr(pool._workers, "release", release_slowly)
+    for t in range(T):
+        pool.rollout.action[t] = 0
+        pool.send((1,), (t,))
+        assert pool.recv((1,)) == [1]
+        assert pool.rollout.valid[t, 2:].all()
+    assert found == [[]] * T
 
 
-def test_worker_that_is_done_before_send_returns_is_noted_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_that_is_done_before_send_returns_is_noted_at_once(make_pool, monkeypatch) -> None:
     pool = make_pool(ToyEnv, num_groups=2)
-    try:
-        release, looks = pool._workers.release, []
+    release, looks = pool._workers.release, []
 
-        def release_and_wait(group: int, *order: int) -> None:
-            release(group, *order)
-            while pool._workers.owes(0, group):
-                time.sleep(0.001)
-            pool._poll(0.01)  # as in another thread
+    def release_and_wait(group: int, *order: int) -> None:
+        release(group, *order)
+        while pool._workers.owes(0, group):
+            time.sleep(0.001)
+        pool._poll(0.01)  # as in another thread
 
-        monkeypatch.setattr(pool._workers, "release", release_and_wait)
-        monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
-        pool.rollout.action[0] = 0
-        pool.send((1,), (0,))
-        assert pool.recv((1,), timeout=10) == [1]
-        assert pool.rollout.valid[0, 2:].all()
-    finally:
-        pool.close()
+    monkeypatch.setattr(pool._workers, "release", release_and_wait)
+    monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
+    pool.send((1,), (0,))
+    assert pool.recv((1,), timeout=10) == [1]
+    assert pool.rollout.valid[0, 2:].all()
 
 
-def test_time_is_counted_as_it_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_counted_as_it_should_be(make_pool, monkeypatch) -> None:
     pool = make_pool(ToyEnv, num_groups=1, on_worker_failure="raise")
-    try:
-        pool.rollout.action[0] = 0
-        now = [time.monotonic()]
+    now = [time.monotonic()]
 
-        def poll(waited: float) -> list[int]:
-            now[0] += waited
-            return []
+    def poll(waited: float) -> list[int]:
+        now[0] += waited
+        return []
 
-        with monkeypatch.context() as patch:
-            patch.setattr(pool._workers, "poll", poll)
-            patch.setattr("accel_rl.samplers.pool.monotonic", lambda: now[0])
-            patch.setattr(pool._workers, "is_done", lambda group: False)
-            patch.setattr(pool._workers, "owes", lambda *_: True)
-            pool.send((0,), (0,))
-            for seconds in (0.0, 0.1, 0.25, 0.4, 1.1):
-                began = now[0]
-                assert pool.recv(timeout=seconds) == []
-                assert now[0] - began == pytest.approx(seconds)
-            now[0] += 1_000  # Ctrl-Z for longer than the step's timeout is no hang
-            assert pool.recv(timeout=2.0) == []
-            with pytest.raises(WorkerError, match="step_timeout_seconds=60"):
-                pool.recv(timeout=100.0)
-    finally:
-        pool.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(pool._workers, "poll", poll)
+        patch.setattr("accel_rl.samplers.pool.monotonic", lambda: now[0])
+        patch.setattr(pool._workers, "is_done", lambda group: False)
+        patch.setattr(pool._workers, "owes", lambda *_: True)
+        pool.send((0,), (0,))
+        for seconds in (0.0, 0.1, 0.25, 0.4, 1.1):
+            began = now[0]
+            assert pool.recv(timeout=seconds) == []
+            assert now[0] - began == pytest.approx(seconds)
+        now[0] += 1_000  # Ctrl-Z for longer than the step's timeout is no hang
+        assert pool.recv(timeout=2.0) == []
+        with pytest.raises(WorkerError, match="step_timeout_seconds=60"):
+            pool.recv(timeout=100.0)
 
 
 @pytest.mark.timeout(60)
-def test_close_by_a_handler_and_by_a_thread_it_waits_for_ends() -> None:
+def test_close_by_a_handler_and_by_a_thread_it_waits_for_ends(make_pool) -> None:
     """The handler comes while this thread starts a worker, and has what the other one waits for."""
     pool = make_pool(ToyEnv, num_groups=1)
     thread = threading.Thread(target=pool.close)
@@ -485,25 +476,20 @@ def test_vector_env_that_ctrl_c_hits_in_send_is_closed(monkeypatch: pytest.Monke
     assert not psutil.Process().children()
 
 
-def test_worker_takes_orders_only_when_it_has_read_their_signals(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_takes_orders_only_when_it_has_read_their_signals(make_pool, monkeypatch) -> None:
     """Without them, a processor that reorders stores, as ARM, may show it the orders, and their
     rows and actions later; and it forgets signals of no order.
     """
     monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
     pool = make_pool(ToyEnv, num_groups=2)
-    try:
-        arrays, wake = pool._workers.arrays, pool._workers._wake[0]
-        os.eventfd_write(wake, 3)
+    arrays, wake = pool._workers.arrays, pool._workers._wake[0]
+    os.eventfd_write(wake, 3)
+    time.sleep(0.1)
+    arrays.command[:], arrays.row[:] = 1, 0
+    arrays.sequence[:] += 1  # of both groups
+    for _ in range(2):
         time.sleep(0.1)
-        arrays.command[:], arrays.row[:] = 1, 0
-        arrays.sequence[:] += 1  # of both groups
-        for _ in range(2):
-            time.sleep(0.1)
-            assert (arrays.done != arrays.sequence).all()
-            os.eventfd_write(wake, 1)
-        while (arrays.done != arrays.sequence).any():
-            time.sleep(0.01)
-    finally:
-        pool.close()
+        assert (arrays.done != arrays.sequence).all()
+        os.eventfd_write(wake, 1)
+    while (arrays.done != arrays.sequence).any():
+        time.sleep(0.01)

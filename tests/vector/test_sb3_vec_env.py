@@ -65,8 +65,6 @@ def test_cart_pole_is_the_same_as_in_their_own_with_the_same_seed() -> None:
                     a, b = info["terminal_observation"], their_info["terminal_observation"]
                     assert np.array_equal(a, b)
     assert num_truncated > 5
-    ours.close()
-    theirs.close()
 
 
 def test_ends_of_each_kind_are_told_as_documented() -> None:
@@ -96,7 +94,6 @@ def test_ends_of_each_kind_are_told_as_documented() -> None:
     (observation,), _, (done,), (info,) = env.step(np.array([2]))
     assert (tuple(observation), bool(done)) == ((3, 0, 0), True)
     assert info["TimeLimit.truncated"] and tuple(info["terminal_observation"]) == (2, 0, 1)
-    env.close()
 
 
 def test_over_and_cut_off_at_once_is_no_time_limit() -> None:
@@ -104,7 +101,6 @@ def test_over_and_cut_off_at_once_is_no_time_limit() -> None:
     env.reset()
     *_, (done,), (info,) = env.step(np.array([0]))
     assert done and info["TimeLimit.truncated"] is False
-    env.close()
 
 
 def test_their_wrappers_work_over_it() -> None:
@@ -116,7 +112,6 @@ def test_their_wrappers_work_over_it() -> None:
     assert done.all() and not observation[:, :3].any()  # stacks begin anew
     assert all(info["episode"]["r"] == info["episode"]["l"] == 3 for info in infos)
     assert all(info["terminal_observation"].shape == (6, 40, 36) for info in infos)
-    env.close()
 
 
 def test_episode_is_told_at_the_end_of_a_game_with_all_its_lives() -> None:
@@ -246,4 +241,3 @@ def test_actions_count_from_0_wherever_the_space_starts() -> None:
     assert env.step(np.arange(3))[1].tolist() == [FIRST, FIRST + 1, FIRST + 2]
     with pytest.raises(ValueError, match=r"got the action 3; actions must be in 0 \.\. 2"):
         env.step(np.arange(1, 4))
-    env.close()

@@ -26,8 +26,6 @@ def make(env: Any, num_envs: int = B, **options: Any) -> TorchRLEnv:
 def test_their_own_check_passes(name: str) -> None:
     env = make(name)
     check_env_specs(env, seed=0)
-    env.close()
-    env.close()
 
 
 def test_rollout_over_resets_is_the_same_as_by_hand_with_the_same_seed() -> None:
@@ -53,7 +51,6 @@ def test_rollout_over_resets_is_the_same_as_by_hand_with_the_same_seed() -> None
         assert np.array_equal(now["done"].numpy()[:, 0], done)
         expected = other.reset(options={"reset_mask": done})[0] if done.any() else observation
     assert rollout["next", "truncated"].any() and rollout["next", "terminated"].any()
-    other.close()
 
 
 def test_it_is_closed_once_it_was_closed() -> None:
@@ -70,14 +67,12 @@ def test_results_are_on_the_device_that_torchrl_moves_it_to() -> None:
     assert env.reset().device == cpu
     rollout = env.rollout(30, break_when_any_done=False)
     assert rollout.device == cpu and rollout["next", "done"].any()
-    env.close()
 
 
 def test_steps_of_some_environments_alone_are_refused() -> None:
     env = make(partial(ScriptedEnv, "..t", "....t"))
     with pytest.raises(NotImplementedError, match="leave break_when_all_done out"):
         env.step(env.rand_action(env.reset()).set("_step", torch.ones(B, dtype=torch.bool)))
-    env.close()
 
 
 def test_game_goes_on_after_a_lost_life() -> None:
@@ -92,11 +87,9 @@ def test_game_goes_on_after_a_lost_life() -> None:
         assert stepped["next", "raw_reward"].item() == 102
     assert seen == [[1, 1, 0, True], [1, 1, 1, False], [1, 1, 2, True], [2, 1, 0, True]]
     assert isinstance(state, TensorDict)
-    env.close()
 
 
 def test_actions_count_from_0_wherever_the_space_starts() -> None:
     env = make(EchoEnv, 3)
     start = env.reset().set("action", torch.arange(3))
     assert env.step(start)["next", "reward"].flatten().tolist() == [FIRST, FIRST + 1, FIRST + 2]
-    env.close()

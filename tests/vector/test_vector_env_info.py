@@ -26,7 +26,6 @@ def test_each_group_gets_its_own() -> None:
         infos = env.recv()[-1]
         assert infos["step"].tolist() == [1, 1] and infos["action"].tolist() == actions
         assert infos["step"].dtype == np.float64 and infos["_step"].all()
-    env.close()
 
 
 def test_lost_life_is_an_end_like_others() -> None:
@@ -39,7 +38,6 @@ def test_lost_life_is_an_end_like_others() -> None:
         found.append([each["life"].tolist() for each in (infos, final) if "life" in each])
         assert ("life" in infos) == (not final)
     assert found == [[[0]], [[0]], [[1]], [[2]], [[2]]]
-    env.close()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,6 @@ def test_next_step_mode_resets_in_the_step_after_the_end() -> None:
         action = number % 4
         infos = check_step(row, action, env.step([action, action]))
         assert not {"final_obs", "final_info"} & set(infos)
-    env.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, processes(1)])
@@ -103,7 +102,6 @@ def test_same_step_mode_resets_at_once_and_keeps_the_last_observation(num_worker
         assert infos["_final_obs"].all() and infos["_final_info"].all()
         assert infos["final_info"]["raw_reward"].tolist() == [100 + action] * 2
         assert infos["final_info"]["episode_ended"].tolist() == [bool(row[4])] * 2
-    env.close()
 
 
 def test_disabled_mode_waits_for_a_reset_with_a_mask() -> None:
@@ -123,7 +121,6 @@ def test_disabled_mode_waits_for_a_reset_with_a_mask() -> None:
                 env.step([0, 0])
             observation, _ = env.reset(options={"reset_mask": ~mask})
             assert observation.tolist() == [list(first)] * 2
-    env.close()
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
@@ -140,7 +137,6 @@ def test_reset_without_a_mask_or_with_a_seed_starts_new_games(mode: AutoresetMod
         [2, 0, 1],
         [3, 0, 0],
     ]
-    env.close()
 
 
 @PROCESSES
@@ -177,4 +173,3 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
                 assert np.array_equal(infos["final_obs"][b], rollout.final_observation[slot, b])
                 num_final += 1
     assert num_final > 5
-    env.close()

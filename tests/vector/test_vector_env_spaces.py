@@ -67,8 +67,6 @@ def test_play_is_that_of_gymnasium(
     for seed in (3, [7, None, 0, 2, None], None):
         names |= play_both(ours, theirs, actions, seed, keys)
     assert ("never" in names, "place" in names, "even" in names) == (False, bool(keys), bool(keys))
-    ours.close()
-    theirs.close()
 
 
 @WORKERS
@@ -78,7 +76,6 @@ def test_views_are_read_only_where_nothing_is_copied(num_workers: int) -> None:
     camera, speed = observation["camera"], observation["body"]["speed"]
     assert camera.base is not None and not camera.flags.writeable and not speed.flags.writeable
     assert len(list(iterate(with_views.observation_space, observation))) == B
-    with_views.close()
 
 
 @pytest.mark.parametrize(("in_info", "num_workers"), [(False, 0), (True, 0), processes(True, 1)])
@@ -90,7 +87,6 @@ def test_masks_are_in_observations(in_info: bool, num_workers: int) -> None:
     observation, _ = env.reset(seed=0)
     assert observation["action_mask"].shape == (B, 12) and observation["action_mask"].any(1).all()
     assert env.observation_space.contains(observation)
-    env.close()
 
 
 def test_arrays_in_info_are_in_infos() -> None:
@@ -105,7 +101,6 @@ def test_arrays_in_info_are_in_infos() -> None:
         was_stepped = ours_infos["_place"]
         assert ours_infos["place"].shape == (B, 2)
         assert np.array_equal(ours_infos["place"][was_stepped], their_infos["place"][was_stepped])
-    ours.close()
 
 
 # ---- single environments -------------------------------------------------------------------------
@@ -128,7 +123,6 @@ def test_attributes_and_methods_of_environments_are_reached(num_workers: int) ->
     with pytest.raises(ValueError, match=r"values has 2 entries for num_envs=5"):
         env.set_attr("gravity", [1.0, 2.0])
     env.step(np.zeros(B, int))  # it goes on
-    env.close()
 
 
 @PROCESSES
@@ -142,7 +136,6 @@ def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
     with pytest.raises(TypeError, match="an argument cannot be sent to another process"):
         env.call("fail", threading.Lock())
     env.step(env.action_space.sample())
-    env.close()
 
 
 @WORKERS
@@ -152,7 +145,6 @@ def test_render_returns_pictures_of_all(num_workers: int) -> None:
     env.reset(seed=0)
     assert env.render_mode == "ansi" and len(env.render()) == 2
     assert all(isinstance(text, str) and text for text in env.render())
-    env.close()
 
 
 @WORKERS
@@ -165,7 +157,6 @@ def test_reset_options_go_to_the_environments_that_are_reset(num_workers: int) -
     mask = np.array([True, False, True, False, False])
     options = {"history": 3, "reset_mask": mask}
     assert_same(ours.reset(options=options)[0], theirs.reset(options=dict(options))[0])
-    ours.close()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,6 @@ def test_state_is_restored_here_and_in_another(
     other = VectorEnv(make, B, num_workers=other_workers, autoreset_mode=mode)
     assert_same(other.set_state(state), observation)
     assert_same(play(other, actions[8:]), expected)
-    other.close()
 
 
 def test_state_of_environments_that_have_none_is_one_error() -> None:
@@ -218,7 +208,6 @@ def test_state_of_environments_that_have_none_is_one_error() -> None:
     env = VectorEnv(partial(SpaceEnv, "box"), 2, num_workers=0)
     with pytest.raises(ValueError, match=r"float32 \[3, 3\]; here they are float32 \[2, 3\]"):
         env.set_state(state)
-    env.close()
 
 
 # ---- other libraries -----------------------------------------------------------------------------
@@ -235,7 +224,6 @@ def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
     env = sb3("Pendulum-v1")
     assert isinstance(env.action_space, spaces.Box)
     algorithm("MlpPolicy", env, seed=0, **steps).learn(100)
-    env.close()
 
 
 @SLOW
@@ -243,7 +231,6 @@ def test_stable_baselines3_learns_from_a_dict() -> None:
     env = sb3(partial(Flat, "x"))
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=0)
     model.learn(64)
-    env.close()
 
 
 def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:
@@ -255,7 +242,6 @@ def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:
         actions = rng.uniform(-2, 2, (2, 1)).astype(np.float32)
         for one, other in zip(ours.step(actions)[:2], theirs.step(actions)[:2], strict=True):
             assert np.allclose(one, other)
-    ours.close()
 
 
 @pytest.mark.parametrize("name", ["box", "multi-binary", "dict", "tuple", "integers"])
@@ -264,4 +250,3 @@ def test_torchrl_finds_specs_that_fit(name: str) -> None:
         VectorEnv(partial(SpaceEnv, name), 2, num_workers=0, autoreset_mode="Disabled", seed=0)
     )
     check_env_specs(env, seed=zlib.crc32(name.encode()) % 1000)
-    env.close()

@@ -90,7 +90,6 @@ def test_same_seed_gives_the_same_for_all_numbers_of_workers_and_groups(
     env = make(autoreset_mode=mode, num_workers=workers, num_groups=groups)
     for a, b in zip(expected, play_it(env, 30), strict=True):
         assert np.array_equal(a, b)
-    env.close()
 
 
 def test_reset_with_a_seed_repeats_the_episodes() -> None:
@@ -98,7 +97,6 @@ def test_reset_with_a_seed_repeats_the_episodes() -> None:
     first, second, other = play(env, 10, seed=3), play(env, 10, seed=3), play(env, 10, seed=4)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert not np.array_equal(first[0], other[0])
-    env.close()
 
 
 def test_seeds_and_modes_are_told_as_gymnasium_does() -> None:
@@ -174,7 +172,6 @@ def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
         env.send([0, 0])
     assert received == ([2, 2, 2] if first_ready else [0, 2, 0])
     gate.touch()
-    env.close()
 
 
 def test_reset_drops_what_was_sent_and_not_received(env: VectorEnv) -> None:
@@ -201,7 +198,6 @@ def test_returned_arrays_are_the_callers_own() -> None:
         copies += [array.copy() for array in given]
     assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
     kept[-1][...] = 0  # may be written to
-    env.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, processes(1)])
@@ -215,7 +211,6 @@ def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
     assert np.shares_memory(first, second) and not np.array_equal(before, second)
     with pytest.raises(ValueError, match="read-only"):
         second[0] = 0
-    env.close()
 
 
 def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> None:
@@ -225,7 +220,6 @@ def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> No
     _, reward, *_, infos = env.step([3, 2])
     assert reward.tolist() == [3, 2] and infos["raw_reward"].tolist() == [103, 102]
     assert reward.dtype == infos["raw_reward"].dtype == np.float64
-    env.close()
 
 
 def test_atari_game_plays_as_configured() -> None:
@@ -236,7 +230,6 @@ def test_atari_game_plays_as_configured() -> None:
     observation, _ = env.reset(seed=1)
     assert env.observation_space.contains(observation) and observation.any()
     assert env.observation_space.contains(env.step([0, 1])[0])
-    env.close()
 
 
 def test_module_and_gymnasium_id_are_found_and_described() -> None:
@@ -246,7 +239,6 @@ def test_module_and_gymnasium_id_are_found_and_described() -> None:
     env.close()
     env = VectorEnv("accel_rl.envs.catch:Catch", 2, num_workers=0)
     assert env.observation_space.shape == (2, 10, 5) and env.spec is None
-    env.close()
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
@@ -269,7 +261,6 @@ def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
         if mode is AutoresetMode.DISABLED and done.any():
             env.reset(options={"reset_mask": done})
     assert len(lengths) > 10 and all(8 <= length <= 11 for length in lengths)
-    env.close()
 
 
 @PROCESSES
@@ -408,7 +399,6 @@ def test_first_reset_must_take_all_environments() -> None:
     env = make()
     with pytest.raises(ValueError, match="the first reset must take all"):
         env.reset(options={"reset_mask": np.array([True, False] * 3)})
-    env.close()
 
 
 def test_use_out_of_turn_is_an_error() -> None:

@@ -187,9 +187,7 @@ def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("limit", [None, 1.5])
-def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(
-    reduction: str, limit: float | None
-) -> None:
+def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction, limit) -> None:
     config = GA3CConfig(lr=0.1, reduction=reduction, max_importance_ratio=limit)  # type: ignore[arg-type]
     torch.manual_seed(0)
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)

@@ -69,9 +69,7 @@ def step(model: Any, observation: Any, state: Tensor, previous: Tensor | None) -
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("lstm", True), slow("gru", False)])
-def test_segments_begin_with_the_state_of_an_episode_gone_through_by_hand(
-    kind: str, is_told: bool
-) -> None:
+def test_segments_begin_with_the_state_of_an_episode_gone_through_by_hand(kind, is_told) -> None:
     agent = make_agent(kind, is_told)
     model = agent.model
     segments = played(agent, is_told)
@@ -198,9 +196,7 @@ def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) ->
     [(("lstm=true", "vtrace=true"), True), (("gru=true",), True), ((), False)],
     ids=["lstm-vtrace", "gru", "none"],
 )
-def test_what_was_shown_at_the_beginning_is_remembered(
-    memory: tuple[str, ...], is_learned: bool, tmp_path: Path
-) -> None:
+def test_what_was_shown_at_the_beginning_is_remembered(memory, is_learned, tmp_path) -> None:
     run_dir = run(tmp_path / "run", *memory, "total_steps=14000")
     score = evaluate_run(run_dir, EvaluateOptions(num_steps=800, serial=True), quiet()).mean
     assert score > 0.9 if is_learned else score < 0.5

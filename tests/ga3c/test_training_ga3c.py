@@ -173,9 +173,7 @@ def test_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 @SLOW
-def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(tmp_path, monkeypatch):
     evaluate, spent = Evaluator.evaluate, []
 
     def take_long(self: Evaluator, steps: int, stop: Any) -> dict[str, float]:
@@ -219,9 +217,7 @@ def test_signal_ends_a_run_with_everything_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("who", ["trainer", slow("predictor")])
-def test_thread_that_fails_ends_the_run_with_its_error(
-    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_that_fails_ends_the_run_with_its_error(who, tmp_path, monkeypatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the device is gone")
 
@@ -262,9 +258,7 @@ def test_options_that_ga3c_cannot_have_are_refused(arguments: str, tokens: str) 
         parse_arguments(["algo=ga3c", *arguments.split()])
 
 
-def test_sampler_that_ga3c_cannot_have_is_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
+def test_sampler_that_ga3c_cannot_have_is_refused_before_anything_is_written(tmp_path) -> None:
     sampler = dataclasses.replace(CONFIG.sampler, reset_policy="wait")
     with pytest.raises(ValueError, match="reset_policy=wait"):
         run(dataclasses.replace(CONFIG, sampler=sampler), tmp_path / "run")

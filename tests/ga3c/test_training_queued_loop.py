@@ -76,9 +76,7 @@ def test_learning_while_the_clock_stood_still_is_left_out_of_the_shares() -> Non
     assert (records.learning_seconds, times.waiting) == pytest.approx((3.0, 7.0))
 
 
-def test_evaluations_within_an_interval_do_not_keep_the_tuner_from_ending_it(
-    tmp_path: Path,
-) -> None:
+def test_evaluations_within_an_interval_do_not_keep_the_tuner_from_ending_it(tmp_path) -> None:
     sampler, threads, records = make_fakes()
     tuning = Tuning(as_run(sampler, threads, records, tmp_path))
     for second in range(22):

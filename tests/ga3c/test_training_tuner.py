@@ -47,9 +47,7 @@ def climb(surface: Callable[[Counts], float], noise: float, seed: int, windows: 
 
 @pytest.mark.parametrize("noise", [0.03, 0.05])
 @pytest.mark.parametrize("surface", [saturating, smooth, ridge])
-def test_tuner_climbs_a_noisy_surface_to_within_a_twentieth_of_the_best(
-    surface: Callable[[Counts], float], noise: float
-) -> None:
+def test_tuner_climbs_a_noisy_surface_to_within_a_twentieth_of_the_best(surface, noise) -> None:
     best = max(map(surface, product(*map(range, LEAST, np.add(MOST, 1)))))
     assert surface(LEAST) < 0.3 * best
     reached = [surface(climb(surface, noise, seed).kept) / best for seed in range(40)]
@@ -60,9 +58,7 @@ def test_tuner_climbs_a_noisy_surface_to_within_a_twentieth_of_the_best(
 
 @pytest.mark.parametrize("slowdown", [0.5, 0.7, 0.9])
 @pytest.mark.parametrize("surface", [saturating, ridge])
-def test_slower_counts_are_not_kept_when_all_becomes_slower(
-    surface: Callable[[Counts], float], slowdown: float
-) -> None:
+def test_slower_counts_are_not_kept_when_all_becomes_slower(surface, slowdown) -> None:
     """Windows remembered from before would speak for what runs less often than what is kept."""
     for seed in range(15):
         tuner = climb(surface, 0.0, seed, windows=80)

@@ -28,9 +28,7 @@ def assert_as_alone(case: str, found: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("case", "size"), [("a2c", 2), *(slow(case, 4 if "q" in case else 2) for case in [*CASES][1:])]
 )
-def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
-    case: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(case, size, monkeypatch):
     monkeypatch.setattr(torch, "randperm", in_order)
     groups = make_groups(size)
     assert_as_alone(case, in_all(groups, lambda group, rank: run(case, rank, size, group)))
@@ -41,9 +39,7 @@ def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(
 @SLOW
 @PROCESSES
 @pytest.mark.parametrize("machines", [1, 2])
-def test_learners_in_processes_update_as_one_with_all_of_it(
-    machines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learners_in_processes_update_as_one_with_all_of_it(machines, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "randperm", in_order)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     script = str(Path(__file__).parents[1] / "helpers" / "learners_in_step.py")

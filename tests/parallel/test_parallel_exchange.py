@@ -29,9 +29,7 @@ def make_exchange(max_gradient_norm: float | None = None, rule: RMSProp = RULE) 
     ],
     ids=["above", "below", "none"],
 )
-def test_clip_scales_to_the_limit_and_returns_the_norm_before(
-    max_norm: float | None, expected: tuple[float, float]
-) -> None:
+def test_clip_scales_to_the_limit_and_returns_the_norm_before(max_norm, expected) -> None:
     gradient = torch.tensor([3.0, 4.0])
     norm = clip_gradient_(gradient, max_norm)
     assert norm.item() == pytest.approx(5.0)

@@ -47,9 +47,7 @@ def free_port() -> int:
         return port
 
 
-def test_store_of_learners_that_another_launcher_started_is_on_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_store_of_learners_that_another_launcher_started_is_on_loopback(monkeypatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "a-name-that-nobody-knows")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     before = listening()
@@ -87,9 +85,7 @@ KINDS = ["own launcher", "agent", "another launcher"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_store_that_is_nowhere_is_told_with_its_address(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_is_nowhere_is_told_with_its_address(kind, monkeypatch) -> None:
     address = elsewhere(kind, monkeypatch)
     with pytest.raises(TeamError, match=f"{address} within learner_timeout_seconds=0.2"):
         meet_by_store(ONE_MACHINE[1], 0.2)
@@ -172,9 +168,7 @@ def test_short_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a directory", "regular file|openssl"),
     ],
 )
-def test_bad_file_of_the_secret_is_refused(
-    kind: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_file_of_the_secret_is_refused(kind, remedy, tmp_path, monkeypatch) -> None:
     file = tmp_path / "secret"
     if kind == "a pipe":
         os.mkfifo(file, 0o600)

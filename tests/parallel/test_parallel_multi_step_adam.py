@@ -138,9 +138,7 @@ def test_steps_left_over_reach_the_store_with_the_next_pull(store: ParameterStor
     assert store.read()[1] == 4
 
 
-def test_pull_without_steps_leaves_the_store_alone_and_takes_the_moments(
-    store: ParameterStore,
-) -> None:
+def test_pull_without_steps_leaves_the_store_alone_and_takes_the_moments(store) -> None:
     one, other = (MultiStepAdam(zeros(), store, RULE, None, 1) for _ in range(2))
     local = Local(zeros(), RULE, None)
     step(one, np.full(SIZE, 1.0))

@@ -103,9 +103,7 @@ def test_adam_without_eps_equals_torch() -> None:
 @pytest.mark.parametrize(
     ("beta2", "first", "as_tensor"), [(0.999, 6, True), (0.9, 6, False), (0.5, None, True)]
 )
-def test_radam_equals_torch_before_and_after_it_is_rectified(
-    beta2: float, first: int | None, as_tensor: bool
-) -> None:
+def test_radam_equals_torch_before_and_after_it_is_rectified(beta2, first, as_tensor) -> None:
     torch.manual_seed(0)
     parameter = torch.randn(9, dtype=torch.float64)
     other = parameter.clone().requires_grad_()

@@ -56,9 +56,7 @@ def assert_same(state: Any, other: Any) -> None:
     ("rule", "num_chunks", "dtype"),
     [(RMSPROP, 7, torch.float32), (ADAM, 3, torch.float32), (ADAM, 1, torch.float64)],
 )
-def test_one_learner_equals_the_local_rule_to_the_bit(
-    rule: Rule, num_chunks: int, dtype: torch.dtype
-) -> None:
+def test_one_learner_equals_the_local_rule_to_the_bit(rule, num_chunks, dtype) -> None:
     local = Local(model(dtype), rule, 0.5)
     with shared(rule, num_chunks, 0.5, dtype=dtype) as exchange:
         for seed in range(5):
@@ -149,9 +147,7 @@ def test_push_that_fails_in_the_middle_changes_nothing_of_its_chunk() -> None:
     ("size", "num_chunks", "lengths"),
     [(96, 3, [32, 32, 32]), (80, 3, [32, 32, 16]), (16, 3, [16]), (80, 4, [32, 32, 16])],
 )
-def test_chunks_cover_the_vector_at_cache_lines(
-    size: int, num_chunks: int, lengths: list[int]
-) -> None:
+def test_chunks_cover_the_vector_at_cache_lines(size, num_chunks, lengths) -> None:
     with contextlib.closing(ParameterStore.create(zeros(size), Sum(), num_chunks)) as store:
         ends = [0, *(chunk.elements.stop for chunk in store.chunks)]
         assert [chunk.elements.start for chunk in store.chunks] == ends[:-1]
@@ -297,9 +293,7 @@ def test_state_of_another_rule_is_refused() -> None:
     ],
     ids=["rule", "dtype", "parameters"],
 )
-def test_store_of_something_else_is_refused(
-    parameters: FlatParameters, rule: Rule, message: str
-) -> None:
+def test_store_of_something_else_is_refused(parameters, rule, message) -> None:
     with contextlib.closing(ParameterStore.create(model(), RMSPROP)) as store:
         with pytest.raises(ValueError, match=message):
             ParameterStore.open(store.address, parameters, rule)

@@ -71,9 +71,7 @@ def test_pushes_of_threads_that_share_a_store_are_all_in_the_sum(store: Paramete
     assert num_updates == 150
 
 
-def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(
-    store: ParameterStore,
-) -> None:
+def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(store) -> None:
     parameters = zeros(SIZE)
     with (
         contextlib.closing(
@@ -130,9 +128,7 @@ class Watcher:
         pytest.param(2_000, 0.0, marks=pytest.mark.nightly),
     ],
 )
-def test_store_survives_learners_that_are_killed(
-    store: ParameterStore, kills: int, self_kills: float
-) -> None:
+def test_store_survives_learners_that_are_killed(store, kills, self_kills) -> None:
     """Between writing and the flip, or anywhere."""
     pushed, is_over = [0, 0], threading.Event()
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,9 +133,7 @@ def test_malformed_address_without_signatures_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "eth0"])
-def test_sockets_of_learners_of_one_machine_are_on_loopback(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_of_learners_of_one_machine_are_on_loopback(given, monkeypatch) -> None:
     (first, _), _ = make_teams(2)
     first.ranks = Ranks(0, 2, 0, 2)
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -236,9 +233,7 @@ time.sleep(600)
 
 
 @PROCESSES
-def test_learner_of_a_group_that_was_killed_is_named_at_once_where_no_launcher_tells(
-    tmp_path: Path,
-) -> None:
+def test_learner_of_a_group_that_was_killed_is_named_at_once_where_no_launcher_tells(tmp_path):
     path = str(tmp_path / "store")
     with (
         started("-c", SECOND_OF_GROUP, path) as second,

@@ -33,9 +33,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_learner_that_is_stuck_in_c_ends_after_one_that_was_killed(
-    other: subprocess.Popen[bytes],
-) -> None:
+def test_learner_that_is_stuck_in_c_ends_after_one_that_was_killed(other) -> None:
     with started("-c", STUCK, str(other.pid)) as stuck:
         assert stuck.stdout is not None and stuck.stdout.readline() == "ready\n"
         os.kill(stuck.pid, signal.SIGTERM)  # which does nothing
@@ -48,9 +46,7 @@ def test_learner_that_is_stuck_in_c_ends_after_one_that_was_killed(
 
 
 @pytest.mark.parametrize("how", ["rests before", "rests afterwards", "left"])
-def test_nobody_ends_who_has_noticed_or_was_told(
-    how: str, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_ends_who_has_noticed_or_was_told(how, other, monkeypatch) -> None:
     ended: list[int] = []
     looked = threading.Event()
     monkeypatch.setattr(os, "_exit", ended.append)
@@ -76,9 +72,7 @@ def test_nobody_ends_who_has_noticed_or_was_told(
     assert not ended
 
 
-def test_team_watches_with_nccl_and_says_when_it_leaves(
-    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_team_watches_with_nccl_and_says_when_it_leaves(other, monkeypatch) -> None:
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)

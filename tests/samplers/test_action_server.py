@@ -2,10 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,9 +173,7 @@ def recurrent_agent() -> RecurrentAgent:
     ],
 )
 @pytest.mark.usefixtures("faked_cuda")
-def test_device_rows_give_the_rollouts_of_shared_ones(
-    make: Callable[[], Any], reset_policy: Literal["immediate", "wait"], horizon: int
-) -> None:
+def test_device_rows_give_the_rollouts_of_shared_ones(make, reset_policy, horizon) -> None:
     config = SamplerConfig(
         num_envs=4, horizon=horizon, reset_policy=reset_policy, final_observation_slots=7
     )
@@ -202,9 +199,7 @@ def test_device_rows_give_the_rollouts_of_shared_ones(
     ("reset_policy", "on_device"), [("immediate", False), ("immediate", True), ("wait", True)]
 )
 @pytest.mark.usefixtures("faked_cuda")
-def test_kept_rollout_stays_while_the_next_is_collected(
-    reset_policy: Literal["immediate", "wait"], on_device: bool
-) -> None:
+def test_kept_rollout_stays_while_the_next_is_collected(reset_policy, on_device) -> None:
     config = SamplerConfig(
         num_envs=4, horizon=7, reset_policy=reset_policy, final_observation_slots=7
     )
@@ -248,9 +243,7 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
 @pytest.mark.parametrize(
     ("is_recurrent", "keeps_rollout"), [(False, False), (True, False), (True, True)]
 )
-def test_kept_log_probabilities_are_those_of_the_policy_that_acted(
-    is_recurrent: bool, keeps_rollout: bool
-) -> None:
+def test_kept_log_probabilities_are_those_of_the_policy_that_acted(is_recurrent, keeps_rollout):
     agent: Any = recurrent_agent()
     if not is_recurrent:
         agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.int64), num_actions=4))

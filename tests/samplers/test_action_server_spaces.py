@@ -56,9 +56,7 @@ def assert_equal(tensors: Any, arrays: Any) -> None:
         processes(ParallelSampler, "dict", False),
     ],
 )
-def test_finished_rollout_has_the_leaves_of_the_samplers(
-    kind: Any, name: str, keeps_rollout: bool
-) -> None:
+def test_finished_rollout_has_the_leaves_of_the_samplers(kind, name, keeps_rollout) -> None:
     factory = make_env_factory(partial(SpaceEnv, name))
     spec = probe_spec(factory)
     agent: Any = TreeAgent(spec.action)
@@ -119,9 +117,7 @@ AGENTS: dict[str, Any] = {
         ("epsilon 0", "wait"),
     ],
 )
-def test_agents_take_only_actions_that_the_mask_allows(
-    name: str, reset_policy: Any, monkeypatch: Any
-) -> None:
+def test_agents_take_only_actions_that_the_mask_allows(name, reset_policy, monkeypatch) -> None:
     monkeypatch.setattr(MaskedEnv, "illegal", 0)
     factory = make_env_factory(partial(MaskedEnv, "discrete"))
     config = SamplerConfig(

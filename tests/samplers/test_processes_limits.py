@@ -66,9 +66,7 @@ def test_other_errors_are_not_taken_for_it() -> None:
 
 
 @pytest.mark.parametrize("start", ["store", "threads of updates"])
-def test_threads_of_libraries_in_c_are_tried_before_they_end_the_program(
-    start: str, monkeypatch
-) -> None:
+def test_threads_of_libraries_in_c_are_tried_before_they_end_the_program(start, monkeypatch):
     monkeypatch.setattr(torch_setup, "available_cpus", lambda: [0, 1, 2])
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     monkeypatch.setattr(threading.Thread, "start", refuse_thread)

@@ -52,9 +52,7 @@ def make(kind: str, env: Any = ToyEnv, **settings: Any) -> RolloutSampler:
     ],
     ids=str,
 )
-def test_environments_go_on_where_they_were_when_the_policy_raised(
-    kind: str, place: tuple[int, int], error: type[BaseException]
-) -> None:
+def test_environments_go_on_where_they_were_when_the_policy_raised(kind, place, error) -> None:
     """The steps of an environment are the same as without the error, each once."""
     seen: list[list[Any]] = [[] for _ in range(B)]
     is_new: list[list[bool]] = [[] for _ in range(B)]
@@ -141,9 +139,7 @@ def test_sampler_goes_on_after_ctrl_c_within_a_step(kind: str) -> None:
 
 
 @KINDS
-def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(kind, monkeypatch) -> None:
     with make(kind) as sampler:
         send, sent = sampler._pool.send, []
 
@@ -210,9 +206,7 @@ def giving(*names: str, of: Any = None) -> Any:
         ((0, 2, 0), giving("value", of=[object()] * B), "extra values that are no array"),
     ],
 )
-def test_extras_that_change_are_refused(
-    place: tuple[int, int, int], other: Any, message: str
-) -> None:
+def test_extras_that_change_are_refused(place, other, message) -> None:
     number, t, first = place
     with make("serial") as sampler:
         for _ in range(number):

@@ -180,9 +180,7 @@ def test_second_ctrl_c_closes_or_is_too_late(kind: Any) -> None:
     assert play.num_closed > 3
 
 
-def test_ctrl_c_that_cuts_even_the_closing_short_leaves_a_sampler_that_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ctrl_c_that_cuts_even_the_closing_short_leaves_a_sampler_that_says_so(monkeypatch) -> None:
     def raising(*_: Any) -> np.ndarray:
         raise KeyboardInterrupt
 
@@ -320,9 +318,7 @@ def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, 
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EAGAIN, "no more"), KeyboardInterrupt()])
-def test_replacement_that_cannot_be_made_closes_the_pool(
-    make_pool, failure, tmp_path, monkeypatch
-) -> None:
+def test_replacement_that_cannot_be_made_closes_the_pool(make_pool, failure, tmp_path, monkeypatch):
     def failing(*_: Any, **__: Any) -> None:
         raise failure
 

@@ -307,9 +307,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "actions", "message"), BAD)
-def test_action_that_is_not_in_the_space_is_one_error(
-    name: str, actions: Any, message: str
-) -> None:
+def test_action_that_is_not_in_the_space_is_one_error(name, actions, message) -> None:
     options = config(num_groups=1, decorrelation_steps=0)
     with SerialSampler(make_env_factory(partial(SpaceEnv, name)), config=options) as sampler:
         with pytest.raises(ValueError, match=message):

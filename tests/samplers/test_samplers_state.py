@@ -102,9 +102,7 @@ def test_sampler_that_goes_on_from_a_state_gives_the_same_rollouts(
         slow("seaquest", AtariConfig(full_action_set=True, cached_starts="off")),
     ],
 )
-def test_atari_environment_goes_on_from_its_state_in_a_fresh_emulator(
-    game: str, config: AtariConfig
-) -> None:
+def test_atari_environment_goes_on_from_its_state_in_a_fresh_emulator(game, config) -> None:
     rng = np.random.default_rng(0)
     actions = rng.integers(4, size=700).tolist()
 

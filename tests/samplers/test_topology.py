@@ -61,9 +61,7 @@ def test_available_cpus_are_the_affinity_mask() -> None:
     assert available_cpus() == sorted(os.sched_getaffinity(0))
 
 
-def test_available_cpus_without_affinity_calls_counts_the_cpus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_available_cpus_without_affinity_calls_counts_the_cpus(monkeypatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert available_cpus() == [0, 1, 2]
@@ -129,9 +127,7 @@ def test_read_machine_covers_the_mask_once() -> None:
     ],
     ids=["v2", "v2-max", "v2-parent", "v2-host-path", "v1", "v1-unlimited", "no-file", "nothing"],
 )
-def test_cpu_quota_in_each_cgroup_layout_is_found(
-    files: dict[str, str], expected: float | None, tmp_path: Path
-) -> None:
+def test_cpu_quota_in_each_cgroup_layout_is_found(files, expected, tmp_path) -> None:
     for name, text in files.items():
         write(tmp_path / name, text)
     assert cpu_quota(tmp_path) == expected
@@ -158,9 +154,7 @@ def test_cpu_quota_in_each_cgroup_layout_is_found(
     ],
     ids=["v2", "v2-parent", "v2-max", "v2-beyond", "v1", "v1-unlimited", "no-file"],
 )
-def test_free_memory_in_each_cgroup_layout_is_found(
-    cgroup: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch
-) -> None:
+def test_free_memory_in_each_cgroup_layout_is_found(cgroup, files, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     write(tmp_path / "proc/self/cgroup", cgroup)
     mount = tmp_path / "sys/fs/cgroup" / ("memory" if "memory" in cgroup else "")
@@ -229,9 +223,7 @@ ALL_OF_CLOUD = (0, 1, 2, 3)
         (Machine(CLOUD.cores, 1.0), {"cores_per_worker": 2}, [(0, 1)], range(4)),
     ],
 )
-def test_plan_is_as_it_should_be(
-    machine: Machine, options: Any, worker_cpus: Any, server_cpus: Any
-) -> None:
+def test_plan_is_as_it_should_be(machine, options, worker_cpus, server_cpus) -> None:
     plan = plan_cores(machine=machine, **options)
     assert [*plan.worker_cpus] == [tuple(cpus) for cpus in worker_cpus]
     assert plan.server_cpus == tuple(server_cpus)
@@ -281,9 +273,7 @@ def test_cores_that_do_not_divide_are_all_given_out_once() -> None:
 @pytest.mark.parametrize(
     ("quota", "expected"), [(None, 4), (64.0, 4), (4.0, 4), (2.7, 2), (1.5, 1), (0.5, 1)]
 )
-def test_quota_below_the_cpu_count_lowers_the_number_of_workers(
-    quota: float | None, expected: int
-) -> None:
+def test_quota_below_the_cpu_count_lowers_the_number_of_workers(quota, expected) -> None:
     machine = Machine(CLOUD.cores, quota)
     assert len(plan_cores(machine=machine).worker_cpus) == expected
     assert len(plan_cores(machine=machine, workers_per_core=2).worker_cpus) == 2 * expected
@@ -341,9 +331,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     ],
     ids=["workers", "ranks", "server"],
 )
-def test_those_who_share_cores_are_told_so_once(
-    machine: Machine, calls: Any, expected: Any, warning: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_those_who_share_cores_are_told_so_once(machine, calls, expected, warning, caplog) -> None:
     assert [plan_cores(machine=machine, **each) for each in calls] == expected
     (said,) = warnings_of(caplog)
     assert re.search(warning, said)

@@ -52,9 +52,7 @@ def run(name: str, run_dir: Path) -> str:
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("States", True), ("Vectors", False)])
-def test_observations_that_are_single_integers_are_pointed_out(
-    name: str, is_told: bool, tmp_path: Path
-) -> None:
+def test_observations_that_are_single_integers_are_pointed_out(name, is_told, tmp_path) -> None:
     said = run(name, tmp_path / "run")
     assert (f"{name} are single integers, which the network takes as quantities" in said) == is_told
 

@@ -223,9 +223,7 @@ def test_vector_environment_that_does_not_fit_is_refused(face: Any, use: Any, to
     ("module", "name", "extra"),
     [("stable_baselines3", "SB3VecEnv", "sb3"), ("torchrl", "TorchRLEnv", "torchrl")],
 )
-def test_missing_package_is_named(
-    module: str, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(module, name, extra, monkeypatch) -> None:
     for each in [each for each in sys.modules if each.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, each, None)
     monkeypatch.delitem(sys.modules, f"accel_rl.vector.{extra}_{'vec_' * (extra == 'sb3')}env")

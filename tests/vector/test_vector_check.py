@@ -110,9 +110,7 @@ def no_infos(t: int, result: list[Any]) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_check_vectoriser_finds_the_fault_and_no_other(
-    spoil: Callable[[int, list[Any]], None], rules: list[str]
-) -> None:
+def test_check_vectoriser_finds_the_fault_and_no_other(spoil, rules) -> None:
     report = check_vectoriser(lambda *given: Faulty(sync(*given), spoil), SAME_STEP)
     assert [each.rule for each in report.broken] == rules, str(report)
 
@@ -159,9 +157,7 @@ def reward_of_reset(t: int, result: list[Any]) -> None:
         (reward_of_reset, "autoreset mode is told and kept"),
     ],
 )
-def test_check_finds_the_fault_and_no_other(
-    spoil: Callable[[int, list[Any]], None], rule: str
-) -> None:
+def test_check_finds_the_fault_and_no_other(spoil, rule) -> None:
     report = check(lambda: Faulty(cartpoles(), spoil), num_steps=60)
     assert [each.rule for each in report.broken] == [rule], str(report)
 

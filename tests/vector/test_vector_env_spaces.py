@@ -52,9 +52,7 @@ CLIFF = partial(gymnasium.make, "CliffWalking-v1", max_episode_steps=25)
         slow_processes(CLIFF, DISABLED, 2, ()),
     ],
 )
-def test_play_is_that_of_gymnasium(
-    make: Any, mode: AutoresetMode, num_workers: int, keys: tuple[str, ...]
-) -> None:
+def test_play_is_that_of_gymnasium(make, mode, num_workers, keys) -> None:
     ours = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode, info_keys=keys)
     theirs = SyncVectorEnv([make] * B, autoreset_mode=mode)
     for name in ("action_space", "observation_space"):
@@ -163,9 +161,7 @@ def test_reset_options_go_to_the_environments_that_are_reset(num_workers: int) -
     ("num_workers", "other_workers", "mode"),
     [(0, 0, NEXT), (0, 0, DISABLED), processes(0, 1, SAME), slow_processes(2, 1, DISABLED)],
 )
-def test_state_is_restored_here_and_in_another(
-    num_workers: int, other_workers: int, mode: AutoresetMode
-) -> None:
+def test_state_is_restored_here_and_in_another(num_workers, other_workers, mode) -> None:
     make = partial(SpaceEnv, "dict")
     env = VectorEnv(make, B, num_workers=num_workers, autoreset_mode=mode)
     env.action_space.seed(1)

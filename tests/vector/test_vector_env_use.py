@@ -154,9 +154,7 @@ class WaitsOnOne(ToyEnv):
 
 @PROCESSES
 @pytest.mark.parametrize("first_ready", [True, slow(False)])
-def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(
-    first_ready: bool, tmp_path: Path
-) -> None:
+def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(first_ready, tmp_path):
     make_one, gate = partial(WaitsOnOne, tmp_path / "gate"), tmp_path / "gate"
     env = VectorEnv(make_one, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
     env.reset()
@@ -201,9 +199,7 @@ def test_returned_arrays_are_the_callers_own() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, processes(1)])
-def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
-    num_workers: int,
-) -> None:
+def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(num_workers):
     env = make(copy=False, num_workers=num_workers)
     first, _ = env.reset()
     before = first.copy()
@@ -387,9 +383,7 @@ def masked(mask: Any) -> Any:
         (masked(np.zeros(6, bool)), "reset_mask .*True somewhere"),
     ],
 )
-def test_wrong_actions_and_resets_are_refused_and_the_next_step_works(
-    env: VectorEnv, use: Any, tokens: str
-) -> None:
+def test_wrong_actions_and_resets_are_refused_and_the_next_step_works(env, use, tokens) -> None:
     with pytest.raises(ValueError, match=tokens):
         use(env)
     assert (env.step([0] * B)[0][:, 2] <= 1).all()

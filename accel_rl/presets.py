@@ -296,6 +296,7 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
             normalize_reward=True,
             epochs=10,
             minibatch_size=64,
+            adam_eps_after_correction=True,
             clip_schedule="constant",
             clip_value=True,
         ),

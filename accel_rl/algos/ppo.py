@@ -81,6 +81,8 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     """Whether values are clipped to within clip_range of the values at acting time."""
     adam_eps: float = 1e-5
     """Number added to the root of the running mean of squared gradients."""
+    adam_eps_after_correction: bool = False
+    """Whether adam_eps is added after the correction of the bias, as in PyTorch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +96,7 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     @property
     def rule(self) -> Adam:
         """The update rule, for the exchange."""
-        return Adam(eps=self.adam_eps)
+        return Adam(eps=self.adam_eps, eps_after_correction=self.adam_eps_after_correction)
 
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""

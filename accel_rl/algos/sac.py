@@ -70,7 +70,7 @@ class SACConfig(ReplayConfig):
     @property
     def rule(self) -> Adam:
         """The update rule, for the exchange."""
-        return Adam(eps=1e-8)
+        return Adam(eps=1e-8, eps_after_correction=True)
 
     def make_agent(self, network: Network) -> BoundedAgent:
         """Return an agent that draws floats between bounds.

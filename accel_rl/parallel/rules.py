@@ -45,7 +45,7 @@ def adam_(
     rate: float | Tensor,
     beta1: float,
     beta2: float,
-    eps: float,
+    eps: float | Tensor,
 ) -> None:
     """A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with the ``rate`` of `adam_rate`.
 
@@ -53,12 +53,12 @@ def adam_(
     ``mean_square <- beta2 * mean_square + (1 - beta2) * gradient ** 2``;
     ``parameter <- parameter - rate * mean / (sqrt(mean_square) + eps)``.
 
-    The place of ``eps`` is that of the last lines of their section 2, of Lasagne and of TensorFlow;
-    `torch.optim.Adam` adds it after the correction of the bias.
+    The place of ``eps``, a number or ``[n]``, is that of the last lines of their section 2, of
+    Lasagne and of TensorFlow; `Adam` can have that of `torch.optim.Adam`.
     """
-    if isinstance(rate, Tensor) and rate.is_cuda:
+    if isinstance(rate, Tensor) and rate.is_cuda and not isinstance(eps, Tensor):
         rate = rate.float()  # which the kernel reads on the device
-    elif isinstance(rate, Tensor):
+    elif isinstance(rate, Tensor) or isinstance(eps, Tensor):
         mean.lerp_(gradient, 1 - beta1)
         mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = mean_square.sqrt().add_(eps)
@@ -208,15 +208,22 @@ class Adam:
         beta1: decay of the running mean of gradients.
         beta2: decay of the running mean of squared gradients.
         eps: small number that is added to the root.
+        eps_after_correction: whether ``eps`` is added after the correction of the bias, as in
+            `torch.optim.Adam`: ``parameter <- parameter - rate * mean / (sqrt(mean_square) + eps *
+            sqrt(1 - beta2 ** step))``.
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float
+    eps_after_correction: bool = False
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
         """Return the optimizer's state at the start; see `Rule.make_state`."""
-        return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
+        names = ["mean", "mean_square"]
+        if self.eps_after_correction:
+            names.append("weight")  # ``1 - beta2 ** step``, as a running mean of ones
+        return {name: torch.zeros_like(parameter) for name in names}
 
     def rate(self, lr: float, step: int) -> float:
         """Return the rate of one step; see `adam_rate`."""
@@ -227,7 +234,12 @@ class Adam:
     ) -> None:
         """Apply the rule, in place; see `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
-        adam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)
+        eps: float | Tensor = self.eps
+        if self.eps_after_correction:
+            weight = state["weight"].mul_(self.beta2).add_(1 - self.beta2)
+            is_on_gpu = isinstance(rate, Tensor) or weight.is_cuda  # where reading it would wait
+            eps = weight.sqrt() * eps if is_on_gpu else math.sqrt(weight[0].item()) * eps
+        adam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, eps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,19 +85,21 @@ def test_adam_over_many_steps_equals_slow_version() -> None:
     np.testing.assert_allclose(state["mean_square"].numpy(), squares, rtol=1e-12)
 
 
-def test_adam_without_eps_equals_torch() -> None:
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_adam_with_eps_after_the_correction_equals_torch(as_tensor: bool) -> None:
     torch.manual_seed(0)
     parameter = torch.randn(9, dtype=torch.float64)
     other = parameter.clone().requires_grad_()
-    optimizer = torch.optim.Adam([other], lr=0.01, eps=0.0)
-    rule = Adam(eps=0.0)
+    optimizer = torch.optim.Adam([other], lr=0.01, eps=0.1)
+    rule = Adam(eps=0.1, eps_after_correction=True)
     state = rule.make_state(parameter)
     for step in range(1, 6):
         gradient = torch.randn(9, dtype=torch.float64)
-        rule.step_(parameter, gradient, state, rule.rate(0.01, step))
+        rate = rule.rate(0.01, step)
+        rule.step_(parameter, gradient, state, torch.tensor(rate).double() if as_tensor else rate)
         other.grad = gradient.clone()
         optimizer.step()
-    torch.testing.assert_close(parameter, other.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(parameter, other.detach(), rtol=1e-7 if as_tensor else 1e-12, atol=0)
 
 
 @pytest.mark.parametrize(

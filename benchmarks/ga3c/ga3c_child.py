@@ -11,7 +11,7 @@ import time
 from typing import Any, NamedTuple
 
 from benchmarks.harness.children import read_spec, serve
-from benchmarks.harness.usage import GpuUse, cpu_seconds
+from benchmarks.harness.usage import cpu_seconds
 
 LOOK_SECONDS = 0.01
 START_TIMEOUT_SECONDS = 300.0
@@ -30,7 +30,6 @@ class Reading(NamedTuple):
     trainings: float = 0.0
     samples: float = 0.0
     cpu_seconds: float = 0.0
-    own_cpu_seconds: float = 0.0  # without those of agents
 
     def minus(self, other: Reading) -> Reading:
         return Reading._make(a - b for a, b in zip(self, other, strict=True))
@@ -57,7 +56,6 @@ class Engine:
         self.sampler: Any = self.parts.sampler
         self.threads: Any = self.parts.threads
         self.counts = (config.learner.num_predictors, config.learner.num_trainers)
-        self.gpu = GpuUse(self.parts.device.type)
         self._gate = contextlib.ExitStack()
         self.sampler.start()
         self.resume()
@@ -92,7 +90,6 @@ class Engine:
         self.threads.check()
         self.threads.take_metrics()
         self.sampler.take_episodes()
-        self.gpu.look()
         return float(self.sampler.queue_times.predictions - self._before.predictions)
 
     def pause(self) -> Reading:
@@ -120,7 +117,7 @@ class Engine:
     def _read(self) -> Reading:
         times, done = self.sampler.queue_times, self.threads.trainings
         sums = (times.predictions, times.batches, done.count, done.samples)
-        return Reading(time.perf_counter(), *sums, cpu_seconds(), time.process_time())
+        return Reading(time.perf_counter(), *sums, cpu_seconds())
 
 
 def main() -> None:
@@ -147,7 +144,7 @@ def main() -> None:
             return has_time
 
         def take_numbers() -> dict[str, float]:
-            return done._asdict() | engine.gpu.take()
+            return done._asdict()
 
         said = {"options": spec["options"], "plan": engine.parts.describe()}
         serve(advance, said | {"threads": engine.counts}, take_numbers, goes_on)

@@ -152,8 +152,6 @@ def summarise(results: list[Result], cores: int) -> list[Row]:
         seconds = [max(each["seconds"] for each in children) for children in rounds]
         used = [sum(each["cpu_seconds"] for each in children) for children in rounds]
         row["cpu_share"] = spread([a / b / cores for a, b in zip(used, seconds, strict=True)])
-        gpu = [children[0].get("gpu_share") for children in rounds]
-        row["gpu_share"] = None if None in gpu else spread(gpu)
         if "steps_per_update" in row:
             rates = [rate / row["steps_per_update"] for rate in row["rates"]]
         else:
@@ -173,19 +171,17 @@ def summarise(results: list[Result], cores: int) -> list[Row]:
 
 def tabulate(report: dict[str, Any], console: Console) -> None:
     """A line for each engine and network, then GA3C beside CPU A3C."""
-    columns = ("predictions/s", "range", "trainings/s", "CPU", "GPU", "of CPU A3C")
+    columns = ("predictions/s", "range", "trainings/s", "CPU", "of CPU A3C")
     table = table_for(report, "Engines", columns)
     for row in report["rows"]:
         if "steps_per_second" not in row:
             table.add_row(row["name"], "failed")
             continue
-        gpu = row["gpu_share"]
         table.add_row(
             row["name"],
             *spread_cells(row["steps_per_second"]),
             f"{row['trainings_per_second']['median']:,.1f}",
             f"{row['cpu_share']['median']:.0%}",
-            "" if gpu is None else f"{gpu['median']:.0%}",
             ratio_cell(row.get("of_a3c")),
         )
     console.print(table)

@@ -19,9 +19,7 @@ Reports = Mapping[str, Any]
 def hold(folder: Path) -> list[Row]:
     """Return a row for each target, from the reports in ``folder`` (NAME_gpu.json).
 
-    Returns:
-        Rows with ``what``, ``figure`` (None where it was not measured), ``sign`` (``>`` or ``<``),
-        ``target``, ``unit`` and ``reached`` (None where it was not measured).
+    ``figure`` and ``reached`` are None if it was not measured.
     """
     reports = {path.stem: json.loads(path.read_text()) for path in folder.glob("*_gpu*.json")}
     rows = []
@@ -36,61 +34,35 @@ def hold(folder: Path) -> list[Row]:
 
 
 def _figures(reports: Reports) -> Iterator[tuple[str, float | None, str, float, str]]:
-    sampled, of_emulator = _sampling(reports)
-    yield "sampling with A3C-Net / emulator, a worker core", of_emulator, ">", 0.95, ""
-    learned = [_speed(reports, preset) for preset in ("a2c", "a2c num_envs=120")]
-    a2c = max((speed for speed in learned if speed is not None), default=None)
+    def row(name: str, **values: str) -> Row:
+        rows = find(reports.get(name, {}).get("rows", []), **values)
+        return rows[0] if rows else {}
+
+    def learned(preset: str, what: str = "steps_per_second", name: str = "learning_gpu") -> Any:
+        found = row(name, preset=preset).get(what)
+        return found["mean"] if isinstance(found, dict) else found
+
+    rows = reports.get("sampling_gpu", {}).get("rows", [])
+    sampled = fastest(r for r in find(rows, part="sampler", network=True) if r.get("rates")) or {}
+    per_core = sampled.get("of_emulator_a_worker_core", {}).get("median")
+    yield "sampling with A3C-Net / emulator, a worker core", per_core, ">", 0.95, ""
+    a2c = max(filter(None, map(learned, ("a2c", "a2c num_envs=120"))), default=None)
     yield "A2C", a2c, ">", 25_000, "steps/s"
-    share = a2c / sampled if a2c is not None and sampled else None
+    share = a2c / sampled["steps_per_second"]["median"] if a2c and sampled else None
     yield "A2C / sampling with A3C-Net", share, ">", 0.85, ""
-    yield "PPO, 8 environments", _speed(reports, "ppo"), ">", 20_000, "steps/s"
-    yield "PPO, 64 environments", _speed(reports, "ppo num_envs=64"), ">", 20_000, "steps/s"
-    hours = _hours(reports, "learning_cat_dqn_gpu", "cat_dqn batch_size=2048")
+    yield "PPO, 8 environments", learned("ppo"), ">", 20_000, "steps/s"
+    yield "PPO, 64 environments", learned("ppo num_envs=64"), ">", 20_000, "steps/s"
+    hours = learned("cat_dqn batch_size=2048", "hours", "learning_cat_dqn_gpu")
     yield "CatDQN, batch 2,048: 50 M steps", hours, "<", 0.75, "hours"
-    hours = _hours(reports, "learning_gpu", "pqn")
-    yield "PQN: 50 M steps", None if hours is None else 60 * hours, "<", 45, "minutes"
-    yield "Pong: a return of 18", _until(reports, "pong"), "<", 90, "s"
-    yield "Breakout: a return of 400", _until(reports, "breakout"), "<", 480, "s"
+    hours = learned("pqn", "hours")
+    yield "PQN: 50 M steps", hours and 60 * hours, "<", 45, "minutes"
+    for game, aim, seconds in (("pong", 18, 90), ("breakout", 400, 480)):
+        found = row(f"until_{game}_gpu")
+        taken = found.get("seconds") if found.get("reached", True) else math.inf
+        yield f"{game}: a return of {aim}", taken, "<", seconds, "s"
     for network, target in (("nips", 4), ("ga3c_large_stride1", 45)):
-        rows = find(_rows(reports, "ga3c_gpu"), engine="ga3c", network=network)
-        times = rows[0].get("of_a3c", {}).get("median") if rows else None
+        times = row("ga3c_gpu", engine="ga3c", network=network).get("of_a3c", {}).get("median")
         yield f"GA3C / CPU A3C, {network}", times, ">", target, "times"
-
-
-def _rows(reports: Reports, name: str) -> list[Row]:
-    return list(reports.get(name, {}).get("rows", []))
-
-
-def _sampling(reports: Reports) -> tuple[float | None, float | None]:
-    """Steps a second with A3C-Net, and per worker core of the emulator's per core."""
-    rows = [row for row in _rows(reports, "sampling_gpu") if "steps_per_second" in row]
-    row = fastest(find(rows, part="sampler", network=True))
-    if row is None:
-        return None, None
-    ratio = row.get("of_emulator_a_worker_core")
-    return row["steps_per_second"]["median"], ratio["median"] if ratio else None
-
-
-def _learned(reports: Reports, name: str, preset: str) -> Row | None:
-    rows = find(_rows(reports, name), preset=preset)
-    return rows[0] if rows and "steps_per_second" in rows[0] else None
-
-
-def _speed(reports: Reports, preset: str) -> float | None:
-    row = _learned(reports, "learning_gpu", preset)
-    return None if row is None else float(row["steps_per_second"]["mean"])
-
-
-def _hours(reports: Reports, name: str, preset: str) -> float | None:
-    row = _learned(reports, name, preset)
-    return None if row is None else float(row["hours"])
-
-
-def _until(reports: Reports, game: str) -> float | None:
-    """Seconds until the aim; infinite if it was not reached."""
-    for row in _rows(reports, f"until_{game}_gpu"):
-        return float(row["seconds"]) if row["reached"] else float("inf")
-    return None
 
 
 def tabulate(report: dict[str, Any], console: Console) -> None:

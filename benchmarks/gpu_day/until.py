@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.report import Row, write
-from benchmarks.speed.learning_speed import learning_rows
+from benchmarks.speed.learning_speed import RunFailedError, train
 
 RETURN = "episode_return_raw_mean"
-STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,64 +57,48 @@ class Options:
 def main() -> None:
     """Train, print and write."""
     options = parse(Options, sys.argv[1:], __doc__)
-    machine = describe_machine(usable_cores())
-    report: dict[str, Any] = {"machine": machine, "options": dataclasses.asdict(options)}
     row: Row = {"part": "until", "game": options.game, "aim": options.aim, "reached": False}
-    report["rows"] = [row]
-    error = None
+    machine, given = describe_machine(usable_cores()), dataclasses.asdict(options)
+    report = {"machine": machine, "options": given, "rows": [row]}
     try:
-        error = train(options, row)
+        train_until(options, row)
     except KeyboardInterrupt:  # a time limit from outside
         row["error"] = "interrupted"
+    except RunFailedError as error:
+        row["error"] = str(error)
+        raise SystemExit(row["error"]) from None
     finally:
         write(report, options.out, tabulate)
-    if error:
-        print(error, file=sys.stderr)
-        raise SystemExit(1)
 
 
-def train(options: Options, row: Row) -> str | None:
-    """Train until the aim is reached, and keep ``row`` up to date; return why the run failed."""
+def train_until(options: Options, row: Row) -> None:
+    """Train until the aim is reached or time is over, and keep ``row`` up to date."""
     algo, *more = options.algo.split()
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        run = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
-        run += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
-        run += [f"total_steps={options.total_steps}", f"log_interval={options.log_interval}"]
-        run += ["evaluation_interval=0"]
+        command = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
+        command += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
+        command += [f"total_steps={options.total_steps}", f"log_interval={options.log_interval}"]
         began = time.monotonic()
-        process = subprocess.Popen(run, stdout=output, stderr=subprocess.STDOUT)
+
+        def is_done(rows: list[dict[str, float]]) -> bool:
+            row["seconds"] = time.monotonic() - began
+            look(rows, options.aim, row)
+            return bool(row["reached"]) or 0 < options.limit_seconds < row["seconds"]
+
         try:
-            while process.poll() is None:
-                look(run_dir / "metrics.csv", options.aim, time.monotonic() - began, row)
-                if row["reached"] or 0 < options.limit_seconds < row["seconds"]:
-                    return None
-                time.sleep(0.2)
-            if process.returncode == 0:
-                return None
-            output.seek(0)
-            row["error"] = output.read().decode(errors="replace")[-2000:]
-            return str(row["error"])
+            train([*command, "evaluation_interval=0"], run_dir, is_done)
         finally:
-            process.terminate()  # it saves and ends
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
             if (run_dir / "metrics.csv").exists():
                 Path(options.out).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(run_dir / "metrics.csv", f"{options.out}.csv")
 
 
-def look(metrics: Path, aim: float, seconds: float, row: Row) -> None:
-    """Put steps, the best return, and whether that is the aim from ``metrics`` into ``row``."""
-    row["seconds"] = seconds
-    rows = learning_rows(metrics)
+def look(rows: list[dict[str, float]], aim: float, row: Row) -> None:
+    """Put steps, the best return, and whether that is the aim into ``row``."""
     returns = [each[RETURN] for each in rows if each[RETURN] == each[RETURN]]  # none ended: nan
     if rows:
-        row["steps"] = rows[-1]["steps"]
-        row["training_seconds"] = rows[-1]["training_seconds"]
+        row |= {name: rows[-1][name] for name in ("steps", "training_seconds")}
     if returns:
         row["best_return"] = max(returns)
         row["reached"] = max(returns) >= aim

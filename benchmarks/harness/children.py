@@ -57,35 +57,25 @@ def serve(
         _reply({"steps": steps, "seconds": seconds, "numbers": take_numbers()})
 
 
-def serve_within(
-    settings: dict[str, Any],
-    stop: Callable[[], object] = lambda: None,
-    go_on: Callable[[], object] = lambda: None,
-) -> Callable[[int], None]:
+def serve_within(settings: dict[str, Any]) -> Callable[[int], None]:
     """The same for a peer that runs a loop of its own: what it calls with the steps so far.
 
-    The first call announces ``settings``. When nothing is measured the loop waits in the call, and
-    what runs beside it is to rest between ``stop()`` and ``go_on()``. The process ends in the call
-    once no more is asked.
+    The first call announces ``settings``. When nothing is measured the loop waits in the call. The
+    process ends in the call once no more is asked.
     """
-    answers = _answer_within(settings, stop, go_on)
+    answers = _answer_within(settings)
     next(answers)
     return answers.send
 
 
-def _answer_within(
-    settings: dict[str, Any], stop: Callable[[], object], go_on: Callable[[], object]
-) -> Generator[None, int, None]:
+def _answer_within(settings: dict[str, Any]) -> Generator[None, int, None]:
     steps = yield
     _reply({"settings": settings})
-    stop()
     for line in sys.stdin:
-        go_on()
         for duration in (WARM_UP_SECONDS, float(line)):
             first, start = steps, time.perf_counter()
             while (elapsed := time.perf_counter() - start) < duration:
                 steps = yield
-        stop()
         _reply({"steps": steps - first, "seconds": elapsed})
     os._exit(0)  # the asking side ends what is left of its process group
 

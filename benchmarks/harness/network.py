@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +17,9 @@ Act = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
 
 
 def make_agent(spec: dict[str, Any]) -> tuple[PolicyAgent, dict[str, Any]]:
-    """A3C-Net with initial weights, or those of a checkpoint, and what is to be said of it.
+    """A3C-Net with initial weights, and what is to be said of it.
 
-    ``spec``: observation_shape, num_actions, torch_threads, device, checkpoint (a path, or None),
-    seed, malloc.
+    ``spec``: observation_shape, num_actions, torch_threads, device, seed, malloc.
     """
     from accel_rl.agents import PolicyAgent
     from accel_rl.models import make_model
@@ -30,11 +28,7 @@ def make_agent(spec: dict[str, Any]) -> tuple[PolicyAgent, dict[str, Any]]:
     torch.manual_seed(spec["seed"])
     shape = tuple(spec["observation_shape"])
     model = make_model("a3c", shape, np.dtype(np.uint8), spec["num_actions"])
-    if spec["checkpoint"]:
-        from accel_rl.runs.checkpoint import load_checkpoint
-
-        model.load_state_dict(load_checkpoint(Path(spec["checkpoint"]))["learner"]["parameters"])
-    settings = {name: spec[name] for name in ("torch_threads", "device", "checkpoint", "malloc")}
+    settings = {name: spec[name] for name in ("torch_threads", "device", "malloc")}
     return PolicyAgent(model.to(spec["device"])), settings
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -41,44 +40,24 @@ def find_peers(
     chosen = list(chosen)
     if unknown := set(chosen) - set(packages):
         raise SystemExit(f"peers={sorted(unknown)} is not known; choose among {sorted(packages)}")
-    wanted = {peer: packages[peer] for peer in chosen}
     found: dict[str, str] = {}
     for python in [sys.executable, *interpreters(peer_python)]:
-        missing = {peer: names for peer, names in wanted.items() if peer not in found}
-        found |= dict.fromkeys(_importable(python, missing), python)
+        missing = {peer: packages[peer] for peer in chosen if peer not in found}
+        if not missing:
+            break
+        command = [python, "-c", PROBE, json.dumps(missing)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+            found |= dict.fromkeys(json.loads(done.stdout.splitlines()[-1]), python)
+        except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
+            raise SystemExit(f"peer_python names {python}, which is no Python") from None
     for peer in chosen:
         if peer not in found:
-            console.print(
-                f"{peer} is left out, since no interpreter has {packages[peer]}; see peer_python",
-                highlight=False,
-            )
+            text = f"{peer} is left out: no interpreter has {packages[peer]}; see peer_python"
+            console.print(text, highlight=False)
     return {peer: found[peer] for peer in chosen if peer in found}
 
 
 def interpreters(peer_python: str | None) -> list[str]:
-    """Those that the option names.
-
-    Raises:
-        SystemExit: one of them does not exist.
-    """
-    named = [each for each in (peer_python or "").split(os.pathsep) if each]
-    for python in named:
-        if shutil.which(python) is None:
-            raise SystemExit(
-                f"peer_python names {python}, which is no program; it takes paths of Python "
-                f"interpreters, several separated by {os.pathsep!r}"
-            )
-    return named
-
-
-def _importable(python: str, packages: Mapping[str, str]) -> list[str]:
-    if not packages:
-        return []
-    command = [python, "-c", PROBE, json.dumps(packages)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-        return list(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
-        raise SystemExit(
-            f"peer_python names {python}, which does not answer as a Python interpreter does"
-        ) from None
+    """Those that the option names."""
+    return [each for each in (peer_python or "").split(os.pathsep) if each]

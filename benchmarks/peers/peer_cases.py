@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from accel_rl.models.image import A3C_NET, DQN_NET, NATURE_NET
 from benchmarks.harness.interleave import Case
 from benchmarks.speed.cases import train_case
-
-Algo = Literal["a2c", "ppo", "dqn", "ppo_mujoco", "sac"]
 
 WORK: dict[str, dict[str, Any]] = {
     "a2c": {"num_envs": 16, "horizon": 5},
@@ -58,7 +56,7 @@ AS_PEERS = {  # as `WORK` has it
 
 
 class Peer(NamedTuple):
-    """``packages``: to be importable. ``threads``: whether their number is the user's to choose."""
+    """``packages``: to be importable."""
 
     script: str
     packages: str
@@ -66,7 +64,6 @@ class Peer(NamedTuple):
     networks: tuple[str, ...]
     collection: str | None = None
     """the option that names the directory of its scripts"""
-    threads: bool = True
 
 
 PEERS = {
@@ -81,13 +78,6 @@ PEERS = {
         "torchrl, gymnasium, ale_py, cv2",
         ("a2c", "ppo", "dqn"),
         (PRESET,),
-    ),
-    "sample_factory": Peer(
-        "peers/sample_factory_training.py",
-        "sample_factory, sf_examples, ale_py",
-        ("ppo",),
-        (NATURE,),
-        threads=False,
     ),
     "cleanrl": Peer(
         "peers/script_training.py",
@@ -171,10 +161,6 @@ class Options:
             for value in getattr(self, name):
                 if value not in allowed:
                     raise ValueError(f"{name} has {value!r}; it takes {', '.join(allowed)}")
-        if self.device not in ("cpu", "cuda"):
-            raise ValueError(f"device is {self.device!r}; it takes cpu or cuda")
-        if self.rounds < 1 or self.seconds <= 0 or min(self.peer_threads, default=1) < 1:
-            raise ValueError("rounds and peer_threads must be at least 1, seconds above 0")
         for name in ("cleanrl", "leanrl"):
             folder = getattr(self, name)
             if folder is not None and not (Path(folder) / name).is_dir():
@@ -240,7 +226,7 @@ def _peer_specs(
         steps = WORK[algo]["num_envs"] * WORK[algo].get("horizon", 1)
         spec["steps_per_iteration"] = steps if collection == "leanrl" else None
     threads = options.peer_threads or sorted({1, num_cores})
-    for number in threads if PEERS[peer].threads else (1,):
+    for number in threads:
         for malloc in options.peer_malloc:
             words = f"{number} thread{'s' * (number > 1)}, malloc {malloc}"
             yield words, spec | {"torch_threads": number, "malloc": malloc}

@@ -10,7 +10,6 @@ environment. Each algorithm is one interleaved run. Peers:
 
     sb3              Stable-Baselines3: A2C, PPO, DQN, SAC
     torchrl          TorchRL's collector, losses and replay: A2C, PPO, DQN
-    sample_factory   its asynchronous PPO
     cleanrl, cleanrl_envpool   ppo_atari, dqn_atari, ppo_continuous_action,
                      sac_continuous_action; ppo_atari_envpool, in a checkout
     leanrl           ppo_atari_envpool_torchcompile, in a checkout
@@ -65,8 +64,7 @@ def main() -> None:
         settings = {"rounds": options.rounds, "seconds": options.seconds}
         results += measure(cases, **settings, console=progress).values()
 
-    left_out = [peer for peer in options.peers if peer not in found]
-    report = summarise(results, machine, dataclasses.asdict(options), left_out)
+    report = summarise(results, machine, dataclasses.asdict(options))
     report = without_paths(report, options)
     write(report, options.out, tabulate)
     if any(row["error"] for row in find(report["rows"], part="accel_rl")):
@@ -88,10 +86,7 @@ def installed(options: Options, console: Console) -> dict[str, str]:
 
 
 def summarise(
-    results: list[Result],
-    machine: dict[str, Any],
-    options: dict[str, Any],
-    left_out: list[str],
+    results: list[Result], machine: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
     """One JSON object as `report` has it.
 
@@ -108,13 +103,13 @@ def summarise(
             for preset in find(same, variant=""):
                 row["ours"] = ratio(preset["rates"], row["rates"])
             row["fastest"] = ratio(fastest(same)["rates"], row["rates"])  # type: ignore[index]
-    return {"machine": machine, "options": options, "rows": rows, "left_out": left_out}
+    return {"machine": machine, "options": options, "rows": rows}
 
 
 def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
     """The report with names in place of this machine's paths."""
-    names = {options.peer_python: "PEERS_PYTHON"} | {options.cleanrl: "CLEANRL"}
-    names |= {options.leanrl: "LEANRL"}
+    names = {options.peer_python: "PEERS_PYTHON"}
+    names |= {options.cleanrl: "CLEANRL", options.leanrl: "LEANRL"}
     names |= dict.fromkeys(interpreters(options.peer_python), "PEERS_PYTHON")
     names |= {str(CHECKOUT): "."}
     text = json.dumps(report)
@@ -125,7 +120,7 @@ def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
 
 
 def tabulate(report: dict[str, Any], console: Console) -> None:
-    """Prints of each algorithm the rows, the versions, who is missing, and the bars."""
+    """Prints of each algorithm the rows and the versions."""
     for algo in report["options"]["algos"]:
         _tabulate(report, algo, console)
 
@@ -153,11 +148,6 @@ def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
         for row in [row for row in find(rows, part=part) if row["settings"].get("versions")][:1]:
             words = ", ".join(f"{k} {v}" for k, v in row["settings"]["versions"].items())
             console.print(f"{part}: {words}", highlight=False)
-    for row in rows:
-        if row["error"]:
-            console.print(f"{row['name']} failed: {row['error']}", markup=False, highlight=False)
-    if report["left_out"]:
-        console.print(f"not installed: {', '.join(report['left_out'])}", highlight=False)
 
 
 if __name__ == "__main__":

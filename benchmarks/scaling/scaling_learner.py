@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness.children import read_spec, serve, versions
 from benchmarks.harness.interleave import Case
-from benchmarks.harness.usage import GpuUse, cpu_seconds
+from benchmarks.harness.usage import cpu_seconds
 
 TIMEOUT_SECONDS = 120.0
 """that learners wait for each other"""
@@ -81,7 +81,6 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     own_steps = parts.sampler.config.num_envs * parts.sampler.config.horizon
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
     all_steps, last_taken, last_cpu = 0, perf_counter(), cpu_seconds()
-    gpu = GpuUse(parts.device.type)
     num_threads = parts.experience.num_threads
 
     def advance() -> int:
@@ -97,7 +96,6 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
                 parts.learner.update(parts.server.finish(), 0.0, all_steps)
             seconds["learning_seconds"] += perf_counter() - began
         parts.sampler.take_episodes()
-        gpu.look()
         return own_steps
 
     while is_training and not parts.exchange.num_updates:  # what is measured is to learn
@@ -115,7 +113,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         nonlocal last_taken, last_cpu
         began, last_taken = last_taken, perf_counter()
         cpu_began, last_cpu = last_cpu, cpu_seconds()
-        numbers = {**parts.exchange.take_metrics(), **seconds, **gpu.take()}
+        numbers = {**parts.exchange.take_metrics(), **seconds}
         numbers |= {"seconds": last_taken - began, "cpu_seconds": last_cpu - cpu_began}
         seconds.update(dict.fromkeys(seconds, 0.0))
         return {name: value for name, value in numbers.items() if not math.isnan(value)}

@@ -1,8 +1,8 @@
 """The parts alone, each in a pinned process with nothing between it and its core.
 
-``emulator``: four `act` calls a step, no observation; at game over either the game's own reset or a
-start state saved before. ``environment``: our `AtariEnv` in a plain loop, writing into one array.
-``inference``: the network on one batch after another.
+``emulator``: four `act` calls a step, no observation; at game over a start state saved before.
+``environment``: our `AtariEnv` in a plain loop, writing into one array. ``inference``: the network
+on one batch after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def make_emulator(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
-    """Random play on the emulator alone. ``spec``: game, frame_skip, cached_starts, envs, seed."""
+    """Random play on the emulator alone. ``spec``: game, frame_skip, envs, seed."""
     from ale_py import ALEInterface, LoggerMode, roms
 
     ALEInterface.setLoggerMode(LoggerMode.Error)
@@ -40,7 +40,7 @@ def make_emulator(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
         emulators.append(emulator)
     actions = emulators[0].getMinimalActionSet()
     starts = [emulator.cloneState(include_rng=True) for emulator in emulators]
-    cached, frames = spec["cached_starts"], range(spec["frame_skip"])
+    frames = range(spec["frame_skip"])
     order = itertools.cycle(zip(emulators, starts, strict=True))
 
     def advance() -> int:
@@ -50,13 +50,10 @@ def make_emulator(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
             for _ in frames:
                 emulator.act(action)
             if emulator.game_over():
-                if cached:
-                    emulator.restoreState(start)
-                else:
-                    emulator.reset_game()
+                emulator.restoreState(start)
         return STEPS_AT_ONCE
 
-    return advance, {"envs": spec["envs"], "cached_starts": cached}
+    return advance, {"envs": spec["envs"]}
 
 
 def make_env_loop(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:

@@ -14,7 +14,6 @@ from benchmarks.scaling.scaling_learner import learner_case
 
 KINDS = ("atari", "vector", "batch", "train")
 FRAME_SKIP = 4
-SYNCHRONOUS = ("gymnasium", "sb3", "torchrl")  # a process for each environment
 NUM_ACTIONS = 4  # of a network measured alone: they cost nothing to speak of
 
 
@@ -36,10 +35,6 @@ class Options:
     """atari: environments a core, in all groups together"""
     groups: tuple[int, ...] = (2,)
     """atari: groups of environments that are served in turn"""
-    num_workers: int = 0
-    """atari: workers of the sampler; 0: one on each core"""
-    hyperthreads: int = 1
-    """hyperthreads of each core to use, as far as there are so many"""
     num_cores: int = 0
     """cores to use; 0: all that this process may"""
     network: bool = True
@@ -48,14 +43,10 @@ class Options:
     """of the network on the CPU; 0: one for each core"""
     device: str = "cpu"
     """where the network runs: cpu or cuda"""
-    checkpoint: str | None = None
-    """weights of a trained A3C-Net, as training saved them; none: initial ones"""
-    malloc: str = "tuned"
-    """tuned: glibc keeps the memory it has got, as in our training; default: as it comes"""
     horizon: int = 5
     """steps of each environment in one rollout"""
     peers: tuple[str, ...] = ()
-    """atari: vector environments to compare with: envpool, ale, gymnasium, sb3, torchrl"""
+    """atari: vector environments to compare with: envpool, ale, gymnasium"""
     peer_python: str | None = None
     """interpreter for those peers that this one has not; several separated as in PATH"""
     vector: str = "CartPole-v1:64"
@@ -118,17 +109,15 @@ class _Atari:
 
     def _alone(self) -> Iterator[Case]:
         """A process for each CPU, one environment each; also as many as the sampler has."""
-        many = self.options.envs_per_core[0] // self.options.hyperthreads
         for part, envs in dict.fromkeys(
-            (("emulator", 1), ("environment", 1), ("environment", max(1, many)))
+            (("emulator", 1), ("environment", 1), ("environment", self.options.envs_per_core[0]))
         ):
-            more = {"cached_starts": True} if part == "emulator" else {}
             specs = [
-                self._spec(part=part, envs=envs, frame_skip=FRAME_SKIP, **more)
+                self._spec(part=part, envs=envs, frame_skip=FRAME_SKIP)
                 | {"cpus": [cpu], "seed": self.options.seed + cpu}
                 for cpu in _all(self.cores)
             ]
-            row = {"part": part, "envs_per_core": envs * self.options.hyperthreads, **more}
+            row = {"part": part, "envs_per_core": envs}
             yield _case("speed/bare.py", specs, row)
 
     def _samplers(self) -> Iterator[Case]:
@@ -139,8 +128,6 @@ class _Atari:
         ):
             num_envs = envs * len(self.cores)
             sampler = {"num_envs": num_envs, "num_groups": groups, "horizon": options.horizon}
-            if options.num_workers:
-                sampler["num_workers"] = options.num_workers
             row = {"part": "sampler", "envs_per_core": envs, "groups": groups}
             row |= {"batch": num_envs // groups, "network": network}
             spec = self._spec(part="sampler", env=options.game, sampler=sampler)
@@ -168,7 +155,7 @@ class _Atari:
             self.interpreters.items(), self._networks, (False, True), (False, True)
         )
         for (peer, python), network, asynchronous, pinned in modes:
-            if (peer in SYNCHRONOUS and (asynchronous or pinned)) or (pinned and not is_run):
+            if (peer == "gymnasium" and (asynchronous or pinned)) or (pinned and not is_run):
                 continue
             envs = self.options.envs_per_core[0]
             spec = self._spec(
@@ -191,8 +178,7 @@ class _Atari:
         if not network:
             return {"network": False}
         options, threads = self.options, self.options.torch_threads or len(self.cores)
-        more = {"device": options.device, "checkpoint": options.checkpoint}
-        return {"network": True, "torch_threads": threads, **more}
+        return {"network": True, "torch_threads": threads, "device": options.device}
 
     def _spec(self, **more: Any) -> dict[str, Any]:
         options = self.options
@@ -202,7 +188,7 @@ class _Atari:
             "observation_shape": [4, *map(int, options.observation_size.split("x"))],
             "cpus": _all(self.cores),
             "seed": options.seed,
-            "malloc": options.malloc,
+            "malloc": "tuned",
             **more,
         }
 
@@ -216,7 +202,7 @@ def _vector(options: Options, cores: list[list[int]]) -> Iterator[Case]:
         cpus = [cores[0][0]] if part == "loop" else _all(cores)
         spec = {"part": part, "env": env, "cpus": cpus, "seed": options.seed, **more}
         row = {"kind": "vector", "env": env, "part": part, **next(iter(more.values()), {})}
-        made = _case("speed/stepping.py", [spec | {"malloc": options.malloc}], row)
+        made = _case("speed/stepping.py", [spec | {"malloc": "tuned"}], row)
         made.row["beside"] = of
         return made
 
@@ -255,19 +241,19 @@ def _batch(
                 "num_workers": len(cores),
             }
             spec = {"part": "sampler", "env": env, "sampler": settings, "cpus": _all(cores)}
-            spec |= {"seed": options.seed, "malloc": options.malloc}
+            spec |= {"seed": options.seed, "malloc": "tuned"}
             return _case("speed/stepping.py", [spec], {**row, "part": part}, python)
 
         beside = []
         if kind == "envpool":
             settings = {"num_envs": num_envs, "batch_size": num_envs // 2}
             spec = {"part": "envpool", "env": task, "cpus": _all(cores), "seed": options.seed}
-            spec |= {"settings": settings | {"num_threads": len(cores)}, "malloc": options.malloc}
+            spec |= {"settings": settings | {"num_threads": len(cores)}, "malloc": "tuned"}
             beside.append(_case("speed/stepping.py", [spec], {**row, "part": "envpool"}, python))
         else:
             beside.append(sampler(task, "looped", python))
             spec = {"part": "vectorised", "env": task, "num_envs": num_envs // len(cores)}
-            spec |= {"seed": options.seed, "malloc": options.malloc}
+            spec |= {"seed": options.seed, "malloc": "tuned"}
             specs = [spec | {"cpus": cpus} for cpus in cores]
             beside.append(_case("speed/stepping.py", specs, {**row, "part": "bare"}))
         yield from beside
@@ -279,7 +265,7 @@ def _batch(
 def _train(options: Options, cores: list[list[int]]) -> Iterator[Case]:
     for text in options.train:
         row = {"kind": "train", "part": "accel_rl", "options": text}
-        spec = {"cpus": _all(cores), "malloc": options.malloc}
+        spec = {"cpus": _all(cores), "malloc": "tuned"}
         yield train_case(f"train {text}", spec | {"options": [*text.split()]}, row)
 
 

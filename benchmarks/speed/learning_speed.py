@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -49,7 +50,7 @@ SHARES = {  # of this process, which add up to 1; simulators work beside it
 }
 BESIDE = {"simulating": "simulators_busy_share"}
 Q_LEARNERS = ("dqn", "double_dqn", "cat_dqn", "rainbow")
-START_TIMEOUT_SECONDS = 300.0
+START_TIMEOUT_SECONDS, STOP_SECONDS = 300.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,37 +136,42 @@ def run(options: Options, preset: str) -> list[dict[str, float]]:
     Raises:
         RunFailedError: see there.
     """
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        process = subprocess.Popen(
-            command(options, preset, run_dir), stdout=output, stderr=subprocess.STDOUT
-        )
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS + 10 * options.seconds
+
+        def is_done(rows: list[dict[str, float]]) -> bool:
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"no learning for {options.seconds:.0f} s")
+            return len(rows) >= 3 and _passed(rows, "training_seconds") >= options.seconds
+
+        return train(command(options, preset, run_dir), run_dir, is_done)
+
+
+def train(
+    command: list[str], run_dir: Path, is_done: Callable[[list[dict[str, float]]], bool]
+) -> list[dict[str, float]]:
+    """Train until ``is_done`` of the rows in which the run learned; return these rows.
+
+    Raises:
+        RunFailedError: it has ended before.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
-            deadline = time.monotonic() + START_TIMEOUT_SECONDS + 10 * options.seconds
-            rows: list[dict[str, float]] = []
-            while len(rows) < 3 or _passed(rows, "training_seconds") < options.seconds:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    words = _end_of(output)
-                    raise RunFailedError(words or f"no learning for {options.seconds:.0f} s")
+            while not is_done(rows := learning_rows(run_dir / "metrics.csv")):
+                if process.poll() is not None:
+                    output.seek(0)
+                    raise RunFailedError(output.read().decode(errors="replace")[-2000:])
                 time.sleep(0.2)
-                rows = learning_rows(run_dir / "metrics.csv")
             return rows
-        except KeyboardInterrupt:
-            process.kill()
-            print(_end_of(output), file=sys.stderr)
-            raise
         finally:
             process.terminate()  # it saves and ends
             try:
-                process.wait(60)
+                process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _end_of(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read().decode(errors="replace")[-2000:]
 
 
 def learning_rows(path: Path) -> list[dict[str, float]]:

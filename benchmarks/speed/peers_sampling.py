@@ -9,8 +9,6 @@ to our protocol as it goes, and where it cannot follow in the way that is faster
   reset the emulator.
 * Gymnasium: one process for each environment, shared memory, the wrappers that Gymnasium has for
   this; a lost life does not reset the emulator.
-* TorchRL: the same wrappers in its ParallelEnv, one process for each environment.
-* Stable-Baselines3: its SubprocVecEnv and wrappers, one process for each environment.
 
 None of them can crop the two bottom rows; they shrink all 210. ``asynchronous``: batches of half
 the environments.
@@ -26,13 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness.children import Advance, read_spec, serve
 
-PACKAGES = {
-    "envpool": "envpool",
-    "ale": "ale_py",
-    "gymnasium": "gymnasium",
-    "sb3": "stable_baselines3, ale_py",
-    "torchrl": "torchrl, gymnasium, ale_py, cv2",
-}
+PACKAGES = {"envpool": "envpool", "ale": "ale_py", "gymnasium": "gymnasium"}
 MAX_STEPS = 27_000
 
 
@@ -49,7 +41,6 @@ def main() -> None:
     """Measures the peer that the specification names."""
     spec = read_spec()
     make = {"envpool": make_envpool, "ale": make_ale, "gymnasium": make_gymnasium}
-    make |= {"sb3": make_sb3, "torchrl": make_torchrl}
     peer = make[spec["peer"]](spec)  # before torch is there, since Gymnasium's workers are forks
     settings = dict(peer.settings)
     if spec["network"]:
@@ -155,42 +146,6 @@ def make_gymnasium(spec: dict[str, Any]) -> Peer:
 
     settings = {"num_envs": spec["num_envs"], "shared_memory": True, "copy": False}
     return Peer(observation, advance, int(env.single_action_space.n), settings)
-
-
-def make_sb3(spec: dict[str, Any]) -> Peer:
-    """Stable-Baselines3's vector environment over processes, images turned as for its networks."""
-    from stable_baselines3.common.vec_env import VecTransposeImage
-
-    from benchmarks.peers.sb3_training import make_vec_env
-
-    env = VecTransposeImage(
-        make_vec_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
-    )
-
-    def advance(actions: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return env.step(actions)[0]
-
-    return Peer(env.reset(), advance, int(env.action_space.n), {"num_envs": spec["num_envs"]})
-
-
-def make_torchrl(spec: dict[str, Any]) -> Peer:
-    """TorchRL's vector environment over processes."""
-    import torch
-
-    from benchmarks.peers.torchrl_training import make_env, num_actions
-
-    env = make_env(spec["game"], spec["num_envs"], spec["observation_shape"][1:])
-    state = env.reset()
-
-    def advance(actions: NDArray[np.int64]) -> NDArray[np.uint8]:
-        nonlocal state
-        state["action"] = torch.from_numpy(actions)
-        _, state = env.step_and_maybe_reset(state)
-        observation: NDArray[np.uint8] = state["observation"].numpy()
-        return observation
-
-    first = state["observation"].numpy()
-    return Peer(first, advance, num_actions(env), {"num_envs": spec["num_envs"]})
 
 
 if __name__ == "__main__":

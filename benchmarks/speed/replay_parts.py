@@ -9,8 +9,6 @@ in the way that its documentation has for Atari and that takes the least memory:
 
 * Stable-Baselines3: `ReplayBuffer` with optimize_memory_usage, which keeps one stack a step
   (`NStepReplayBuffer` for more steps). It has no priorities: it samples uniformly, writes none.
-* TorchRL: `TensorDictPrioritizedReplayBuffer` over `LazyTensorStorage`, both stacks a step; its
-  n-step returns are made before steps are added, so they cost nothing here.
 * cpprb: `PrioritizedReplayBuffer` with stack_compress and next_of, one frame a step (two with
   n-step returns, which do not go with next_of); steps of one environment, since a compressed stack
   must follow on the one before.
@@ -33,7 +31,6 @@ from benchmarks.harness.usage import wait_for
 MODULES = {
     "accel_rl": "accel_rl.algos.replay",
     "sb3": "stable_baselines3.common.buffers",
-    "torchrl": "torchrl.data",
     "cpprb": "cpprb",
 }
 STACK, ALPHA, BETA, GAMMA = 4, 0.5, 0.4, 0.99
@@ -50,7 +47,7 @@ class Memory(NamedTuple):
 def main() -> None:
     """Measures the memory that the specification names."""
     spec = read_spec()
-    make = {"accel_rl": make_ours, "sb3": make_sb3, "torchrl": make_torchrl, "cpprb": make_cpprb}
+    make = {"accel_rl": make_ours, "sb3": make_sb3, "cpprb": make_cpprb}
     importlib.import_module(MODULES[spec["part"]])  # not to be counted
     before = _used_bytes(spec)
     memory = make[spec["part"]](spec)
@@ -170,39 +167,6 @@ def make_sb3(spec: dict[str, Any]) -> Memory:
         return B
 
     return Memory(lambda: buffer.sample(spec["batch_size"]), add)
-
-
-def make_torchrl(spec: dict[str, Any]) -> Memory:
-    """TorchRL's, with priorities."""
-    import torch
-    from tensordict import TensorDict
-    from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
-
-    torch.set_num_threads(spec["torch_threads"])
-    torch.manual_seed(spec["seed"])
-    B, batch = spec["num_envs"], spec["batch_size"]
-    buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=ALPHA, beta=BETA, storage=LazyTensorStorage(spec["size"]), batch_size=batch
-    )
-    observation = torch.randint(256, (B, STACK, *spec["image"]), dtype=torch.uint8)
-    following = {"observation": observation, "reward": torch.zeros(B, 1)}
-    following["terminated"] = torch.zeros(B, 1, dtype=torch.bool)
-    action = torch.zeros(B, dtype=torch.int64)
-    steps = {"observation": observation, "action": action, "next": following}
-    data = TensorDict(steps, batch_size=[B])
-    errors = torch.rand(batch)
-
-    def sample() -> object:
-        transitions = buffer.sample()
-        transitions["td_error"] = errors
-        buffer.update_tensordict_priority(transitions)
-        return transitions
-
-    def add() -> int:
-        buffer.extend(data)
-        return B
-
-    return Memory(sample, add)
 
 
 def make_cpprb(spec: dict[str, Any]) -> Memory:

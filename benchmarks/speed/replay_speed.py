@@ -2,8 +2,8 @@
 
     python benchmarks/speed/replay_speed.py [key=value ...]
 
-Measures ours beside the memories of Stable-Baselines3 (which has no priorities), TorchRL and cpprb,
-where these are installed: minibatches of Atari stacks with their priorities and the write-back of
+Measures ours beside the memories of Stable-Baselines3 (which has no priorities) and cpprb, where
+these are installed: minibatches of Atari stacks with their priorities and the write-back of
 new ones, adding steps, and the memory that a transition takes. One interleaved run for each size of
 image and each n-step return. Prints a table and writes OUT.json.
 """
@@ -28,13 +28,11 @@ from benchmarks.harness.report import Row, find, make_rows, ratio, ratio_cell, t
 
 PACKAGES = {
     "sb3": "stable_baselines3",
-    "torchrl": "torchrl.data, torchrl._torchrl",  # without its extension it has no sum tree
     "cpprb": "cpprb",
 }
 NAMES = {
     "accel_rl": "accel_rl",
     "sb3": "Stable-Baselines3, uniform",
-    "torchrl": "TorchRL",
     "cpprb": "cpprb",
 }
 
@@ -59,7 +57,7 @@ class Options:
     """steps of each environment that are added to ours at a time"""
     device: str = "cpu"
     """where our memory is: cpu or cuda; the peers' are on the CPU"""
-    peers: tuple[str, ...] = ("sb3", "torchrl", "cpprb")
+    peers: tuple[str, ...] = ("sb3", "cpprb")
     """whom to measure beside it, where installed"""
     peer_python: str | None = None
     """interpreter that has the peers, if this one has not; several separated as in PATH"""

@@ -3,12 +3,11 @@ awake and answer at once.
 
 No worker runs: this process answers in their place, between the two calls, in the shared memory.
 
-    python benchmarks/speed/server_part.py out=benchmarks/results/server_part
+    python benchmarks/speed/server_part.py [out=NAME]
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -22,6 +21,7 @@ from accel_rl.envs.catch import Catch
 from accel_rl.samplers import SamplerConfig, WorkerPool
 from accel_rl.samplers.layout import assign_columns
 from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.report import write_json
 
 WORKERS = (2, 16, 64, 128)
 STEPS, ROUNDS = 2_000, 9
@@ -36,12 +36,11 @@ def main() -> None:
     for number in WORKERS:
         times = sorted(each[number] for each in rounds)
         median = statistics.median(times)
-        spread = f"({times[0]:.1f} to {times[-1]:.1f})"
-        print(f"{number:4d} workers: {median:5.1f} us a group and step {spread}")
+        print(f"{number:4d} workers: {median:5.1f} us a step ({times[0]:.1f} to {times[-1]:.1f})")
         rows.append({"workers": number, "microseconds": times})
     if "out" in options:
         result = {"machine": describe_machine([[0]]), "steps": STEPS, "rows": rows}
-        Path(f"{options['out']}.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_json(result, Path(f"{options['out']}.json"))
 
 
 def make_pool(num_workers: int) -> WorkerPool:

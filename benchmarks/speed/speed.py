@@ -47,7 +47,7 @@ def main() -> None:
     """Measures, prints and writes."""
     options = parse(Options, sys.argv[1:], __doc__)
     progress = Console(stderr=True)
-    cores = [core[: options.hyperthreads] for core in usable_cores()]
+    cores = [core[:1] for core in usable_cores()]  # one hyperthread of each
     cores = cores[: options.num_cores or len(cores)]
     machine = describe_machine(cores)
     peers = find_peers(PACKAGES, options.peers, options.peer_python, progress)

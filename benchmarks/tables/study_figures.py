@@ -98,20 +98,9 @@ def noise_scale(cosine: float, batch: int) -> float:
 
 def table(study: Study, found: dict[str, Curves]) -> str:
     """The study's table, as Markdown, without empty columns."""
-    rows: list[tuple[str, ...]] = [
-        (
-            "setting",
-            "runs",
-            "samples of an update",
-            "score at half",
-            "at the end",
-            "mean",
-            "gradient cosine",
-            "noise scale, samples",
-            "lag, updates",
-            "steps/s",
-        )
-    ]
+    head = "setting|runs|samples of an update|score at half|at the end|mean|gradient cosine|"
+    head += "noise scale, samples|lag, updates|steps/s"
+    rows = [tuple(head.split("|"))]
     for key, curves in found.items():
         setting = study.settings[key]
         scores = curves.scores

@@ -39,14 +39,6 @@ def test_script_can_be_imported_and_tells_its_options(
         assert "out=" in capsys.readouterr().out or path.stem == "__main__"
 
 
-def test_unknown_option_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["script", "round=1"])
-    with pytest.raises(SystemExit, match="1"):
-        speed.main()
-    error = capsys.readouterr().err
-    assert "round" in error and "--help" in error
-
-
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 

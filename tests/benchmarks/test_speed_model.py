@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.parallel import Ranks
-from accel_rl.training.devices import learner_device
-from benchmarks.scaling import speed_parts
 from benchmarks.scaling.speed_model import Costs, Shape, all_reduce_seconds, predict
-from benchmarks.scaling.speed_parts import Measured, PartsOfOne, alone
+from benchmarks.scaling.speed_parts import Measured, alone
 
 
 @pytest.mark.parametrize(
@@ -93,12 +89,6 @@ def test_costs_of_several_learners_have_their_exchange() -> None:
     assert measured._replace(pushes=0.25).costs(2, 2).exchange == 0.25
 
 
-def test_parts_are_measured_on_the_cpu_where_the_learners_will_be(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config = parse_arguments(["env=catch", "learners=2", "gpus=0"])
-    assert learner_device(alone(config, 2, 1), Ranks()).type == "cpu"
-
-
 @pytest.mark.parametrize("algo", ["a2c", "a3c", "ppo", "dqn", "r2d2"])
 def test_alone_a_learner_has_its_share_of_everything(algo: str) -> None:
     config = parse_arguments([f"algo={algo}", "learners=2"])
@@ -109,31 +99,3 @@ def test_alone_a_learner_has_its_share_of_everything(algo: str) -> None:
     for name in ("batch_size", "minibatch_size"):
         if hasattr(config.learner, name):
             assert getattr(own.learner, name) == getattr(config.learner, name) // divisor
-
-
-@pytest.mark.slow
-def test_iterations_of_which_few_have_an_update_cost_their_mean(monkeypatch) -> None:
-    """Every fourth has one, of 20 ms; more than half have none. All else takes no time."""
-    arguments = ["algo=dqn", "env=catch", "serial=true", "num_envs=4", "learner.min_steps=32"]
-    num, now = 0, 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 1e-6
-        return now
-
-    def update(self: PartsOfOne) -> None:
-        nonlocal num, now
-        num, now = num + 1, now + 1e-4
-        if num % 4 == 0:
-            now += 0.02
-            self.parts.exchange.num_updates += 1
-
-    with PartsOfOne(parse_arguments(arguments), 1) as parts:
-        monkeypatch.setattr(PartsOfOne, "_update", update)
-        monkeypatch.setattr(speed_parts, "perf_counter", clock)
-        for name in ("_simulate", "_act"):
-            monkeypatch.setattr(PartsOfOne, name, lambda self: clock())
-        measured = parts.measure(4.0)
-    assert 0.2 < measured.num_updates < 0.3
-    assert measured.update == pytest.approx(0.02 / 4 + 1e-4, rel=0.1)

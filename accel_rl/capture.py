@@ -68,10 +68,6 @@ class Capture:
 
         return run
 
-    def whole(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
-        """``functions`` recorded as graphs, which a GPU alone can do; []: they are not."""
-        return []
-
     def _as_tensor(self, argument: Any) -> Any:
         if not isinstance(argument, float):
             return argument

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ _MOST_GRAPHS = 8  # of one function: each has results of its own
 _STREAMS: dict[tuple[int, int], torch.cuda.Stream] = {}  # that record, by GPU and priority
 _RECORDING = threading.Lock()  # of these streams
 _LOGGER = logging.getLogger(__name__)
+
+Kind = Literal["updates", "actions"]
 
 
 class Fixed(NamedTuple):
@@ -51,15 +53,34 @@ class Graphs(Capture):
         super().__init__(device, backend=None)  # regions are parts of what is recorded
         self.is_required = is_required
         self.num_recorded = 0
+        self._counts = {"updates": [0, 0], "actions": [0, 0]}  # by graphs, and in all
+        self._counting = threading.Lock()
 
-    def whole(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
+    def __deepcopy__(self, memo: Any) -> Graphs:
+        return self  # which counts for all
+
+    def whole(self, *functions: Callable[..., Any], kind: Kind = "updates") -> list[Recorded]:
         """``functions`` of trees of tensors and numbers on the device, recorded for each shape.
 
         They are called in one stream, and their results are used up before the next call of any of
         them.
         """
         pool = Pool()
-        return [_Recorded(function, self, self._device, pool) for function in functions]
+        return [Recorded(function, self, self._device, pool, kind) for function in functions]
+
+    def count(self, kind: Kind, *, is_replayed: bool) -> None:
+        """Count one call, for `describe`."""
+        with self._counting:
+            self._counts[kind][0] += is_replayed
+            self._counts[kind][1] += 1
+
+    def describe(self) -> str:
+        """For people: how much was done by graphs."""
+        shares = " and ".join(
+            f"{100 * replayed // max(1, num)} % of {kind}"
+            for kind, (replayed, num) in self._counts.items()
+        )
+        return f"{self.num_recorded} graphs, in {shares}"
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -80,11 +101,11 @@ class Graphs(Capture):
                 yield
             current.wait_stream(stream)
 
-    def record(self, what: str, run: Callable[[], Any], pool: Pool) -> Recording | None:
+    def record(self, kind: Kind, run: Callable[[], Any], pool: Pool) -> Recording | None:
         """Record what ``run`` has the device do, within `aside`; None: it could not be recorded.
 
         Args:
-            what: For messages.
+            kind: For messages.
             run: Is called once.
             pool: Has the memory of the graph.
 
@@ -100,10 +121,10 @@ class Graphs(Capture):
             reason = str(error).strip().partition("\n")[0]
             if self.is_required:
                 raise ValueError(
-                    f"capture=on: {what} cannot be recorded as a CUDA graph ({reason}); use "
-                    f"capture=auto, which then runs it as it is, or capture=off"
+                    f"capture=on: {kind} cannot be recorded as a CUDA graph ({reason}); use "
+                    f"capture=auto, which then runs them as they are, or capture=off"
                 ) from error
-            _LOGGER.warning("%s runs without a CUDA graph, which is slower: %s", what, reason)
+            _LOGGER.warning("%s run without a CUDA graph, which is slower: %s", kind, reason)
             return None
         self.num_recorded += 1
         return Recording(graph, result)
@@ -177,13 +198,17 @@ class _Shape:
 
 
 @dataclass
-class _Recorded:
+class Recorded:
+    """A function of `Graphs.whole`; ``is_replayed``: its last call was a graph."""
+
     function: Callable[..., Any]
     capture: Graphs
     device: torch.device
     pool: Pool
+    kind: Kind
     _shapes: dict[Hashable, _Shape] = field(default_factory=dict)
     _is_refused: bool = False
+    is_replayed: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
         leaves, build = _flatten(arguments)
@@ -193,6 +218,7 @@ class _Recorded:
         shape = self._shapes.get(key)
         if shape is None or (self._is_refused and shape.recording is None):
             # Its shapes change all the time, or it cannot be recorded.
+            self.is_replayed = False
             places = [_place(each, self.device, copies=False) for each in leaves]
             return self.function(*build(places))
         for index, given in enumerate(leaves):
@@ -200,8 +226,10 @@ class _Recorded:
         if shape.recording is None:
             result = self._run(shape, build)
             if shape.recording is None:
+                self.is_replayed = False
                 return result
         assert shape.recording is not None
+        self.is_replayed = True
         shape.recording.graph.replay()
         return shape.recording.result
 
@@ -212,7 +240,7 @@ class _Recorded:
         shape.num_calls += 1
         with self.capture.aside():
             if shape.num_calls > _NUM_WARM:
-                shape.recording = self.capture.record("an update", run, self.pool)
+                shape.recording = self.capture.record(self.kind, run, self.pool)
                 self._is_refused = shape.recording is None
             if shape.recording is None:
                 result = run()

@@ -14,6 +14,7 @@ from torch import Tensor
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.norms import Norms
 from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Graphs
 from accel_rl.parallel import Exchange, Local
 
 COSINE = "gradient_cosine"
@@ -39,7 +40,9 @@ class Update:
         self._exchange = exchange
         # One graph where there is one learner; else one before learners meet, and one behind.
         self._is_alone = type(exchange) is Local
-        self._recorded = capture.whole(self._minimize, self._begin, self._end)
+        self._graphs = capture if isinstance(capture, Graphs) else None
+        if self._graphs is not None:
+            self._recorded = self._graphs.whole(self._minimize, self._begin, self._end)
         self._totals: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
         self._interval = config.gradient_cosine_interval
@@ -100,11 +103,12 @@ class Update:
         Returns:
             What else ``compute`` gave, to be used up before the next update.
         """
-        if not self._recorded:
+        if self._graphs is None:
             loss, metrics, num_samples, more = compute(*inputs)
             self.step(loss, metrics, lr, num_samples)
             return more
         exchange, (whole, first, second) = self._exchange, self._recorded
+        used = whole if self._is_alone else first
         if self._is_alone and is_usual:
             assert isinstance(exchange, Local)
             names, more = whole(compute, exchange.advance(lr), *inputs)
@@ -115,6 +119,7 @@ class Update:
                 names += second(exchange.advance(lr))
             else:
                 names += self._add(self._norms_of(exchange.step(lr)))
+        self._graphs.count("updates", is_replayed=is_usual and used.is_replayed)
         for each in names:
             self._counts[each] = self._counts.get(each, 0) + 1
         return more

@@ -83,9 +83,9 @@ class GraphPredictor:
         tells_probability: bool,
         most: int,
     ) -> None:
-        self._exchange = exchange
+        self._exchange, self._graphs = exchange, graphs
         self._places = Places(2 * most, device)  # each may have a last observation
-        (self._act,) = graphs.whole(partial(act, agent, tells_probability))
+        (self._act,) = graphs.whole(partial(act, agent, tells_probability), kind="actions")
 
     @torch.no_grad()
     def __call__(self, observation: NDArray[Any], uniform: NDArray[np.float64]) -> Prediction:
@@ -97,6 +97,7 @@ class GraphPredictor:
         action, value, probability = self._act(
             Fixed(placed["observation"]), Fixed(placed["uniform"])
         )
+        self._graphs.count("actions", is_replayed=self._act.is_replayed)
         n = len(uniform)
         values = value[: len(observation)].cpu().numpy()  # waits for the device
         told = None if probability is None else probability[:n].cpu().numpy()

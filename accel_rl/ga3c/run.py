@@ -14,6 +14,7 @@ import torch
 
 from accel_rl.agents import RecurrentAgent
 from accel_rl.algos.actor_critic import ActorCriticAgent
+from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
@@ -175,6 +176,10 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
     @property
     def place(self) -> str:
         return f"in {self.sampler.config.num_groups} agents"
+
+    @property
+    def capture(self) -> Capture:
+        return self.threads.capture
 
     def close(self, *, waits: bool = True) -> None:
         try:

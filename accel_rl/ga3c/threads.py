@@ -76,7 +76,7 @@ class QueueThreads:
         self._versions = versions
         self._sampler = sampler
         self._device = device
-        self._capture = capture
+        self.capture = capture
         self._graphs = capture if isinstance(capture, Graphs) else None
         self._keeps_probability = learner.config.keeps_probability
         # That of the model; a new thread would begin with the first one.
@@ -196,7 +196,7 @@ class QueueThreads:
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        learner = GA3C(agent, self._learner.config, exchange, self._capture)
+        learner = GA3C(agent, self._learner.config, exchange, self.capture)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.least_samples
         places = None

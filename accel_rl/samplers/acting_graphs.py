@@ -41,6 +41,7 @@ class ActingGraphs:
     def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
         """What ``act`` gives for this group and row, with only their addresses in it."""
         if self._is_refused:
+            self._capture.count("actions", is_replayed=False)
             return act()
         self._hold_epsilon()
         normalizer = self._hold_normalizer()
@@ -52,7 +53,9 @@ class ActingGraphs:
             if normalizer is not None:  # what acted in a rollout is learned from, and never changes
                 self._agent.normalizer = self._normal[0]
             if recording is None:
+                self._capture.count("actions", is_replayed=False)
                 return act()
+        self._capture.count("actions", is_replayed=True)
         recording.graph.replay()
         return recording.result
 
@@ -62,7 +65,7 @@ class ActingGraphs:
         if num <= _NUM_WARM:
             return None
         with self._capture.aside():
-            recording = self._capture.record("acting", act, self._pool)
+            recording = self._capture.record("actions", act, self._pool)
         if recording is None:
             self._is_refused = True
         else:

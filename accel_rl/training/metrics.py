@@ -353,6 +353,13 @@ def exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[t
             yield name, value
 
 
+def gpu_columns(device: torch.device) -> dict[str, float]:
+    """What this process has taken of a GPU's memory at most so far."""
+    if device.type != "cuda":
+        return {}
+    return {"gpu_memory_bytes": torch.cuda.max_memory_reserved(device)}
+
+
 class Interval:
     """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
 

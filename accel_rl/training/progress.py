@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from accel_rl.config import TrainConfig
 from accel_rl.runs.tables import EPISODE_WINDOW, Row
 
 PANEL_SECONDS = 1.0
@@ -24,6 +25,7 @@ LINE_SECONDS = 10.0
 """between two plain lines, at least"""
 
 COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
+_LARGER_BATCHES = "a larger num_envs makes larger batches"
 _NO_EPISODE = (
     "no episode has finished: too few steps, or does the environment never return terminated or "
     "truncated?"
@@ -98,7 +100,7 @@ class Bottleneck(NamedTuple):
     hint: str
 
 
-def find_bottleneck(split: TimeSplit, *, is_serial: bool, on_gpu: bool) -> Bottleneck:
+def find_bottleneck(split: TimeSplit, config: TrainConfig, *, on_gpu: bool) -> Bottleneck:
     """The measured part whose disappearance would save most.
 
     Time that was not measured (a run's start and its last records above all) is no candidate, since
@@ -115,24 +117,41 @@ def find_bottleneck(split: TimeSplit, *, is_serial: bool, on_gpu: bool) -> Bottl
         "checkpoints": split.saving,
     }
     name = max(saved, key=lambda each: saved[each])
-    return Bottleneck(name, saved[name], _hint(name, is_serial, on_gpu))
+    return Bottleneck(name, saved[name], _hint(name, config, on_gpu))
 
 
-def _hint(name: str, is_serial: bool, on_gpu: bool) -> str:
+def _hint(name: str, config: TrainConfig, on_gpu: bool) -> str:
+    if name == "simulators" and config.serial:
+        return "serial=false steps them in parallel"
     if name == "simulators":
-        return "serial=false steps them in parallel" if is_serial else "more CPU cores would help"
+        return "more CPU cores would help"
+    if name in ("inference", "learning") and not on_gpu:
+        return "a GPU or a smaller model"
     if name == "inference":
-        return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
+        return _LARGER_BATCHES
     if name == "learning":
-        return "a larger num_envs makes larger batches" if on_gpu else "a GPU or a smaller model"
+        return _update_hint(config)
     return f"a larger {'log_interval' if name == 'logging' else 'checkpoint_interval'}"
+
+
+def _update_hint(config: TrainConfig) -> str:
+    """What makes the updates of a GPU cost less time."""
+    learner = config.learner
+    if learner.in_rollouts and not config.overlap and config.parallel.pull_steps is None:
+        return "overlap=true learns while simulators work"
+    if learner.precision == "float32":
+        return "precision=tf32 computes faster"
+    if "num_envs" in learner.batches(config.sampler):
+        return _LARGER_BATCHES
+    return "a smaller model"
 
 
 @dataclass(frozen=True)
 class Status:
     """Where a run stands. Speeds and time shares are those since the last row of metrics.
 
-    ``since_steps``: steps at which speeds and shares begin.
+    ``since_steps``: steps at which speeds and shares begin. ``gpu``: how it was used, for people;
+    only at the end.
     """
 
     steps: int
@@ -145,6 +164,7 @@ class Status:
     scores: Row
     split: TimeSplit
     bottleneck: Bottleneck
+    gpu: str = ""
 
     @property
     def seconds_left(self) -> float:
@@ -281,6 +301,8 @@ def summary(
     worst = status.bottleneck
     if worst.share:
         table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    if status.gpu:
+        table.add_row("GPU", status.gpu)
     table.add_row("files", Text(str(run_dir)))  # a name is no markup
     if stopped_by is not None or is_cut:
         table.add_row("go on", Text(f"with resume={run_dir}"))

@@ -29,6 +29,7 @@ from accel_rl.training.metrics import (
     Rows,
     Scores,
     exchange_columns,
+    gpu_columns,
     make_report,
 )
 from accel_rl.training.progress import (
@@ -227,6 +228,7 @@ class Records:
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
+            **gpu_columns(self._exchange.parameters.parameter.device),
             **dict(exchange_columns(report.exchange, seconds)),
             **dict.fromkeys(self._rows.metric_names, math.nan),
             **report.metrics,
@@ -412,7 +414,7 @@ class Records:
             num_episodes=self.scores.num_episodes,
             scores=self.scores.summary(),
             split=split,
-            bottleneck=find_bottleneck(split, is_serial=self._config.serial, on_gpu=on_gpu),
+            bottleneck=find_bottleneck(split, self._config, on_gpu=on_gpu),
         )
 
     def _counts(self, seconds: float) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from accel_rl.agents import AnyAgent, normalizer_state
+from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.graphs import Graphs
@@ -22,7 +23,6 @@ from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.stopping import StopRequest
 from accel_rl.topology import CorePlan
-from accel_rl.training.devices import make_capture
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress
@@ -191,12 +191,23 @@ class Run(ABC, Generic[S, L]):
     def describe(self) -> str:
         """One line for people: what is trained where."""
         num_parameters = sum(each.numel() for each in self.agent.model.parameters())
-        is_gpu = self.device.type == "cuda"
-        graphs = is_gpu and isinstance(make_capture(self.config, self.device), Graphs)
         return (
             f"{self.sampler.config.num_envs} x {self.sampler.env_spec.name} {self.place}; "
-            f"{num_parameters:,} parameters on {self.device}{', by graphs' * graphs}"
+            f"{num_parameters:,} parameters on {self.device}"
         )
+
+    def describe_gpu(self) -> str:
+        """Likewise at the end: how the GPU was used; empty without one."""
+        if self.device.type != "cuda":
+            return ""
+        memory = torch.cuda.max_memory_reserved(self.device) / 1e9
+        graphs = self.capture.describe() if isinstance(self.capture, Graphs) else "no graphs"
+        return f"{memory:.2f} GB of memory; {graphs}"
+
+    @property
+    def capture(self) -> Capture:
+        """What records acting and updates."""
+        return self.agent.capture
 
     @property
     def is_apart(self) -> bool:

@@ -321,8 +321,10 @@ def _result(run: AnyRun, progress: Progress) -> TrainResult:
     _LOGGER.info("%s", how)
     status = None
     if run.team.ranks.is_first:
-        status = run.records.whole_run()
+        status = dataclasses.replace(run.records.whole_run(), gpu=run.describe_gpu())
         progress.show(status)
+        if status.gpu:
+            _LOGGER.info("GPU: %s", status.gpu)
     stopped_by = None if stop.is_own else stop.received
     return TrainResult(run.run_dir, status, run.records.updates, stopped_by, stop.is_own)
 

@@ -1,6 +1,7 @@
 """Sampling while the learner works, each on a stream of its own."""
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_overlapped_runs_of_one_seed_are_alike(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], expected, rtol=1e-3, atol=1e-3)
 
 
+def test_end_of_a_run_tells_how_much_was_done_by_graphs(tmp_path: Path) -> None:
+    arguments = [*SMALL, *ALGORITHMS["a2c"], "total_steps=2400", "device=cuda"]
+    config = parse_arguments([*arguments, f"run_dir={tmp_path / 'run'}"])
+    status = train(config, Console(file=io.StringIO())).status
+    assert status is not None
+    told = re.fullmatch(
+        r"\d+\.\d\d GB of memory; (\d+) graphs, in (\d+) % of updates and (\d+) % of actions",
+        status.gpu,
+    )
+    assert told is not None and int(told[1]) > 2 and 50 < int(told[2]) < 100 > int(told[3]) > 50
+
+
 def test_acting_goes_before_learning_in_a_stream_of_higher_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,4 +109,4 @@ def test_acting_goes_before_learning_in_a_stream_of_higher_priority(
     ((acting, quick),) = seen["act"]
     assert acting < 0 and seen["finish"] == {(acting, quick)}
     assert seen["update"] == {(0, quick)} and quick == pytest.approx(1e-4)
-    assert recorded == {"acting": {acting}, "an update": {0}}  # which replays keep
+    assert recorded == {"actions": {acting}, "updates": {0}}  # which replays keep

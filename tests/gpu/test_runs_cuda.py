@@ -45,6 +45,7 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
         assert main([*arguments, f"total_steps={steps}"]) == 0
         row = last_row(run_dir)
         assert int(row["steps"]) >= steps and float(row["gradient_norm"]) > 0
+        assert (float(row["gpu_memory_bytes"]) > 0) == ("device=cuda" in arguments)
 
 
 @pytest.mark.parametrize("algo", ["a2c", "ppo", "pqn", "cat_dqn"])

@@ -34,6 +34,7 @@ from accel_rl.training.records import Records
 from accel_rl.training.train import train
 
 ESCAPE = "\x1b"
+LEARNING = TimeSplit(0, 0.1, 0.9, 0, 0.1)
 
 
 def status(**changes: object) -> Status:
@@ -86,7 +87,8 @@ def test_panel_fits_the_terminal_and_loses_nothing(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
-    table = summary(status(), Path("runs/breakout-a2c-0-20260304-050607"), 15_750, None)
+    used = status(gpu="1.20 GB of memory; no graphs")
+    table = summary(used, Path("runs/breakout-a2c-0-20260304-050607"), 15_750, None)
     lines = render(table, width)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
@@ -94,6 +96,7 @@ def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
     assert "1,260,000 steps, 5,040,000 frames, 15,750 updates" in text
     assert "runs/breakout-a2c-0-20260304-050607" in text
     assert "more CPU cores would help" in text
+    assert "1.20 GB of memory; no graphs" in text
 
 
 def test_summary_says_what_stopped_the_run_and_how_to_go_on() -> None:
@@ -226,25 +229,30 @@ def test_time_split_is_what_passed_between_two_readings() -> None:
     ids=["simulators", "inference", "learning", "rest", "logging", "checkpoints"],
 )
 def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: float) -> None:
-    found = find_bottleneck(split, is_serial=False, on_gpu=False)
+    found = find_bottleneck(split, parse_arguments(["env=catch"]), on_gpu=False)
     assert found.name == name
     assert found.share == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
-    ("split", "is_serial", "on_gpu", "hint"),
+    ("split", "options", "on_gpu", "hint"),
     [
-        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), True, False, "serial=false"),
-        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), False, False, "more CPU cores"),
-        (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, False, "a GPU or a smaller model"),
-        (TimeSplit(0, 0.9, 0.1, 0, 0.1), False, True, "larger num_envs"),
-        (TimeSplit(0, 0.1, 0.9, 0, 0.1), False, True, "larger num_envs"),
-        (TimeSplit(0, 0, 0, 1, 0, logging=1), False, True, "larger log_interval"),
-        (TimeSplit(0, 0, 0, 1, 0, saving=1), False, True, "larger checkpoint_interval"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "serial=true", False, "serial=false"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "", False, "more CPU cores"),
+        (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", False, "a GPU or a smaller model"),
+        (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", True, "larger num_envs"),
+        (LEARNING, "algo=ppo", True, "overlap=true"),
+        (LEARNING, "algo=ppo overlap=true", True, "precision=tf32"),
+        (LEARNING, "algo=ppo overlap=true precision=tf32", True, "a smaller model"),
+        (LEARNING, "algo=a2c overlap=true precision=tf32", True, "larger num_envs"),
+        (LEARNING, "algo=ga3c", True, "precision=tf32"),
+        (TimeSplit(0, 0, 0, 1, 0, logging=1), "", True, "larger log_interval"),
+        (TimeSplit(0, 0, 0, 1, 0, saving=1), "", True, "larger checkpoint_interval"),
     ],
 )
-def test_hint_says_what_to_change(split, is_serial, on_gpu, hint) -> None:
-    assert hint in find_bottleneck(split, is_serial=is_serial, on_gpu=on_gpu).hint
+def test_hint_says_what_to_change(split, options, on_gpu, hint) -> None:
+    config = parse_arguments(["env=catch", *options.split()])
+    assert hint in find_bottleneck(split, config, on_gpu=on_gpu).hint
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import StepResult
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.tools.policy import load_policy
+from accel_rl.training import records
 from accel_rl.training.train import train
 
 
@@ -51,7 +52,10 @@ class Drawing(Pay):
         return super().step(action, out)
 
 
-def test_resumed_run_goes_on_with_the_random_numbers_of_torch(tmp_path: Path) -> None:
+def test_resumed_run_goes_on_with_the_random_numbers_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "draw_or_warn", lambda *_, **__: True)  # to be quick
     run_dir = trained(tmp_path / "run", "env=test_training_torch_state:Drawing")
     g = torch.Generator()
     g.set_state(load_checkpoint(list_checkpoints(run_dir)[-1])["torch_rng"])

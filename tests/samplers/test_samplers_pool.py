@@ -195,11 +195,16 @@ def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]
         rollout.valid[:] = True
+        rollout.observation[...] = np.arange(rollout.observation.size).reshape(
+            rollout.observation.shape
+        )
         ended = truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
     assert ended == [0, 1]
     assert rollout.terminated[2].tolist() == [True, False]
     assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
     assert rollout.final_step.tolist() == [[1, 2]]
+    last_seen = rollout.observation[2 + is_done, 1]
+    assert last_seen.any() and (rollout.final_observation[0, 1] == last_seen).all()
     assert (rollout.valid[2] == is_done).all()
 
 

@@ -172,7 +172,7 @@ ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
 - error = torch.maximum(error,
 + error = torch.minimum(error,
 
-ppo_behaviour_of_new_params algos/ppo.py algos/test_algos_ppo.py
+ppo_behaviour_of_new_params algos/ppo.py training/test_training_overlap.py
 - for rows in self.behaviour.segments(T):
 + for rows in [slice(0, T)]:
 
@@ -665,7 +665,7 @@ lost_episodes_score training/metrics.py training/test_training_metrics.py
 - whole = [episode for episode in episodes if not episode.is_lost]
 + whole = list(episodes)
 
-new_simulators_repeat_themselves training/build.py whole_runs/test_training_resume.py
+new_simulators_repeat_themselves training/build.py training/test_training_loop.py
 - if saved is not None and saved["sampler"] is None:
 + if False:
 """

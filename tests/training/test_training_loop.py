@@ -12,9 +12,11 @@ import torch
 from taped_runs import FakeEvaluator, FakeLearner, Tape, make_config, make_records, make_run
 
 from accel_rl.algos.a2c import A2CConfig
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.stopping import StopRequest
+from accel_rl.training.build import build
 from accel_rl.training.metrics import Others
 from accel_rl.training.records import Records
 from accel_rl.training.train import _save_what_can_be
@@ -47,6 +49,15 @@ def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
     ]
     assert (records.steps, records.frames, records.updates) == (20, 80, 5)
     assert records.scores.num_episodes == 5
+
+
+def test_simulators_that_begin_anew_do_not_repeat_what_they_did() -> None:
+    config, first = parse_arguments(["env=counting", "serial=true", "num_envs=2"]), set()
+    for steps in (None, 100, 200):
+        saved = None if steps is None else {"sampler": None, "counts": {"steps": steps}}
+        with build(config, saved).sampler as sampler:
+            first.add(tuple(sampler.rollout.observation[-1, :, 0].tolist()))
+    assert len(first) == 3
 
 
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:

@@ -1,8 +1,8 @@
 """GA3C's dynamic adjustment: climbs noisy surfaces, and measures its baseline where it stands."""
 
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,28 +36,40 @@ def ridge(counts: Counts) -> float:
     return min(3 * p, 5 * t, a) / (1 + 0.05 * (p + t + 0.3 * a))
 
 
-def climb(surface: Callable[[Counts], float], noise: float, seed: int, windows: int = 120) -> Tuner:
+def climb(surface: Any, noise: float, seed: int, windows: int = 120, most: Counts = MOST) -> Tuner:
     rng = np.random.default_rng(seed)
-    tuner = Tuner(LEAST, LEAST, MOST, rng)
+    tuner = Tuner(LEAST, LEAST, most, rng)
     for _ in range(windows):
-        assert all(np.less_equal(LEAST, tuner.counts)) and all(np.less_equal(tuner.counts, MOST))
+        assert all(np.less_equal(LEAST, tuner.counts)) and all(np.less_equal(tuner.counts, most))
         tuner.after_window(surface(tuner.counts) * (1 + noise * rng.standard_normal()))
     return tuner
 
 
-@pytest.mark.parametrize("noise", [0.03, 0.05])
-@pytest.mark.parametrize("surface", [saturating, smooth, ridge])
-def test_tuner_climbs_a_noisy_surface_to_within_a_twentieth_of_the_best(surface, noise) -> None:
-    best = max(map(surface, product(*map(range, LEAST, np.add(MOST, 1)))))
+def wide(counts: Counts) -> float:
+    """As measured with a thread or two of each kind and 1 to 64 agents: agents count."""
+    p, t, a = counts
+    return a / (a + 3) * (1 - 0.03 * abs(t - 2) - 0.03 * (p - 1))
+
+
+@pytest.mark.parametrize(
+    ("surface", "most", "windows", "reached"),
+    [
+        (saturating, MOST, 120, 0.95),
+        (smooth, MOST, 120, 0.95),
+        (ridge, MOST, 120, 0.95),
+        (wide, (4, 4, 64), 60, 0.9),
+    ],
+)
+def test_tuner_climbs_a_noisy_surface_to_near_its_best(surface, most, windows, reached) -> None:
+    best = max(map(surface, product(*map(range, LEAST, np.add(most, 1)))))
     assert surface(LEAST) < 0.3 * best
-    reached = [surface(climb(surface, noise, seed).kept) / best for seed in range(40)]
-    # At 5 % noise one may just have been misled: then it is within a tenth.
-    assert np.quantile(reached, 0.1) >= 0.95
-    assert min(reached) > 0.85
+    found = [surface(climb(surface, 0.05, seed, windows, most).kept) / best for seed in range(40)]
+    # One may just have been misled.
+    assert np.quantile(found, 0.1) >= reached
+    assert min(found) > reached - 0.1
 
 
-@pytest.mark.parametrize("slowdown", [0.5, 0.7, 0.9])
-@pytest.mark.parametrize("surface", [saturating, ridge])
+@pytest.mark.parametrize(("surface", "slowdown"), [(saturating, 0.5), (ridge, 0.7), (ridge, 0.9)])
 def test_slower_counts_are_not_kept_when_all_becomes_slower(surface, slowdown) -> None:
     """Windows remembered from before would speak for what runs less often than what is kept."""
     for seed in range(15):
@@ -73,34 +85,12 @@ def peak(counts: Counts) -> float:
     return 10.0 - abs(counts[0] - 5)
 
 
-def released_scheme(
-    surface: Callable[[Counts], float], start: int, windows: int, seed: int
-) -> list[int]:
-    """What the released code keeps after each window, in one place: its rules, step by step."""
-    rng = np.random.default_rng(seed)
-    kept, count = start, 10 * surface((start,))  # trainings of the first window, of 10 seconds
-    history = []
-    for _ in range(windows):
-        before, count_before = kept, count
-        kept = min(9, max(1, kept + int(rng.choice([-1, 1]))))
-        count = 20 * surface((kept,))  # all others take 20; it runs until the next change
-        if count < count_before:
-            kept = before  # and `count` stays that of the numbers given up
-        history.append(kept)
-    return history
-
-
 def test_baseline_of_the_counts_that_run_never_keeps_a_worse_change() -> None:
-    theirs = 0
     for seed in range(20):
         tuner = Tuner([5], [1], [9], np.random.default_rng(seed))
-        ours = []
         for _ in range(40):
             tuner.after_window(peak(tuner.counts))
-            ours.append(tuner.kept)
-        assert set(ours) == {(5,)}
-        theirs += len(set(released_scheme(peak, 5, 40, seed))) > 1
-    assert theirs == 20
+            assert tuner.kept == (5,)
 
 
 def test_counts_given_up_are_followed_by_a_window_of_those_kept() -> None:
@@ -134,25 +124,6 @@ def test_changes_of_many_are_larger_and_stay_within_the_limits() -> None:
         ran.append(tuner.counts[0])
         tuner.after_window(float(tuner.counts[0]))
     assert ran == [1, 2, 4, 8, 24, 64, 48]
-
-
-def wide(counts: Counts) -> float:
-    """As measured with a thread or two of each kind and 1 to 64 agents: agents count."""
-    p, t, a = counts
-    return a / (a + 3) * (1 - 0.03 * abs(t - 2) - 0.03 * (p - 1))
-
-
-def test_tuner_finds_large_counts_in_time() -> None:
-    most = (4, 4, 64)
-    best = max(map(wide, product(*map(range, LEAST, np.add(most, 1)))))
-    reached = []
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        tuner = Tuner(LEAST, LEAST, most, rng)
-        for _ in range(60):
-            tuner.after_window(wide(tuner.counts) * (1 + 0.05 * rng.standard_normal()))
-        reached.append(wide(tuner.kept) / best)
-    assert np.quantile(reached, 0.1) > 0.9
 
 
 def test_counts_without_room_stay() -> None:

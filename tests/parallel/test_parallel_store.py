@@ -53,26 +53,22 @@ def assert_same(state: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "num_chunks", "dtype"),
-    [(RMSPROP, 7, torch.float32), (ADAM, 3, torch.float32), (ADAM, 1, torch.float64)],
+    ("rule", "num_chunks", "options"),
+    [
+        (RMSPROP, 7, {"inputs": 1_000}),
+        (ADAM, 3, {"dtype": torch.float32}),
+        (ADAM, 1, {"dtype": torch.float64}),
+    ],
 )
-def test_one_learner_equals_the_local_rule_to_the_bit(rule, num_chunks, dtype) -> None:
-    local = Local(model(dtype), rule, 0.5)
-    with shared(rule, num_chunks, 0.5, dtype=dtype) as exchange:
+def test_one_learner_equals_the_local_rule_to_the_bit(rule, num_chunks, options) -> None:
+    local = Local(model(**options), rule, 0.5)
+    with shared(rule, num_chunks, 0.5, **options) as exchange:
         for seed in range(5):
             norm, expected = step(exchange, seed), step(local, seed)
             assert torch.equal(norm, expected)
             assert torch.equal(exchange.parameters.parameter, local.parameters.parameter)
         assert_same(exchange.state_dict(), local.state_dict())
         assert exchange.num_updates == 5
-
-
-def test_large_vectors_equal_the_local_rule_to_the_bit() -> None:
-    local = Local(model(inputs=10_000), RMSPROP, None)
-    with shared(RMSPROP, inputs=10_000) as exchange:
-        for seed in range(2):
-            step(exchange, seed), step(local, seed)
-        assert torch.equal(exchange.parameters.parameter, local.parameters.parameter)
 
 
 @pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
@@ -126,13 +122,13 @@ def test_pull_takes_what_others_pushed() -> None:
         assert other.num_updates == 0
 
 
-def test_push_that_fails_in_the_middle_changes_nothing_of_its_chunk() -> None:
+def test_push_that_fails_lets_go_of_its_lock_and_changes_nothing() -> None:
     class Failing(Sum):
         def step_(self, parameter: torch.Tensor, *rest: Any) -> None:
             parameter.fill_(99)
             raise RuntimeError("in the middle")
 
-    with contextlib.closing(ParameterStore.create(zeros(64), Sum())) as store:
+    with contextlib.closing(ParameterStore.create(zeros(64), Sum(), timeout_seconds=0.05)) as store:
         exchange = StoreExchange(zeros(64), store, Sum(), None)
         with pytest.raises(RuntimeError, match="in the middle"):
             push(StoreExchange(zeros(64), store, Failing(), None), 1)
@@ -204,21 +200,6 @@ def test_next_chunk_may_be_taken_before_the_last_one_is_let_go_but_nobody_waits_
         assert next(left) and next(left)
         left.close()
         assert [each.index for each in other.visit()] == [0, 1, 2]
-
-
-def test_push_that_fails_lets_go_of_its_lock_and_changes_nothing() -> None:
-    class Failing(Sum):
-        def step_(self, *_: Any) -> None:
-            raise RuntimeError("out of memory")
-
-    with contextlib.closing(ParameterStore.create(zeros(48), Sum(), timeout_seconds=0.05)) as store:
-        failing = StoreExchange(zeros(48), store, Failing(), None)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            push(failing, 1)
-        other = StoreExchange(zeros(48), store, Sum(), None)
-        assert other.parameters.parameter.unique().tolist() == [0]
-        push(other, 1)
-        assert other.parameters.parameter.unique().tolist() == [1]
 
 
 def test_lag_counts_updates_of_others_since_the_last_read() -> None:

@@ -127,7 +127,7 @@ def test_worker_that_fails_or_is_lost_leaves_no_program_and_loses_no_output(
     factory = partial(LostHelpedEnv, fault, str(tmp_path), os.getpid(), start)
     config = replace(CONFIG, step_timeout_seconds=0.5) if fault == "hangs" else CONFIG
     with ParallelSampler(factory, config=config) as sampler:
-        with pytest.raises(WorkerError, match="the simulator broke" if fault == "raises" else ""):
+        with pytest.raises(WorkerError, match="broke" if fault == "raises" else None):
             sampler.collect(zeros)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2

@@ -286,22 +286,22 @@ def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
 def _flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """The leaves of tuples, named ones, dicts and lists, and what builds such a tree of leaves."""
     leaves: list[Any] = []
-
-    def take(node: Any) -> Callable[[Iterator[Any]], Any]:
-        if isinstance(node, dict):
-            parts = {name: take(each) for name, each in node.items()}
-            return lambda rest: {name: part(rest) for name, part in parts.items()}
-        if isinstance(node, tuple | list) and not isinstance(node, Fixed):
-            rows, kind = [take(each) for each in node], type(node)
-            is_named = hasattr(node, "_fields")
-            return lambda rest: (
-                kind(*(row(rest) for row in rows)) if is_named else kind(row(rest) for row in rows)
-            )
-        leaves.append(node)
-        return next
-
-    build = take(tree)
+    build = _take(tree, leaves)
     return leaves, lambda places: build(iter(places))
+
+
+def _take(node: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
+    if isinstance(node, dict):
+        parts = {name: _take(each, leaves) for name, each in node.items()}
+        return lambda rest: {name: part(rest) for name, part in parts.items()}
+    if isinstance(node, tuple | list) and not isinstance(node, Fixed):
+        rows, kind = [_take(each, leaves) for each in node], type(node)
+        is_named = hasattr(node, "_fields")
+        return lambda rest: (
+            kind(*(row(rest) for row in rows)) if is_named else kind(row(rest) for row in rows)
+        )
+    leaves.append(node)
+    return next
 
 
 def _describe(leaf: Any) -> Hashable:

@@ -261,6 +261,19 @@ def test_graphs_of_one_update_share_their_memory(monkeypatch: pytest.MonkeyPatch
     assert len(pools) == 2 and pools[0] == pools[1]  # of usual rollouts, and behind others
 
 
+def test_memory_of_a_result_is_given_out_again_after_its_stream_has_used_it() -> None:
+    """Also in the stream that records, where another one's functions are warmed up next."""
+    graphs, x = Graphs(CUDA), torch.ones(2, device=CUDA)
+    found = []
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+        (double,) = graphs.whole(lambda given: 2 * given)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found.append(double(x) + 1)
+    torch.cuda.synchronize()
+    assert [each.tolist() for each in found] == [[3, 3]] * 2
+
+
 def test_threads_that_record_and_warm_up_at_once_do_not_mix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

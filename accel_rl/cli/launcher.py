@@ -83,7 +83,8 @@ def _start(
         SECRET_VARIABLE: secret,
         LAUNCHER_VARIABLE: os.getpid(),
     }
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
+    local = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
+    environment = {**local, **os.environ}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
     environment |= {name: str(value) for name, value in variables.items()}
     if has_keys:

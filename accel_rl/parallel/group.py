@@ -80,8 +80,9 @@ class TorchGroup:
         try:
             dist.broadcast(x, 0)
         except RuntimeError as error:
+            advice = "; in a container, start it with --ipc=host" if x.is_cuda else ""
             raise TeamError(
-                f"lost touch with another learner before training: {first_line(error)}"
+                f"lost touch with another learner before training: {first_line(error)}{advice}"
             ) from error
 
     def close(self) -> None:

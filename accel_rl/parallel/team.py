@@ -343,6 +343,7 @@ class Team:
                 return
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # neither knows who connects
                 os.environ.setdefault(name, "lo")
+        os.environ.setdefault("NCCL_DEBUG", "WARN")  # else it tells nothing of why it fails
         try:
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if nccl else "gloo",

@@ -298,6 +298,15 @@ def _uneven(run: AnyRun) -> Iterator[str]:
         return
     num_workers = len(sampler.plan.worker_cpus)
     num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
+    batch = config.learner.batches(config.sampler).get("batch_size")
+    if run.device.type == "cuda" and batch and num_shares > 1 and batch.size < 64 * num_shares:
+        yield (
+            f"batch_size={batch.size} gives each of {num_shares} learners "
+            f"{batch.size // num_shares} samples an update, which hardly use a GPU; "
+            f"batch_size={256 * num_shares} "
+            f"num_envs={8 * num_shares * sampler.num_possible} uses GPUs and cores"
+        )
+        return
     better = [str(num_shares * each) for each in even_num_envs(sampler.config, num_workers)]
     if better:
         yield (

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,5 @@ def test_two_learners_with_a_gpu_each(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert int(last_row(run_dir)["steps"]) >= 1600
+    log = (run_dir / "train.log").read_text()
+    assert re.search(r"learners 16 samples an update, .*; batch_size=512 num_envs=\d+ uses", log)

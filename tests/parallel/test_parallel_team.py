@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from launched_runs import started
 from tiers import PROCESSES
 from torch.distributed import FileStore, HashStore, PrefixStore
 
-from accel_rl.parallel import Ranks, RecordError, Team, TeamError
+from accel_rl.parallel import Ranks, RecordError, Team, TeamError, TorchGroup
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
 
@@ -132,11 +133,15 @@ def test_malformed_address_without_signatures_is_an_error() -> None:
     first.close()
 
 
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
 @pytest.mark.parametrize("given", [None, "eth0"])
 def test_sockets_of_learners_of_one_machine_are_on_loopback(given, monkeypatch) -> None:
     (first, _), _ = make_teams(2)
     first.ranks = Ranks(0, 2, 0, 2)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG")
     for name in names:
         monkeypatch.setenv(name, given or "")
         if given is None:
@@ -151,7 +156,17 @@ def test_sockets_of_learners_of_one_machine_are_on_loopback(given, monkeypatch) 
     monkeypatch.setattr(Team, "_open_shared", lambda _: None)
     monkeypatch.setattr(Team, "watch", lambda _: None)
     first.open_group(nccl=True)
-    assert found == [given or "lo"] * 2
+    assert found == [given or "lo", given or "lo", given or "WARN"]
+
+
+def test_nccl_that_cannot_begin_names_what_a_container_needs(monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("NCCL error: unhandled system error")
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "broadcast", fail)
+    with pytest.raises(TeamError, match=r"unhandled system error; in a container, .*--ipc=host"):
+        TorchGroup().broadcast_(torch.zeros(1, device="meta").as_subclass(OnGpu))
 
 
 def test_messages_are_read_once_and_in_order_by_rank() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,9 @@ def no_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
 
 
-def nested() -> SpaceEnv:
-    return SpaceEnv("dict")
-
-
-def number() -> SpaceEnv:
-    return SpaceEnv("number")
-
-
-def integers() -> SpaceEnv:
-    return SpaceEnv("multi-discrete")
+nested, number, integers = (
+    partial(SpaceEnv, name) for name in ("dict", "number", "multi-discrete")
+)
 
 
 class Images(SpaceEnv):
@@ -136,7 +130,7 @@ def exported(run_dir: Path) -> Path:
     return run_dir / "export"
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("case", CASES)
 def test_exported_graph_acts_as_the_policy_that_was_saved(case: str, tmp_path) -> None:
@@ -209,11 +203,8 @@ def test_missing_packages_are_told_with_the_extra(run_dir, monkeypatch) -> None:
         export_run(run_dir, ExportOptions())
 
 
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [("a/b", "there is no directory"), ("file", "is no directory; name one")],
-)
-def test_place_that_can_hold_no_files_is_refused(out: str, message: str, tmp_path) -> None:
+def test_place_that_can_hold_no_files_is_refused(tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=message):
-        export.check_folder(tmp_path / out, [], overwrite=False)
+    for out, said in (("a/b", "there is no directory"), ("file", "is no directory; name one")):
+        with pytest.raises(ValueError, match=said):
+            export.check_folder(tmp_path / out, [], overwrite=False)

@@ -5,17 +5,17 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from refusals import words
 from rich.console import Console
 from saved_runs import SMALL_DQN, prefer_action, quiet, trained
 
+from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs.atari_games import atari_games
 from accel_rl.runs.checkpoint import list_checkpoints
@@ -27,8 +27,6 @@ from accel_rl.tools.evaluate import (
     report_table,
 )
 from accel_rl.tools.human_scores import human_normalized
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def evaluate(run_dir: Path, **options: Any) -> EvaluationReport:
@@ -43,7 +41,9 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def breakout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("breakout") / "run", "env=breakout")
+    return trained(
+        tmp_path_factory.mktemp("breakout") / "run", "env=breakout", "max_episode_steps=20"
+    )
 
 
 def test_every_game_that_began_within_its_share_of_the_steps_counts(counting) -> None:
@@ -54,17 +54,10 @@ def test_every_game_that_began_within_its_share_of_the_steps_counts(counting) ->
     assert (report.num_unfinished, report.num_lost) == (0, 0)
 
 
-@pytest.mark.parametrize(("num_steps", "games"), [(36, 4), (38, 6)])
-def test_games_that_have_begun_are_played_to_their_end(num_steps: int, games: int, tmp_path):
+def test_games_that_have_begun_are_played_to_their_end(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=catch")  # nine steps a game
-    assert evaluate(run_dir, num_steps=num_steps, num_envs=2).lengths == [9] * games
-
-
-def test_evaluation_without_a_finished_game_says_so(counting) -> None:
-    nothing = {"mean": None, "num_games": 0, "num_unfinished": 2, "num_lost": 1}
-    text = shown(dataclasses.replace(evaluate(counting), **nothing))
-    assert "0, 2 unfinished (not counted), 1 lost (not counted)" in text
-    assert "none: no game was finished" in text
+    for num_steps, games in ((36, 4), (38, 6)):
+        assert evaluate(run_dir, num_steps=num_steps, num_envs=2).lengths == [9] * games
 
 
 def test_statistics_of_the_report_are_those_of_its_scores(counting) -> None:
@@ -78,18 +71,22 @@ def test_statistics_of_the_report_are_those_of_its_scores(counting) -> None:
     assert (report.min, report.max) == (scores[0], scores[-1])
 
 
-def test_file_holds_the_report(counting, tmp_path) -> None:
+def test_file_holds_the_report_and_is_replaced_if_asked_alone(
+    counting, tmp_path, monkeypatch
+) -> None:
     out = tmp_path / "scores.json"
     report = evaluate(counting, out=str(out))
     assert json.loads(out.read_text()) == dataclasses.asdict(report)
     assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
-
-
-def test_file_lies_in_the_run_directory_if_none_is_named(counting) -> None:
     evaluate(counting)
     assert json.loads((counting / "evaluation.json").read_text())["env"] == "counting"
+    monkeypatch.setattr("accel_rl.tools.evaluate.play_games", None)
+    with pytest.raises(ValueError, match=r"evaluation\.json exists; .*overwrite=true"):
+        evaluate(counting, overwrite=False)
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_workers_play_the_same_games_as_this_process(counting) -> None:
     assert evaluate(counting, serial=False) == evaluate(counting, serial=True)
 
@@ -99,11 +96,11 @@ def test_seed_of_the_evaluation_chooses_the_games(counting) -> None:
     assert a == b != c
 
 
-@pytest.mark.parametrize("action", [1, 2])
-def test_saved_parameters_are_what_acts_and_the_raw_score_counts(action: int, tmp_path) -> None:
+def test_saved_parameters_are_what_acts_and_the_raw_score_counts(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=saved_runs:Pay")
-    prefer_action(run_dir, action)
-    assert set(evaluate(run_dir, num_steps=30).scores) == {3.0 * action}
+    for action in (1, 2):
+        prefer_action(run_dir, action)
+        assert set(evaluate(run_dir, num_steps=30).scores) == {3.0 * action}
 
 
 def test_greedy_evaluation_takes_the_most_probable_action_and_says_so(tmp_path) -> None:
@@ -113,9 +110,10 @@ def test_greedy_evaluation_takes_the_most_probable_action_and_says_so(tmp_path) 
     assert len(set(drawn.scores)) > 1
     assert set(greedy.scores) == {3.0}
     assert (drawn.greedy, greedy.greedy) == (False, True)
-    assert "greedy" not in shown(drawn) and "after 40 steps, greedy" in shown(greedy)
+    assert "greedy" not in shown(drawn) and ", greedy" in shown(greedy)
 
 
+@pytest.mark.slow
 def test_greedy_evaluation_of_q_learning_is_without_epsilon(tmp_path) -> None:
     options = (*SMALL_DQN, "env=saved_runs:Pay", "epsilon_evaluation=1")
     run_dir = trained(tmp_path / "run", *options)
@@ -132,6 +130,7 @@ def test_checkpoint_that_is_named_is_the_one_that_plays(tmp_path) -> None:
     assert evaluate(run_dir).checkpoint_steps == steps[-1]
 
 
+@pytest.mark.slow
 def test_whole_games_of_atari_are_counted_not_lives(breakout) -> None:
     report = evaluate(breakout, num_steps=800, num_envs=2)
     assert report.num_games >= 2
@@ -141,42 +140,31 @@ def test_whole_games_of_atari_are_counted_not_lives(breakout) -> None:
     assert (report.max_episode_steps, report.max_noops) == (27_000, 30)
 
 
-def test_games_are_cut_off_at_the_limit_and_count(breakout) -> None:
+@pytest.mark.slow
+def test_games_are_cut_off_at_the_limit_that_is_given_and_not_at_that_of_training(breakout) -> None:
     report = evaluate(breakout, num_steps=200, num_envs=2, max_episode_steps=25, max_noops=0)
     assert report.lengths == [25] * 8
     assert (report.max_episode_steps, report.max_noops) == (25, 0)
-
-
-def test_limit_of_training_does_not_shorten_the_evaluation(tmp_path) -> None:
-    run_dir = trained(tmp_path / "run", "env=breakout", "max_episode_steps=20")
-    report = evaluate(run_dir, num_steps=20, num_envs=1)
+    report = evaluate(breakout, num_steps=20, num_envs=1)  # 20 in training
     assert report.max_episode_steps == 27_000
     assert report.lengths[0] > 20
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value", "said"),
     [
-        ({"max_noops": 3}, r"max_noops=3 has no effect, because env=counting is no Atari game"),
-        ({"checkpoint": 7}, r"no checkpoint of step 7; there are 40"),
-        ({"out": "scores.txt"}, r"out=scores\.txt must end in \.json"),
-        ({"out": "absent/scores.json"}, r"there is no directory absent; make it first"),
-        ({"num_steps": 0}, r"num_steps is 0; it must be at least 1"),
-        ({"num_envs": 0}, r"num_envs is 0; it must be at least 1"),
-        ({"seed": -1}, r"seed is -1; it must be at least 0"),
+        ("max_noops", 3, "max_noops=3 no effect env=counting is no Atari game"),
+        ("checkpoint", 7, "no checkpoint of step 7; there are 40"),
+        ("out", "scores.txt", "out=scores.txt must end in .json"),
+        ("out", "absent/scores.json", "there is no directory absent; make it first"),
+        ("num_steps", 0, "num_steps is 0; at least 1"),
+        ("num_envs", 0, "num_envs is 0; at least 1"),
+        ("seed", -1, "seed is -1; at least 0"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_option_that_does_not_fit_is_refused(options: dict[str, Any], message, counting) -> None:
-    with pytest.raises(ValueError, match=message):
-        evaluate(counting, **options)
-
-
-def test_file_that_exists_is_refused_before_anything_is_played(counting, monkeypatch) -> None:
-    evaluate(counting)
-    monkeypatch.setattr("accel_rl.tools.evaluate.play_games", None)
-    with pytest.raises(ValueError, match=r"evaluation\.json exists; .*overwrite=true"):
-        evaluate(counting, overwrite=False)
+def test_option_that_does_not_fit_is_refused(option: str, value: Any, said: str, counting) -> None:
+    with pytest.raises(ValueError, match=words(said)):
+        evaluate(counting, **{option: value})
 
 
 def test_checkpoint_of_another_environment_is_refused(counting, tmp_path) -> None:
@@ -194,21 +182,16 @@ def shown(report: EvaluationReport) -> str:
     return capture.get()
 
 
-def test_table_shows_info_keys_as_they_are_written(counting) -> None:
+def test_table_tells_games_statistics_and_human_score(counting) -> None:
     report = evaluate(counting)
-    assert "mean x[/red]" in shown(dataclasses.replace(report, info_means={"x[/red]": 0.5}))
-
-
-def test_table_tells_games_statistics_and_human_score(breakout) -> None:
-    report = evaluate(breakout, num_steps=200, num_envs=2, max_episode_steps=25)
-    text = shown(dataclasses.replace(report, mean=16.1, human_normalized_mean=0.5))
+    assert "human" not in shown(report)
+    changes = {"mean": 16.1, "human_normalized_mean": 0.5, "info_means": {"x[/red]": 0.5}}
+    text = shown(dataclasses.replace(report, **changes))  # type: ignore[arg-type]
     assert "unfinished" not in text and "lost" not in text
-    assert "16.10" in text
-    assert "50.0% (0%: random play, 100%: a human)" in text
-
-
-def test_table_of_another_environment_has_no_human_score(counting) -> None:
-    assert "human" not in shown(evaluate(counting))
+    assert "16.10" in text and "50.0%" in text and "mean x[/red]" in text
+    nothing: dict[str, Any] = {"mean": None, "num_games": 0, "num_unfinished": 2, "num_lost": 1}
+    text = shown(dataclasses.replace(report, **nothing))
+    assert "0, 2 unfinished" in text and "1 lost" in text and "no game was finished" in text
 
 
 @pytest.mark.parametrize(
@@ -226,26 +209,23 @@ def test_human_normalised_score_is_0_for_random_play_and_1_for_a_human(
     assert human_normalized(game, score) == pytest.approx(expected)
 
 
-def test_ctrl_c_ends_an_evaluation_quietly_and_writes_nothing(counting, tmp_path) -> None:
-    out = tmp_path / "scores.json"
-    command = [sys.executable, "-m", "accel_rl", "evaluate", str(counting), "num_steps=1e9"]
-    process = subprocess.Popen(
-        [*command, f"out={out}"], stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
-    workers: list[psutil.Process] = []
-    deadline = time.monotonic() + 60
-    while not workers:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no workers after 60 s"
-        workers = psutil.Process(process.pid).children()
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
-    assert process.returncode == 130
-    assert err == "stopped by SIGINT; nothing was written\n"
+def test_games_of_the_published_scores_are_known_by_these_names() -> None:
+    assert sum(human_normalized(game, 0.0) is not None for game in atari_games()) == 57
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_an_evaluation_and_its_workers_quietly_and_writes_nothing(
+    counting, tmp_path, monkeypatch, capfd
+) -> None:
+    @contextmanager
+    def interrupting(*_: object) -> Iterator[Callable[[int], None]]:
+        yield lambda steps: signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("accel_rl.tools.evaluate.show_progress", interrupting)
+    given = ["num_steps=1e9", "num_envs=2", f"out={tmp_path / 'scores.json'}"]
+    assert main(["evaluate", str(counting), *given]) == 130
+    assert capfd.readouterr().err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
-    assert not psutil.wait_procs(workers, timeout=5)[1]
 
 
 def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
@@ -262,11 +242,7 @@ def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counti
     assert isinstance(samplers[0], SerialSampler)
 
 
-def test_games_of_the_published_scores_are_known_by_these_names() -> None:
-    games = set(atari_games())
-    assert sum(human_normalized(game, 0.0) is not None for game in games) == 57
-
-
+@pytest.mark.slow
 def test_longest_game_that_is_asked_for_is_played_to_its_end(breakout, monkeypatch) -> None:
     given = {}
     monkeypatch.setattr(

@@ -3,15 +3,14 @@
 import gc
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launched_runs import started
 from rich.console import Console
-from saved_runs import quiet
+from saved_runs import SMALL, quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.run import write_lags
@@ -43,33 +42,33 @@ assert draw_report(Path(), [Panel("score", {"a2c": estimates}, {"a2c": (1, 2)})]
 """
 
 
-def python(code: str, folder: Path, backend: str) -> "subprocess.CompletedProcess[str]":
+def python(code: str, folder: Path, backend: str) -> tuple[int, str, str]:
+    """Exit code and what it said, of a new interpreter."""
     environment = {**os.environ, "MPLBACKEND": backend}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    with started("-c", code, is_warm=False, cwd=folder, env=environment) as program:
+        said, errors = program.communicate(timeout=120)
+    return program.returncode, said, errors
 
 
-@pytest.mark.parametrize("backend", [INLINE, pytest.param("nonsense", marks=pytest.mark.learning)])
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("backend", [INLINE, pytest.param("nonsense", marks=pytest.mark.nightly)])
 def test_backend_that_is_not_installed_ends_no_command(backend: str, tmp_path) -> None:
-    done = python(EACH_COMMAND, tmp_path, backend)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr and "not drawn" not in done.stdout
+    code, said, errors = python(EACH_COMMAND, tmp_path, backend)
+    assert code == 0, errors
+    assert "Traceback" not in errors and "not drawn" not in said
     for path in ("run/learning_curve.png", "learning_curves.png", "results.png"):
         assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_backend_that_is_there_is_left_to_the_host(tmp_path) -> None:
     code = (
         "import os, accel_rl.runs.figures, matplotlib\n"
         "print(matplotlib.rcParams['backend'], os.environ['MPLBACKEND'])"
     )
-    assert python(code, tmp_path, "svg").stdout == "svg svg\n"
+    assert python(code, tmp_path, "svg")[1] == "svg svg\n"
 
 
 def fail(*arguments: object, **options: object) -> None:
@@ -79,22 +78,11 @@ def fail(*arguments: object, **options: object) -> None:
 def test_run_whose_pictures_fail_finishes_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Figure, "savefig", fail)
     monkeypatch.setattr("accel_rl.training.records.CURVE_SECONDS", 0.0)
-    result = train(
-        parse_arguments(
-            [
-                "env=catch",
-                "total_steps=400",
-                "log_interval=40",
-                "serial=true",
-                "decorrelation_steps=0",
-                f"run_dir={tmp_path / 'run'}",
-            ]
-        ),
-        quiet(),
-    )
-    assert result.status is not None and result.status.steps >= 400
+    run = f"env=catch total_steps=160 log_interval=40 run_dir={tmp_path}/run".split()
+    result = train(parse_arguments([*SMALL[:3], *run]), quiet())
+    assert result.status is not None and result.status.steps >= 160
     log = (tmp_path / "run" / "train.log").read_text()
-    # In the middle of the run and at its end, not with each of ten rows.
+    # In the middle of the run and at its end, not with each of four rows.
     assert log.count("learning_curve.png was not drawn: ") == 2
     assert "latex could not be found" in log
 
@@ -105,13 +93,12 @@ def test_table_of_policy_lags_is_written_where_its_picture_fails(tmp_path, monke
     assert (tmp_path / "policy_lag.csv").read_text() == "lag_updates,batches\n0,2\n1,1\n"
 
 
-def test_picture_that_cannot_be_written_is_a_warning(tmp_path, caplog) -> None:
+def test_picture_that_fails_is_a_warning_of_a_run_and_an_error_of_plot(
+    tmp_path, caplog, monkeypatch
+) -> None:
     path = tmp_path / "missing" / "curve.png"
     assert not draw_or_warn(lambda: draw_learning_curve(path, [], "catch", 1), path)
     assert f"{path} was not drawn" in caplog.text
-
-
-def test_picture_that_matplotlib_cannot_draw_is_an_error_of_plot(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(ValueError, match=r"latex could not be found.*matplotlibrc"):
         to_png(new_figure(2.0, 2.0))
@@ -140,18 +127,8 @@ def test_dollar_signs_are_no_formula(tmp_path) -> None:
 
 
 def group(name: str) -> Group:
-    values = np.array([[1.0, 2.0]])
-    return Group(
-        label=name,
-        env=name,
-        seeds=(0,),
-        x=np.array([0.0, 1.0]),
-        y=values,
-        mean=values[0],
-        half_width=np.full(2, math.nan),
-        runs=(),
-        left_out=(),
-    )
+    y, nothing = np.array([1.0, 2.0]), np.full(2, math.nan)
+    return Group(name, name, (0,), np.array([0.0, 1.0]), y[None], y, nothing, runs=(), left_out=())
 
 
 def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:

@@ -1,13 +1,14 @@
 """Runs that measure their updates, from the command line's words to the pictures."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from saved_runs import quiet, trained
+from refusals import words
+from run_files import numbers_of
+from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
@@ -17,20 +18,14 @@ from accel_rl.training.train import train
 
 COMMON = ("env=catch", "serial=true", "decorrelation_steps=0", "log_norms=true")
 RUNS = {
-    "a2c": ("num_envs=4", "total_steps=200", "log_interval=40", "gradient_cosine_interval=2"),
+    "a2c": "num_envs=4 total_steps=200 log_interval=40 gradient_cosine_interval=2",
     "ppo": (
-        *("num_envs=4", "horizon=20", "minibatch_size=20", "total_steps=400"),
-        *("log_interval=80", "gradient_cosine_interval=5"),
+        "num_envs=4 horizon=20 minibatch_size=20 total_steps=400 log_interval=80 "
+        "gradient_cosine_interval=5"
     ),
     "dqn": (
-        *("num_envs=4", "total_steps=1200", "log_interval=200", "gradient_cosine_interval=3"),
-        *(
-            "min_steps=200",
-            "replay_size=1000",
-            "evaluation_interval=400",
-            "evaluation_steps=2",
-            "evaluation_envs=2",
-        ),
+        "num_envs=4 total_steps=1200 log_interval=200 gradient_cosine_interval=3 min_steps=200 "
+        "replay_size=1000 evaluation_interval=400 evaluation_steps=2 evaluation_envs=2"
     ),
 }
 
@@ -41,33 +36,33 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
         for algo, options in RUNS.items():
-            arguments = [f"algo={algo}", *COMMON, *options, f"run_dir={folder}/{algo}"]
+            arguments = [f"algo={algo}", *COMMON, *options.split(), f"run_dir={folder}/{algo}"]
             train(parse_arguments(arguments), quiet())
     return {algo: folder / algo for algo in RUNS}
 
 
-def read(path: Path) -> dict[str, list[float]]:
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    return {name: [float(row[name]) for row in rows] for name in rows[0]}
+def read(run_dir: Path) -> dict[str, np.ndarray]:
+    rows = numbers_of(run_dir / "metrics.csv")
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @pytest.mark.parametrize("algo", RUNS)
 def test_metrics_have_norms_and_cosines_of_each_row(algo: str, runs: dict[str, Path]) -> None:
-    table = read(runs[algo] / "metrics.csv")
+    table = read(runs[algo])
     learned = np.isfinite(table["gradient_norm"])
     assert learned.sum() >= 4
     for kind in ("parameter_norm", "step_norm", "distance_norm"):
         layers = [table[name] for name in table if name.startswith(f"{kind}/")]
         # A root of sums against sums of roots: means over updates keep this order.
-        whole = np.array(table[kind])[learned]
+        whole = table[kind][learned]
         assert len(layers) == (3 if algo == "dqn" else 6)
         assert (whole <= np.sum(layers, 0)[learned] * (1 + 1e-5)).all()
         assert (whole >= np.max(layers, 0)[learned] * (1 - 1e-5)).all()
-    cosines = np.array(table["gradient_cosine"])[learned]
+    cosines = table["gradient_cosine"][learned]
     assert (cosines[np.isfinite(cosines)] <= 1.00001).all() and np.isfinite(cosines).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "algos", "axis", "inches"),
     [
@@ -85,57 +80,46 @@ def test_picture_has_a_panel_for_each_thing_measured(
     assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
 
 
-def test_norms_have_plain_numbers_at_their_axes(runs: dict[str, Path], monkeypatch, tmp_path):
-    labels = []
-
-    def keep(figure):  # type: ignore[no-untyped-def]
-        figure.canvas.draw()
-        for axes in figure.axes:
-            ticks = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
-            labels.extend(tick.get_text() for tick in ticks)
-        return b""
-
+def drawn_figure(run_dir: Path, what: Any, monkeypatch, out: Path) -> Any:
+    """What would be written to ``out``."""
+    figures: list[Any] = []
+    keep = lambda figure: figures.append(figure) or b""  # noqa: E731
     monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
-    plot_measurements([runs["a2c"]], PlotOptions(what="norms", out=str(tmp_path / "out.png")))
+    plot_measurements([run_dir], PlotOptions(what=what, out=str(out)))
+    return figures[0]
+
+
+@pytest.mark.slow
+def test_norms_have_plain_numbers_at_their_axes(runs, monkeypatch, tmp_path) -> None:
+    figure = drawn_figure(runs["a2c"], "norms", monkeypatch, tmp_path / "out.png")
+    figure.canvas.draw()
+    ticks = [
+        tick
+        for axes in figure.axes
+        for tick in [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+    ]
+    labels = [tick.get_text() for tick in ticks]
     assert any(labels) and not [label for label in labels if "10^" in label]
 
 
-def test_lines_are_those_of_the_tables(runs: dict[str, Path], monkeypatch, tmp_path) -> None:
-    drawn = []
-
-    def keep(figure):  # type: ignore[no-untyped-def]
-        drawn.extend(line.get_data() for line in figure.axes[0].get_lines())
-        return b""
-
-    monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
-    plot_measurements([runs["dqn"]], PlotOptions(what="cosine", out=str(tmp_path / "out.png")))
-    metrics = read(runs["dqn"] / "metrics.csv")
+def test_lines_are_those_of_the_tables(runs, monkeypatch, tmp_path) -> None:
+    figure = drawn_figure(runs["dqn"], "cosine", monkeypatch, tmp_path / "out.png")
+    x, y = figure.axes[0].get_lines()[0].get_data()
+    metrics = read(runs["dqn"])
     there = np.isfinite(metrics["gradient_cosine"])
-    np.testing.assert_allclose(drawn[0][0], np.array(metrics["steps"])[there])
-    np.testing.assert_allclose(drawn[0][1], np.array(metrics["gradient_cosine"])[there])
+    np.testing.assert_allclose(x, metrics["steps"][there])
+    np.testing.assert_allclose(y, metrics["gradient_cosine"][there])
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("norms", "has no norms in its metrics.csv; .* trained with learner.log_norms=true"),
-        ("cosine", "has no gradient cosine in .* with learner.gradient_cosine_interval=100"),
-    ],
-)
-def test_run_that_measured_nothing_is_refused(what: Any, message: str, tmp_path) -> None:
-    run_dir = trained(tmp_path / "run", "env=catch")
-    out = tmp_path / "out.png"
-    with pytest.raises(ValueError, match=message):
-        plot_measurements([run_dir], PlotOptions(what=what, out=str(out)))
-    assert not out.exists()
-
-
-def test_run_without_metrics_and_no_run_are_refused(tmp_path) -> None:
+def test_run_that_measured_nothing_is_refused(tmp_path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     write_config(parse_arguments(["env=catch"]), run_dir / "config.yaml")
-    options = PlotOptions(what="norms", out=str(tmp_path / "out.png"))
-    with pytest.raises(ValueError, match=r"has no norms in its metrics\.csv"):
-        plot_measurements([run_dir], options)
-    with pytest.raises(ValueError, match="no run is named"):
-        plot_measurements([], options)
+    out = tmp_path / "out.png"
+    for text in (None, "steps,loss\n80,1\n"):
+        if text is not None:
+            (run_dir / "metrics.csv").write_text(text)
+        for what, option in (("norms", "log_norms=true"), ("cosine", "gradient_cosine_interval=")):
+            with pytest.raises(ValueError, match=words(f"{what} metrics.csv learner.{option}")):
+                plot_measurements([run_dir], PlotOptions(what=what, out=str(out)))
+    assert not out.exists()

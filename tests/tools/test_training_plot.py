@@ -9,28 +9,47 @@ import cv2
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from refusals import words
 from rich.console import Console
+from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
-from accel_rl.tools.compare import interval_half_width, make_groups, read_curve
+from accel_rl.tools.compare import Group, interval_half_width, make_groups, read_curve
 from accel_rl.tools.measurements import plot_measurements
 from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_panel
 
 NAN = float("nan")
 
 
-def saved(run_dir: Path, points: dict[float, float], *arguments: str, env: str = "pong") -> Path:
-    """A run with the scores ``points``, by thousands of steps; 1,000 steps took 30 seconds."""
+def saved(
+    run_dir: Path, points: dict[float, float], *arguments: str, env: str = "pong", **columns: Any
+) -> Path:
+    """A run with the scores ``points``, by thousands of steps; 1,000 steps took 30 seconds.
+
+    Beside them ``columns``, with a value for each of the points.
+    """
     run_dir.mkdir()
     write_config(parse_arguments([f"env={env}", *arguments]), run_dir / "config.yaml")
     with (run_dir / "metrics.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["steps", "frames", "training_seconds", "episode_return_raw_mean"])
-        for thousands, score in points.items():
-            writer.writerow([thousands * 1000, thousands * 4000, thousands * 30, score])
+        writer.writerow(
+            ["steps", "frames", "training_seconds", "episode_return_raw_mean", *columns]
+        )
+        for (thousands, score), *row in zip(points.items(), *columns.values(), strict=True):
+            writer.writerow([thousands * 1000, thousands * 4000, thousands * 30, score, *row])
     return run_dir
+
+
+def measured(run_dir: Path, *arguments: str, **columns: list[float]) -> Path:
+    """A run with a row for each 1,000 steps; the score is unknown in all of them."""
+    num_rows = len(next(iter(columns.values())))
+    return saved(run_dir, dict.fromkeys(range(num_rows), NAN), *arguments, **columns)
+
+
+def groups_of(runs: list[Path], axis: Any = "steps") -> list[Group]:
+    return make_groups([read_curve(run_dir, axis) for run_dir in runs], axis)
 
 
 def three_seeds(folder: Path, *arguments: str, name: str = "run") -> list[Path]:
@@ -63,63 +82,48 @@ def test_interval_is_that_of_student() -> None:
     # [1, 2, 3]: s = 1, t(2) = 4.303; [2, 2, 2]: s = 0. Half: 4.303 * 1 / sqrt(3) = 2.4843.
     half = interval_half_width(np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]))
     np.testing.assert_allclose(half, [2.4843, 0.0], atol=1e-4)
-
-
-def test_interval_of_many_runs_goes_on_from_the_table() -> None:
+    assert np.isnan(interval_half_width(np.array([[1.0, 2.0]]))).all()  # of one run
     widths = []
-    for runs in (31, 32, 5000):
+    for runs in (31, 32, 5000):  # beyond the table
         scores = np.random.default_rng(0).permutation(np.resize([-1.0, 1.0], runs))[:, None]
         widths.append(float(interval_half_width(scores)[0] * np.sqrt(runs) / scores.std(ddof=1)))
     np.testing.assert_allclose(widths, [2.042, 2.040, 1.960], atol=0.004)  # the quantiles
 
 
-def test_interval_of_one_run_is_unknown() -> None:
-    assert np.isnan(interval_half_width(np.array([[1.0, 2.0]]))).all()
-
-
 def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     runs = three_seeds(tmp_path)
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert (group.label, group.seeds) == ("pong, a2c", (0, 1, 2))
     assert (group.x[0], group.x[-1]) == (0, 10_000)
     np.testing.assert_allclose(group.mean, group.x / 10_000 * 2)
     np.testing.assert_allclose(group.half_width, group.x / 10_000 * 2.4843, atol=1e-4)
 
 
-def test_what_runs_measure_besides_does_not_tell_groups_apart(tmp_path) -> None:
-    given = {0: "info_keys=step", 1: "info_keys=is_success,step"}
-    runs = [
-        saved(tmp_path / f"{seed}", {0: 0.0, 10: 1.0}, f"seed={seed}", option, env="CartPole-v1")
-        for seed, option in given.items()
-    ]
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
-    assert group.seeds == (0, 1)
-
-
 @pytest.mark.parametrize(
-    "option",
+    ("both", "options"),
     [
-        "evaluation_interval=1000",
-        "evaluation_envs=2 evaluation_interval=1000",
-        "log_norms=true",
-        "gradient_cosine_interval=10",
-        "gpus=0",
-        "learners=1",
-        "cached_starts=off",
-        "device=cpu",
-        "step_timeout_seconds=7",
-        "on_learner_failure=continue sync=store algo=a3c",
+        (
+            "algo=a2c",
+            "evaluation_envs=2 evaluation_interval=1000 log_norms=true gpus=0 learners=1 "
+            "gradient_cosine_interval=10 cached_starts=off device=cpu step_timeout_seconds=7",
+        ),
+        ("algo=a3c sync=store", "on_learner_failure=continue"),
+        ("env=CartPole-v1 info_keys=step", "info_keys=is_success,step"),
     ],
+    ids=["watching", "failures", "info"],
 )
 def test_options_that_do_not_change_learning_do_not_tell_groups_apart(
-    option: str, tmp_path
+    both: str, options: str, tmp_path
 ) -> None:
-    rest = [each for each in option.split() if each.startswith(("algo", "sync"))]
+    names = {each.partition("=")[0] for each in options.split()}
+    given = {each.partition("=")[0]: each for each in both.split()}
+    env = given.pop("env", "env=pong").removeprefix("env=")
+    rest = [each for name, each in given.items() if name not in names]
     runs = [
-        saved(tmp_path / "0", {0: 0.0, 10: 1.0}, "seed=0", *rest),
-        saved(tmp_path / "1", {0: 0.0, 10: 1.0}, "seed=1", *option.split()),
+        saved(tmp_path / "0", {0: 0.0, 10: 1.0}, "seed=0", *given.values(), env=env),
+        saved(tmp_path / "1", {0: 0.0, 10: 1.0}, "seed=1", *rest, *options.split(), env=env),
     ]
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert group.seeds == (0, 1)
 
 
@@ -128,7 +132,7 @@ def test_number_of_learners_tells_groups_apart(tmp_path) -> None:
         saved(tmp_path / f"{number}", {0: 0.0, 10: 1.0}, *option)
         for number, option in enumerate(([], ["learners=2"], ["gpus=4"]))
     ]
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    groups = groups_of(runs)
     assert [group.label for group in groups] == ["learners=1", "learners=2", "learners=4"]
 
 
@@ -139,7 +143,7 @@ def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
     ]
     for run_dir, seconds in zip(runs, (10, 30, 20, 10), strict=True):
         os.utime(run_dir / "config.yaml", (seconds, seconds))
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert group.seeds == (0, 1)
     np.testing.assert_array_equal(group.y[:, -1], [2.0, 4.0])
     assert group.left_out == (runs[0], runs[2])
@@ -149,41 +153,33 @@ def test_copied_runs_are_told_apart_by_the_times_in_names(tmp_path) -> None:
     runs = [saved(tmp_path / f"catch-a2c-0-2026010{day}", {0: 0.0, 10: day}) for day in (2, 1)]
     for run_dir in runs:
         os.utime(run_dir / "config.yaml", (10, 10))
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert group.left_out == (runs[1],)
     for run_dir, seconds in zip(runs, (1_800_000_002, 1_800_000_001), strict=True):
         (run_dir / f"events.out.tfevents.{seconds}.host").touch()
     os.utime(runs[1] / "config.yaml", (20, 20))  # copied later
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert group.left_out == (runs[1],)
 
 
 def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> None:
-    runs = three_seeds(tmp_path, "learner.lr=1e-3", "run_dir=one", name="a")
-    runs += three_seeds(tmp_path, "num_envs=32", "run_dir=two", name="b")
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
-    assert [group.label for group in groups] == [
-        "num_envs=16, lr=0.001",
-        "num_envs=32, lr=none",
+    runs = [
+        saved(tmp_path / "a", {0: 0.0, 10: 1.0}, "lr=0.0012345671", "run_dir=one"),
+        saved(tmp_path / "b", {0: 0.0, 10: 1.0}, "lr=0.0012345679", "run_dir=two"),
+        saved(tmp_path / "c", {0: 0.0, 10: 1.0}, "num_envs=32", "run_dir=two"),
     ]
-    assert [group.seeds for group in groups] == [(0, 1, 2), (0, 1, 2)]
-
-
-def test_groups_are_told_apart_by_the_last_digit(tmp_path) -> None:
-    runs = three_seeds(tmp_path, "learner.lr=0.0012345671", name="a")
-    runs += three_seeds(tmp_path, "learner.lr=0.0012345679", name="b")
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
-    assert [group.label for group in groups] == ["lr=0.0012345671", "lr=0.0012345679"]
+    lr = [f"lr=0.001234567{digit}" for digit in (1, 9)]  # told apart by the last digit
+    assert [group.label for group in groups_of(runs[:2])] == lr
+    labels = [f"num_envs=16, {lr[0]}", f"num_envs=16, {lr[1]}", "num_envs=32, lr=none"]
+    assert [group.label for group in groups_of(runs)] == labels
 
 
 def test_runs_of_two_algorithms_are_not_labelled_by_what_their_presets_say(tmp_path) -> None:
     runs = [saved(tmp_path / algo, {0: 0.0, 10: 1.0}, f"algo={algo}") for algo in ("a2c", "ppo")]
     runs.append(saved(tmp_path / "other", {0: 0.0, 10: 1.0}, "algo=ppo", "learner.lr=0.1"))
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs[:2]], "steps")
-    assert [group.label for group in groups] == ["algo=a2c", "algo=ppo"]
-    groups = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    assert [group.label for group in groups_of(runs[:2])] == ["algo=a2c", "algo=ppo"]
     expected = [f"algo={algo}, lr={lr}" for algo, lr in RATES]
-    assert [group.label for group in groups] == expected
+    assert [group.label for group in groups_of(runs)] == expected
 
 
 RATES = (("a2c", "none"), ("ppo", "0.001"), ("ppo", "0.1"))
@@ -206,7 +202,7 @@ def test_what_changes_the_speed_alone_tells_groups_apart_over_minutes(
         saved(tmp_path / f"{value}", {0: 0.0, 10: 1.0}, f"{name}={value}", *options)
         for value in values
     ]
-    groups = make_groups([read_curve(run_dir, axis) for run_dir in runs], axis)
+    groups = groups_of(runs, axis)
     assert [group.label for group in groups] == labels
 
 
@@ -224,7 +220,7 @@ def test_curve_of_a_group_covers_what_all_its_runs_have(tmp_path) -> None:
         saved(tmp_path / "a", {1: 0.0, 9: 8.0}, "seed=0"),
         saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
     ]
-    (group,) = make_groups([read_curve(run_dir, "steps") for run_dir in runs], "steps")
+    (group,) = groups_of(runs)
     assert (group.x[0], group.x[-1]) == (3000, 9000)
     assert (group.mean[0], group.mean[-1]) == ((2 + 4) / 2, (8 + 4) / 2)
 
@@ -234,46 +230,27 @@ def test_group_without_a_stretch_in_common_is_refused(tmp_path) -> None:
         saved(tmp_path / "a", {1: 0.0, 2: 8.0}, "seed=0"),
         saved(tmp_path / "b", {3: 4.0, 20: 4.0}, "seed=1"),
     ]
-    message = (
-        f"{runs[0]} ends after 2,000 steps, before {runs[1]} of the same group has its first "
-        "value, after 3,000; let the first train on"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=words(f"{runs[0]} 2,000 {runs[1]} 3,000; train on")):
         plot(runs, PlotOptions(out=str(tmp_path / "out.png")))
 
 
 def test_picture_has_a_panel_for_each_environment(tmp_path) -> None:
-    runs = three_seeds(tmp_path)
-    widths = []
-    for name, chosen in (
-        ("one", runs),
-        ("two", [*runs, saved(tmp_path / "other", {1: 3.0, 2: 4.0}, env="breakout")]),
-    ):
-        out = tmp_path / f"{name}.png"
+    run = saved(tmp_path / "run", {0: 0.0, 10: 1.0})
+    other = saved(tmp_path / "other", {1: 3.0, 2: 4.0}, env="breakout")
+    for chosen, width in (([run], 960), ([run, other], 1920)):
+        out = tmp_path / f"{width}.png"
         plot(chosen, PlotOptions(out=str(out)))
-        widths.append(cv2.imread(str(out)).shape[1])
-    assert widths == [960, 1920]
+        assert cv2.imread(str(out)).shape[1] == width
 
 
 BGR = ([139, 111, 31], [231, 226, 210])
 """the first group's line, and its band: the same colour at 20 % over white"""
 
 
-def test_band_is_drawn_from_three_runs_on(tmp_path) -> None:
-    runs = three_seeds(tmp_path)
-    shares = []
-    for number in (2, 3):
-        out = tmp_path / f"{number}.png"
-        plot(runs[:number], PlotOptions(out=str(out)))
-        picture = cv2.imread(str(out)).astype(int)
-        band = np.abs(picture - BGR[1]).max(2) < 4
-        shares.append(band.mean())
-    assert shares[0] < 0.01 < 0.1 < shares[1]
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_runs_with_one_row_are_drawn(number: int, tmp_path) -> None:
-    """As points, and from three on with their interval."""
+@pytest.mark.parametrize("number", [2, 3])
+def test_runs_with_one_row_are_drawn_and_from_three_on_with_their_interval(
+    number: int, tmp_path
+) -> None:
     runs = [saved(tmp_path / f"run{i}", {5: float(i)}, f"seed={i}") for i in range(number)]
     out = tmp_path / "out.png"
     plot(runs, PlotOptions(out=str(out)))
@@ -290,23 +267,13 @@ def shown(groups: Any, axis: Any) -> str:
     return capture.get()
 
 
-def test_table_tells_final_scores(tmp_path) -> None:
+def test_table_tells_final_scores_and_an_interval_from_two_runs_on(tmp_path) -> None:
     runs = three_seeds(tmp_path)
     text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))).groups, "steps")
     assert "0, 1, 2  10,000   2.00  -0.48 to 4.48  1.00 to 3.00" in text
     assert "95 %, Student's t over the runs" in text
-
-
-def test_table_of_one_run_has_no_interval(tmp_path) -> None:
-    runs = three_seeds(tmp_path)[:1]
-    options = PlotOptions(out=str(tmp_path / "out.png"), x="minutes")
-    text = shown(plot(runs, options).groups, "minutes")
+    text = shown(groups_of(runs[:1], "minutes"), "minutes")
     assert "5.0   1.00  needs 2 runs" in text
-
-
-def test_no_run_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="no run is named; name run directories"):
-        plot([], PlotOptions(out=str(tmp_path / "out.png")))
 
 
 def test_run_that_is_named_twice_is_refused(tmp_path) -> None:
@@ -316,70 +283,145 @@ def test_run_that_is_named_twice_is_refused(tmp_path) -> None:
         plot([run_dir, again], PlotOptions(out=str(tmp_path / "out.png")))
 
 
-@pytest.mark.parametrize("metrics", [None, "", "steps\n"], ids=["absent", "empty", "header"])
-def test_run_without_a_score_yet_is_refused(metrics: str | None, tmp_path) -> None:
+def test_run_whose_table_has_no_score_is_refused(tmp_path) -> None:
     run_dir = saved(tmp_path / "run", {1: NAN})
-    if metrics is None:
-        (run_dir / "metrics.csv").unlink()
-    else:
-        (run_dir / "metrics.csv").write_text(metrics)
-    with pytest.raises(ValueError, match=r"has no finished game in its metrics\.csv yet"):
-        read_curve(run_dir, "steps")
+    table = run_dir / "metrics.csv"
+    name = "steps,episode_return_raw_mean"
+    for text in (table.read_text(), "", "steps\n", None):
+        table.unlink() if text is None else table.write_text(text)
+        with pytest.raises(ValueError, match=r"no finished game in its metrics\.csv"):
+            read_curve(run_dir, "steps")
+    for text in ("steps,score\n1,2\n", f"{name}\na,b\n", f"{name}\n1,2,3\n"):
+        table.write_text(text)
+        with pytest.raises(ValueError, match=r"metrics\.csv cannot be read"):
+            read_curve(run_dir, "steps")
 
 
 def test_runs_without_a_score_yet_are_left_out_and_named(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [saved(tmp_path / name, {1: NAN}, f"seed={i}") for i, name in enumerate("ab")]
-    with pytest.raises(ValueError, match="has no finished game"):
+    with pytest.raises(ValueError, match="no finished game"):
         plot(runs, PlotOptions())
     runs.append(saved(tmp_path / "c", {1: 2.0}, "seed=2"))
-    for order in (runs, runs[::-1]):
-        (group,), without_value = plot(order, PlotOptions(overwrite=True))
-        assert (group.seeds, {*without_value}) == ((2,), {*runs[:2]})
+    (group,), without_value = plot(runs[::-1], PlotOptions())
+    assert (group.seeds, {*without_value}) == ((2,), {*runs[:2]})
     assert main(["plot", *map(str, runs), "overwrite=true"]) == 0
     assert capsys.readouterr().err == "left out, since there is no finished game yet: a, b\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "steps,score\n1,2\n",
-        "steps,episode_return_raw_mean\na,b\n",
-        "steps,episode_return_raw_mean\n1,2,3\n",
-    ],
-)
-def test_metrics_of_another_kind_are_refused(text: str, tmp_path) -> None:
-    run_dir = saved(tmp_path / "run", {1: 2.0})
-    (run_dir / "metrics.csv").write_text(text)
-    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read"):
-        read_curve(run_dir, "steps")
-
-
-def test_picture_that_exists_is_refused(tmp_path) -> None:
+def test_picture_that_exists_or_is_of_another_kind_is_refused(tmp_path) -> None:
     out = tmp_path / "out.png"
     out.write_bytes(b"before")
-    runs = three_seeds(tmp_path)
+    runs = [saved(tmp_path / "run", {1: 2.0, 2: 3.0})]
     with pytest.raises(ValueError, match=r"out\.png exists; .*overwrite=true"):
         plot(runs, PlotOptions(out=str(out)))
     assert out.read_bytes() == b"before"
     plot(runs, PlotOptions(out=str(out), overwrite=True))
     assert out.stat().st_size > 10_000
-
-
-def test_picture_of_another_kind_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"out=a\.pdf must end in \.png"):
-        plot([saved(tmp_path / "run", {1: 2.0})], PlotOptions(out="a.pdf"))
+        plot(runs, PlotOptions(out="a.pdf"))
 
 
 @pytest.mark.parametrize("draw", [plot, plot_measurements])
 @pytest.mark.parametrize(
-    ("names", "message"), [([], "no run is named"), (["absent"], "there is no run directory")]
+    ("names", "said"), [([], "no run is named"), (["absent"], "there is no run directory")]
 )
 def test_runs_are_looked_for_before_the_picture_is_in_the_way(
-    draw: Any, names: list[str], message: str, tmp_path
+    draw: Any, names: list[str], said: str, tmp_path
 ) -> None:
     out = tmp_path / "out.png"
     out.touch()
     what = "scores" if draw is plot else "norms"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=said):
         draw([tmp_path / name for name in names], PlotOptions(what=what, out=str(out)))
+
+
+# ---- any other column of the table ---------------------------------------------------------------
+
+
+def test_column_is_averaged_over_the_seeds(tmp_path) -> None:
+    runs = [
+        measured(tmp_path / f"{seed}", f"seed={seed}", entropy=[NAN, 1.0, end])
+        for seed, end in enumerate((3.0, 5.0))
+    ]
+    (group,) = plot(runs, PlotOptions(what="entropy", out=str(tmp_path / "out.png"))).groups
+    assert (group.seeds, group.x[0], group.x[-1]) == ((0, 1), 1000, 2000)
+    assert (group.mean[0], group.mean[-1]) == (1.0, 4.0)
+
+
+def test_panel_has_the_name_of_the_column(tmp_path, monkeypatch) -> None:
+    figures: list[Figure] = []
+
+    def keep(figure: Figure) -> memoryview:
+        figures.append(figure)
+        return memoryview(b"")
+
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", keep)
+    run_dir = measured(tmp_path / "run", entropy=[1.0, 2.0])
+    plot([run_dir], PlotOptions(what="entropy", x="minutes", out=str(tmp_path / "out.png")))
+    (axes,) = figures[0].axes
+    labels = (axes.get_xlabel(), axes.get_ylabel(), axes.get_title())
+    assert labels == ("minutes", "entropy", "pong")
+    np.testing.assert_allclose(axes.lines[-1].get_xdata()[[0, -1]], [0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("column", "num_groups"),
+    [("entropy", 1), ("steps_per_second", 2), ("inference_share", 2)],
+)
+def test_runs_of_different_workers_are_apart_where_they_differ_in_speed(
+    column: str, num_groups: int, tmp_path
+) -> None:
+    runs = [
+        measured(tmp_path / f"{number}", f"num_workers={number}", **{column: [1.0, 2.0]})
+        for number in (1, 2)
+    ]
+    curves = [read_curve(run_dir, "steps", column) for run_dir in runs]
+    assert len(make_groups(curves, "steps", column)) == num_groups
+
+
+def test_columns_that_cannot_be_drawn_are_refused(tmp_path) -> None:
+    run_dir = measured(tmp_path / "run", entropy=[1.0], policy_loss=[1.0], value_loss=[NAN])
+    for what, near in (
+        ("entrpy", "did you mean entropy?"),
+        ("loss", "did you mean policy_loss or value_loss?"),
+        ("score", "did you mean scores?"),
+        ("qqqq", ""),
+    ):
+        with pytest.raises(ValueError, match=words(f"what={what} {near} {run_dir}/metrics.csv")):
+            plot([run_dir], PlotOptions(what=what))
+    with pytest.raises(ValueError, match=words(f"{run_dir.name} no value of value_loss")):
+        plot([run_dir], PlotOptions(what="value_loss"))
+    others = [measured(tmp_path / name, loss=[1.0]) for name in "bc"]
+    with pytest.raises(ValueError, match=words(f"{others[0]}, {others[1]} leave them out")):
+        plot([run_dir, *others], PlotOptions(what="entropy"))
+    (run_dir / "metrics.csv").write_bytes(b"\xff\xff")
+    with pytest.raises(ValueError, match=r"run/metrics\.csv cannot be read"):
+        plot([*others, run_dir], PlotOptions(what="loss"))
+
+
+def test_plot_of_a_column_prints_its_values_and_is_named_after_it(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    run_dir = measured(
+        tmp_path / "run", **{"step_norm/convs.0": [0.0, 0.000123456], "frames": [0.0, 4000.0]}
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(run_dir), "what=step_norm/convs.0", "x=frames"]) == 0
+    printed = capsys.readouterr().out
+    assert "0.0001235" in printed
+    assert "step_norm/convs.0: mean over the runs;" in printed
+    assert "written: step_norm-convs.0.png" in printed
+    assert cv2.imread("step_norm-convs.0.png").shape[1] == 960
+
+
+@pytest.mark.slow
+def test_each_column_of_a_run_can_be_drawn(tmp_path, monkeypatch) -> None:
+    run_dir = trained(tmp_path / "run", "env=catch")
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", lambda _: memoryview(b""))
+    columns = (run_dir / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert len(columns) > 20
+    for column in columns:
+        options = PlotOptions(what=column, out=str(tmp_path / "out.png"), overwrite=True)
+        (group,) = plot([run_dir], options).groups
+        assert np.isfinite(group.mean).all()

@@ -21,7 +21,7 @@ from saved_runs import trained
 from accel_rl.extras import how_to_install
 from accel_rl.tools.report import ReportOptions, report
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 playwright = pytest.importorskip("playwright.sync_api", reason=f"needs {how_to_install('browser')}")
 
 SITE = "http://localhost/"

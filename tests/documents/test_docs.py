@@ -5,7 +5,6 @@ Only runs of commands are a tenth as long, and `make` is asked what it would do:
 
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,14 +44,15 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@pytest.mark.processes
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=path_in_docs)
 def test_examples_of_a_page_run_as_written(page: Path, folder: Path) -> None:
     for block in read_blocks(page.read_text()):
         if block.language == "python":
             (folder / block.name).write_text(block.text)
-            run([sys.executable, block.name], folder)
+            run(["python", block.name], folder)
         elif block.text.startswith("make "):
             run([*block.text.split(), "--dry-run"], ROOT)
         elif block.language == "shell":
@@ -67,10 +67,22 @@ def test_pages_are_all_listed_in_the_contents_and_the_navigation() -> None:
         assert [page for page in map(path_in_docs, PAGES) if page not in text] in ([], ["index.md"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=path_in_docs)
-def test_links_of_a_page_resolve(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+def test_links_of_the_documents_resolve() -> None:
+    for page in (
+        *PAGES,
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+    ):
+        targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+        assert [target for target in targets if not (page.parent / target).exists()] == [], page
+
+
+def test_proofs_of_the_guarantees_are_there() -> None:
+    text = "".join((ROOT / f"docs/{name}.md").read_text() for name in ("guarantees", "safety"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named and not named - set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
+    paths = re.findall(r"(?:tests|benchmarks)/[\w/]+(?:\.\w+)?", text)
+    assert paths and not [path for path in paths if not (ROOT / path).exists()]
 
 
 def test_reference_shows_every_exported_name(tmp_path: Path) -> None:

@@ -1,20 +1,18 @@
 """The examples, run as a reader would, for a few seconds each: they learn."""
 
-import csv
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import ROOT, run
+from run_files import rows_of
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.extras import how_to_install
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 # Argument, and what the last mean return must exceed; chance gives about the number behind.
@@ -27,16 +25,11 @@ RUNS = {
 }
 
 
-def run(script: Path, argument: str, launcher: tuple[str, ...] = ("-W", "error")) -> str:
-    done = subprocess.run(
-        [sys.executable, *launcher, script, argument],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def example(script: Path, argument: str) -> str:
+    return run(["python", str(script), argument], ROOT)
 
 
 def test_each_example_is_run() -> None:
@@ -48,13 +41,13 @@ def test_each_example_is_run() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.learning if "ppo" in name or "loop" in name else ())
+        pytest.param(name, marks=pytest.mark.nightly if "ppo" in name or "loop" in name else ())
         for name in RUNS
     ],
 )
 def test_example_learns(name: str, tmp_path: Path) -> None:
     argument, threshold = RUNS[name]
-    output = run(EXAMPLES / name, argument)
+    output = example(EXAMPLES / name, argument)
     *_, last = re.findall(r"mean return (-?\d+\.\d+)", output)
     assert float(last) > threshold
     if name == "foreign_ppo.py":  # with Gymnasium in that one line, exactly the same
@@ -63,12 +56,12 @@ def test_example_learns(name: str, tmp_path: Path) -> None:
         theirs = '__import__("gymnasium").make_vec("CartPole-v1", NUM_ENVS, "sync")'
         assert text.count(ours) == 1
         (tmp_path / name).write_text(text.replace(ours, theirs))
-        assert run(tmp_path / name, argument) == output
+        assert example(tmp_path / name, argument) == output
 
 
 def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
-    output = run(EXAMPLES / "own_loop.py", "300", launcher)
+    output = run([sys.executable, *launcher, str(EXAMPLES / "own_loop.py"), "300"], ROOT)
     scores = re.findall(r"mean return (-?\d\.\d+) at first, mean return (-?\d\.\d+)", output)
     assert [float(first) < 0 and float(last) > 0.8 for first, last in scores] == [True, True]
     parameters = re.findall(r"learner ([01]): parameters (\w+)", output)
@@ -76,31 +69,25 @@ def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> Non
     assert len({check for _, check in parameters}) == 1
 
 
+def last_row(run_dir: Path, *options: str) -> dict[str, str]:
+    """Of a run with these options."""
+    run(["python", "launch/train.py", *options, f"run_dir={run_dir}"], ROOT)
+    return rows_of(run_dir / "metrics.csv")[-1]
+
+
 def test_own_algorithm_learns(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "launch/train.py", "algo=examples.own_algorithm:make"]
-    options = ["env=catch", "serial=true", "total_steps=40000", f"run_dir={tmp_path / 'run'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, *options], env=environment, check=True, timeout=200, cwd=tmp_path)
-    with (tmp_path / "run" / "metrics.csv").open() as file:
-        *_, last = csv.DictReader(file)
-    assert float(last["episode_return_raw_mean"]) > 0.6  # -0.6 by chance
-    assert float(last["divergence"]) > 0
+    options = ["algo=examples.own_algorithm:make", "env=catch", "serial=true", "total_steps=40000"]
+    row = last_row(tmp_path / "run", *options, "learners=1")
+    assert float(row["episode_return_raw_mean"]) > 0.6  # -0.6 by chance
+    assert float(row["divergence"]) > 0
 
 
-def test_own_algorithm_is_short() -> None:
-    assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80
-
-
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_minigrid_is_learned(tmp_path: Path) -> None:
     pytest.importorskip("minigrid", reason="pip install minigrid")
-    command = [sys.executable, ROOT / "launch/train.py", f"config={EXAMPLES}/minigrid_masked.yaml"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    options = ["trust=true", "total_steps=60000", "learners=1", f"run_dir={tmp_path / 'run'}"]
-    subprocess.run([*command, *options], env=environment, check=True, timeout=300, cwd=tmp_path)
-    with (tmp_path / "run" / "metrics.csv").open() as file:
-        *_, last = csv.DictReader(file)
-    assert float(last["episode_return_raw_mean"]) > 0.5  # 0.1 by chance
+    options = [f"config={EXAMPLES}/minigrid_masked.yaml", "trust=true", "total_steps=60000"]
+    row = last_row(tmp_path / "run", *options, "learners=1")
+    assert float(row["episode_return_raw_mean"]) > 0.5  # 0.1 by chance
 
 
 def optuna() -> Any:
@@ -122,13 +109,13 @@ def test_trial_of_the_search_ends_when_optuna_prunes_it(
     assert list((tmp_path / "runs" / "optuna" / "x" / "0" / "checkpoints").iterdir())
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_search_by_optuna_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optuna()
     monkeypatch.chdir(tmp_path)
     found = re.search(
         r"(\d) trials were finished, (\d) pruned\nmean return (-?\d\.\d\d) with {'lr'",
-        run(EXAMPLES / "optuna_search.py", "5"),
+        run(["python", str(EXAMPLES / "optuna_search.py"), "5"], tmp_path),
     )
     assert found and int(found[1]) + int(found[2]) == 5
 

@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 import venv
 import zipfile
-from email.parser import Parser
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,37 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ("cloudpickle", "gymnasium", "numpy", "psutil")
 NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
 OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
-EXTRAS = (
-    "all",
-    "atari",
-    "browser",
-    "envpool",
-    "export",
-    "hub",
-    "minatar",
-    "mlflow",
-    "mujoco",
-    "optuna",
-    "report",
-    "sb3",
-    "slurm",
-    "torchrl",
-    "train",
-    "wandb",
-)
-APART = (
-    "all",
-    "browser",
-    "envpool",
-    "export",
-    "hub",
-    "minatar",
-    "mlflow",
-    "optuna",
-    "report",
-    "slurm",
-    "wandb",
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+APART = {*"all browser envpool export hub minatar mlflow optuna report slurm wandb".split()}
+"""what ``all`` has not: EnvPool has no packages for some of our versions of Python; the others have
+many dependencies"""
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +60,15 @@ def run(python: Path, folder: Path, program: str, *arguments: str) -> subprocess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
-def test_base_environment_has_no_package_of_an_extra(python: Path, tmp_path: Path) -> None:
-    program = f"""
-        from importlib.util import find_spec
-        print([name for name in {OF_EXTRAS} if find_spec(name)])
-    """
-    assert run(python, tmp_path, program).stdout == "[]\n"
-
-
+@pytest.mark.processes
+@pytest.mark.slow
 def test_samplers_and_vector_environments_run_on_the_base_packages(
     python: Path, tmp_path: Path
 ) -> None:
     program = """
+        import sys
+        from importlib.util import find_spec
+
         import gymnasium
         import numpy as np
         import accel_rl.ga3c.sampler
@@ -120,6 +91,7 @@ def test_samplers_and_vector_environments_run_on_the_base_packages(
             return np.zeros(len(step.observation), np.int64)
 
         if __name__ == "__main__":
+            assert not [name for name in sys.argv[1:] if find_spec(name)]
             for env in ("CartPole-v1", "catch", Count):
                 for make in (SerialSampler, ParallelSampler):
                     with make(env, num_envs=4, horizon=8) as sampler:
@@ -131,51 +103,51 @@ def test_samplers_and_vector_environments_run_on_the_base_packages(
                 env.close()
             print("done")
     """
-    done = run(python, tmp_path, program)
+    done = run(python, tmp_path, program, "program.py", *OF_EXTRAS)
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("statement", "missing", "extra"),
-    [
-        ("from accel_rl.samplers import ActionServer", "torch", "train"),
-        ("from accel_rl.vector import SB3VecEnv", "stable_baselines3", "sb3"),
-        ("from accel_rl.vector import TorchRLEnv", "torch", "torchrl"),
-        ("VectorEnv('breakout', 2)", "ale_py", "atari"),
-        ("VectorEnv('breakout', 2, atari=AtariConfig())", "ale_py", "atari"),
-        ("VectorEnv('ALE/Pong-v5', 2)", "ale_py", "atari"),
-        ("ParallelSampler('pong')", "ale_py", "atari"),
-    ],
-)
+MISSING = [
+    ("from accel_rl.samplers import ActionServer", "torch", "train"),
+    ("from accel_rl.vector import SB3VecEnv", "stable_baselines3", "sb3"),
+    ("from accel_rl.vector import TorchRLEnv", "torch", "torchrl"),
+    ("VectorEnv('breakout', 2)", "ale_py", "atari"),
+    ("VectorEnv('breakout', 2, atari=AtariConfig())", "ale_py", "atari"),
+    ("VectorEnv('ALE/Pong-v5', 2)", "ale_py", "atari"),
+    ("ParallelSampler('pong')", "ale_py", "atari"),
+]
+
+
+@pytest.mark.processes
 def test_message_has_the_missing_package_and_the_command_that_installs_it(
-    python: Path, tmp_path: Path, statement: str, missing: str, extra: str
+    python: Path, tmp_path: Path
 ) -> None:
     program = f"""
         from accel_rl.envs import AtariConfig
         from accel_rl.samplers import ParallelSampler
         from accel_rl.vector import VectorEnv
 
-        try:
-            {statement}
-        except (ImportError, ValueError) as error:
-            print(error)
+        for statement, *_ in {MISSING}:
+            try:
+                exec(statement)
+            except (ImportError, ValueError) as error:
+                print(error)
     """
     done = run(python, tmp_path, program)
     assert not done.stderr
-    assert re.search(rf"\b{missing}\b", done.stdout)
-    assert f'pip install "accel_rl[{extra}]"' in done.stdout
-    assert done.stdout.count("\n") == 1
+    for said, (_, missing, extra) in zip(done.stdout.splitlines(), MISSING, strict=True):
+        assert re.search(rf"\b{missing}\b", said) and f'pip install "accel_rl[{extra}]"' in said
 
 
-@pytest.mark.parametrize("command", [[], ["--help"], ["plot", "run"], ["sweep"], ["--version"]])
+@pytest.mark.processes
+@pytest.mark.parametrize("command", [["-m", "accel_rl"], [str(ROOT / "launch/train.py"), "--help"]])
 def test_command_without_the_packages_of_training_says_what_to_install(
     python: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    for program in (["-m", "accel_rl"], [str(ROOT / "launch" / "train.py")]):
-        done = run(python, tmp_path, "", *program, *command)
-        assert done.returncode == 1
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-        assert done.stderr.endswith('pip install "accel_rl[train]"\n')
+    done = run(python, tmp_path, "", *command)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith('pip install "accel_rl[train]"\n')
 
 
 def test_run_of_a_game_without_its_emulator_says_what_to_install(
@@ -190,87 +162,47 @@ def test_run_of_a_game_without_its_emulator_says_what_to_install(
     assert not list(tmp_path.iterdir())
 
 
-# ---- what the wheel says ------------------------------------------------------------------------
+# ---- what is installed ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    code = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True
-    )
-    (path,) = folder.glob("*.whl")
-    return zipfile.ZipFile(path)
-
-
-def requirements(wheel: zipfile.ZipFile, extra: str) -> set[str]:
-    """Names of the packages that are installed with ``extra`` ("": without any)."""
-    (path,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
-    metadata = Parser().parsestr(wheel.read(path).decode())
-    assert sorted(metadata.get_all("Provides-Extra", [])) == list(EXTRAS)
+def names_in(texts: list[str]) -> set[str]:
+    """Packages by their canonical names, those of our own extras in place of accel_rl."""
     names: set[str] = set()
-    for each in map(Requirement, metadata.get_all("Requires-Dist", [])):
-        if each.marker is None or (extra and each.marker.evaluate({"extra": extra})):
-            if each.name.replace("-", "_") == "accel_rl":
-                names.update(*(requirements(wheel, other) for other in each.extras))
-            else:
-                names.add(canonicalize_name(each.name))
+    for each in map(Requirement, texts):
+        if each.name.replace("-", "_") == "accel_rl":
+            names.update(*(names_in(EXTRAS[extra]) for extra in each.extras))
+        else:
+            names.add(canonicalize_name(each.name))
     return names
 
 
-def test_wheel_requires_the_base_packages_alone(wheel: zipfile.ZipFile) -> None:
-    assert requirements(wheel, "") == set(BASE)
+def test_packages_without_extras_are_those_of_the_environment_above() -> None:
+    assert names_in(PROJECT["dependencies"]) == set(BASE)
 
 
-@pytest.mark.parametrize(
-    ("extra", "added"),
-    [
-        ("atari", {"ale-py", "opencv-python-headless"}),
-        ("browser", {"playwright"}),
-        ("envpool", {"envpool"}),
-        ("export", {"onnx", "onnxruntime", "onnxscript", "safetensors"}),
-        ("hub", {"huggingface-hub", "safetensors"}),
-        ("minatar", {"minatar"}),
-        ("mujoco", set()),  # gymnasium, with its own extra
-        ("report", {"bokeh"}),
-        ("sb3", {"stable-baselines3"}),
-        ("torchrl", {"torchrl"}),
-    ],
-)
-def test_extra_of_the_wheel_requires_what_its_part_imports(
-    wheel: zipfile.ZipFile, extra: str, added: set[str]
-) -> None:
-    assert requirements(wheel, extra) == {*BASE, *added}
-
-
-def test_extra_for_training_requires_each_package_that_its_commands_import(
-    wheel: zipfile.ZipFile,
-) -> None:
+def test_extra_for_training_requires_each_package_that_its_commands_import() -> None:
     packages = {"PIL": "pillow", "cv2": "opencv-python-headless"}
     needed = {packages.get(name, name) for name in TRAINING_PACKAGES}
-    assert requirements(wheel, "train") == {*BASE, *needed}
+    assert names_in(EXTRAS["train"]) - set(BASE) == needed - set(BASE)
 
 
-def test_extra_for_all_requires_what_the_others_do(wheel: zipfile.ZipFile) -> None:
-    # EnvPool has no packages for some of our versions of Python; the others have many dependencies.
-    others = (requirements(wheel, extra) for extra in EXTRAS if extra not in APART)
-    assert requirements(wheel, "all") == set().union(*others)
+def test_extra_for_all_requires_what_the_others_do() -> None:
+    others = (names_in(EXTRAS[extra]) for extra in EXTRAS.keys() - APART)
+    assert names_in(EXTRAS["all"]) == set().union(*others) - set(BASE)
 
 
 def test_readme_lists_every_extra() -> None:
     table = re.search(r"\| extra \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL)
     assert table is not None
     first_cells = re.findall(r"^\|([^|]*)\|", table[0], re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == list(EXTRAS)
+    assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == sorted(EXTRAS)
 
 
-def test_wheel_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    assert {name.partition("/")[0] for name in wheel.namelist()} == {
-        "accel_rl",
-        f"accel_rl-{__version__}.dist-info",
-    }
-    assert "accel_rl/py.typed" in wheel.namelist()
+def test_make_installs_the_packages_of_atari_and_training() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    texts = [line.partition("#")[0] for line in lines if not line.startswith("#")]
+    wanted = names_in([*PROJECT["dependencies"], "accel_rl[atari,train]"])
+    assert wanted == names_in(texts) - {"editables", "hatchling"}
 
 
 def test_citation_and_changelog_begin_with_this_version() -> None:
@@ -279,12 +211,14 @@ def test_citation_and_changelog_begin_with_this_version() -> None:
     assert released[0] == __version__
 
 
-def test_make_installs_the_packages_of_atari_and_training(wheel: zipfile.ZipFile) -> None:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    installed = {
-        canonicalize_name(Requirement(line.partition("#")[0]).name)
-        for line in lines
-        if not line.startswith("#")
-    }
-    wanted = requirements(wheel, "atari") | requirements(wheel, "train")
-    assert wanted == installed - {"editables", "hatchling"}
+@pytest.mark.processes
+@pytest.mark.slow
+def test_wheel_has_the_package_and_nothing_else(tmp_path: Path) -> None:
+    code = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(path).namelist()
+    folders = {"accel_rl", f"accel_rl-{__version__}.dist-info"}
+    assert {name.partition("/")[0] for name in names} == folders
+    assert "accel_rl/py.typed" in names

@@ -5,9 +5,7 @@ which options replace or join the ones given. ``make`` is only asked what it wou
 install.
 """
 
-import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ SHORTER = {
 }
 
 SLOW = ("env=breakout", "env=ms_pacman", "launch/sweep.py", "learners=2", "own_loop")
-"""in commands that take too long for `make test`"""
+"""in commands that take long"""
 
 
 def shortened(command: list[str]) -> list[str]:
@@ -72,20 +70,25 @@ def test_readme_has_programs_and_commands() -> None:
     assert {block.language for block in BLOCKS} <= {"python", "shell", "text"}
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_of_the_readme_runs_as_written(program: Block, folder: Path) -> None:
-    run([sys.executable, program.name], folder)
+    run(["python", program.name], folder)
 
 
-@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c.startswith("make")}))
-def test_make_command_of_the_readme_is_known(command: str) -> None:
-    run([*shlex.split(command), "--dry-run"], ROOT)
+@pytest.mark.processes
+def test_make_commands_of_the_readme_are_known() -> None:
+    goals = {word for each in COMMANDS if each.startswith("make ") for word in each.split()[1:]}
+    run(["make", "--dry-run", *goals], ROOT)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(c, marks=pytest.mark.learning if any(s in c for s in SLOW) else ())
+        pytest.param(c, marks=pytest.mark.nightly if any(s in c for s in SLOW) else ())
         for c in COMMANDS
         if not c.startswith("make")
     ],
@@ -110,9 +113,3 @@ def test_commands_on_catch_take_seconds() -> None:
             steps.append(parse_arguments(arguments).total_steps)
     assert len(steps) > 4
     assert max(steps) <= 100_000
-
-
-@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_local_links_of_the_documents_resolve(file: str) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / file).read_text())
-    assert [target for target in targets if not (ROOT / target).exists()] == []

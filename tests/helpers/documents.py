@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,14 +33,22 @@ def read_blocks(text: str) -> list[Block]:
 
 
 def run(command: list[str], folder: Path) -> str:
+    """What the command printed, which begins with ``python`` or is another program."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout
+    options = {"env": os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}, "cwd": folder}
+    is_python = command[0] == "python"
+    arguments = [sys.executable, *command[1:]] if is_python else command
+    start = warm.Popen if is_python else subprocess.Popen
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(arguments, **pipes, **options) as process:
+        try:
+            printed, errors = process.communicate(timeout=200)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, f"{shlex.join(command)}\n{printed}\n{errors}"
+    assert "Traceback" not in errors
+    return printed
 
 
 def import_programs(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

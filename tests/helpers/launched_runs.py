@@ -94,8 +94,8 @@ def launched(
     if not any(each.startswith("resume=") for each in arguments):
         arguments = (*arguments, f"run_dir={run_dir}")
     options = {"env": os.environ | {"OMP_NUM_THREADS": "1"}, **options}
-    is_warm = program[:2] != TORCHRUN[:2] and "EMULATED_GPU" not in os.environ
-    with started(*program, *arguments, is_warm=is_warm, **options) as process:
+    options.setdefault("is_warm", program[:2] != TORCHRUN[:2] and "EMULATED_GPU" not in os.environ)
+    with started(*program, *arguments, **options) as process:
         yield Launched(run_dir, process)
 
 

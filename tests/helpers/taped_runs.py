@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from saved_runs import undrawn
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import FlatParameters
@@ -98,7 +99,8 @@ class TapedRecords(Records):
 
     def draw_curve(self, *, is_last: bool = False) -> bool:
         self.tape.append(f"curve {self.steps}")
-        return super().draw_curve(is_last=is_last)
+        with undrawn():
+            return super().draw_curve(is_last=is_last)
 
 
 def make_config(**changes: Any) -> TrainConfig:

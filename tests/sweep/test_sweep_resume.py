@@ -47,6 +47,7 @@ def run_dir(tmp_path: Path) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 def test_finished_run_without_checkpoints_is_finished_and_untouched(
     run_dir: Path, tmp_path, capsys
 ) -> None:
@@ -107,6 +108,8 @@ def test_last_attempt_is_the_one_that_counts(run_dir: Path, tmp_path) -> None:
     assert arguments_of(again)[0] == f"resume={run_dir}+2"
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_sweep_says_where_a_run_begins_again(run_dir: Path, tmp_path, capsys) -> None:
     plan(tmp_path)
     assert main(["sweep", f"resume={tmp_path}", "total_steps=320"]) == 0

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 import pytest
+from launched_runs import has_rows, started, wait_for
 from run_files import rows_of
 
 from accel_rl.__main__ import main
@@ -35,8 +37,8 @@ def fragile() -> Catch:
     return Catch()
 
 
-@pytest.mark.learning
-@pytest.mark.timeout(300)
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_failed_run_is_named_the_others_go_on_and_resuming_runs_it_alone(
     tmp_path, monkeypatch, capsys
 ) -> None:
@@ -70,23 +72,14 @@ def test_failed_run_is_named_the_others_go_on_and_resuming_runs_it_alone(
     assert log.stat().st_mtime_ns == before
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "launch/sweep.py", *options, f"sweep_dir={folder}"],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_rows(process: subprocess.Popen[str], folder: Path, names: list[str]) -> None:
-    deadline = time.monotonic() + 100
-    paths = [folder / "runs" / name / "metrics.csv" for name in names]
-    while not all(path.exists() and len(path.read_text().splitlines()) > 1 for path in paths):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the runs have not begun after 100 s"
-        time.sleep(0.05)
+@contextmanager
+def swept(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep whose first two runs have rows."""
+    with started("launch/sweep.py", *options, f"sweep_dir={folder}") as process:
+        for seed in (0, 1):
+            run_dir = folder / "runs" / f"catch-a2c-{seed}"
+            wait_for(lambda run_dir=run_dir: has_rows(run_dir), process)
+        yield process
 
 
 def plan_an_end(folder: Path) -> None:
@@ -101,25 +94,28 @@ def plan_an_end(folder: Path) -> None:
         )
 
 
-@pytest.mark.learning
-@pytest.mark.timeout(300)
+def in_order(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """In that of their starts."""
+    return sorted(processes, key=lambda each: (each.create_time(), each.pid))
+
+
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_runs_of_two_learners_fail_and_stop_as_one_and_go_on(tmp_path, capsys) -> None:
     folder = tmp_path / "sweep"
     options = ["seed=0,1", *ENDLESS, "learners=2", "gpus=0", "serial=true", "slots=2"]
-    process = start(folder, *options)
-    wait_for_rows(process, folder, ["catch-a2c-0", "catch-a2c-1"])
-    launchers = psutil.Process(process.pid).children()
-    learners = [launcher.children() for launcher in launchers]
-    assert [len(each) for each in learners] == [2, 2]
-    (failing,) = (each for each in launchers if any("catch-a2c-0" in x for x in each.cmdline()))
-    lost = next(each for each in failing.children() if each.environ()["RANK"] == "1")
-    lost.kill()
-    failing.wait(60)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with swept(folder, *options) as process:
+        launchers = in_order(psutil.Process(process.pid).children())
+        learners = [in_order(launcher.children()) for launcher in launchers]
+        assert [len(each) for each in learners] == [2, 2]
+        lost = learners[0][1]
+        lost.kill()
+        launchers[0].wait(60)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert f"failed: catch-a2c-0: exit code 1: learner 1 (pid {lost.pid}) was killed" in err
-    assert not psutil.wait_procs([*learners[0], *learners[1]], timeout=5)[1]
+    assert not psutil.wait_procs([*learners[0], *learners[1]], timeout=60)[1]
     states = [row["state"] for row in rows_of(folder / "results.csv")]
     assert states == ["failed", "stopped"]
     plan_an_end(folder)
@@ -127,24 +123,24 @@ def test_runs_of_two_learners_fail_and_stop_as_one_and_go_on(tmp_path, capsys) -
     assert [row["state"] for row in rows_of(folder / "results.csv")] == ["finished"] * 2
 
 
-@pytest.mark.learning
-@pytest.mark.timeout(300)
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_path, capsys) -> None:
     folder = tmp_path / "sweep"
     options = ["seed=0,1,2", *ENDLESS, "checkpoint_interval=1e9", "slots=2"]
-    process = start(folder, *options)
-    wait_for_rows(process, folder, ["catch-a2c-0", "catch-a2c-1"])
-    sweep = psutil.Process(process.pid)
-    children = sweep.children(recursive=True)
-    assert len(children) > 2  # the runs and their workers
-    cpus = sorted(os.sched_getaffinity(0))
-    half = max(1, len(cpus) // 2)
-    assert sorted(run.cpu_affinity() for run in sweep.children()) == [cpus[:half], cpus[-half:]]
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with swept(folder, *options) as process:
+        sweep = psutil.Process(process.pid)
+        children = sweep.children(recursive=True)
+        assert len(children) > 2  # the runs and their workers
+        cpus = sorted(os.sched_getaffinity(0))
+        half = max(1, len(cpus) // 2)
+        runs = [run.cpu_affinity() for run in sweep.children()]
+        assert sorted(runs) == [cpus[:half], cpus[-half:]]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert err == "stopped by SIGINT\n"
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     assert f"go on with resume={folder}" in out
     states = {row["run"]: row["state"] for row in rows_of(folder / "results.csv")}
     assert list(states.values()) == ["stopped", "stopped", "waiting"]
@@ -157,6 +153,8 @@ def test_ctrl_c_saves_all_runs_leaves_nothing_and_resuming_finishes_them(tmp_pat
     assert done == [True, False, True]  # the first part of two
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_last_part_to_end_writes_the_results_of_all(tmp_path, monkeypatch, capsys) -> None:
     options = ["env=catch", "seed=0,1", *SHORT, f"sweep_dir={tmp_path / 'sweep'}"]
     work_off = command.work_off
@@ -172,16 +170,17 @@ def test_last_part_to_end_writes_the_results_of_all(tmp_path, monkeypatch, capsy
     assert states == ["finished", "finished"]
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_killed_sweep_leaves_no_run_behind(tmp_path) -> None:
-    process = start(tmp_path / "sweep", "seed=0,1", *ENDLESS, "slots=2")
-    wait_for_rows(process, tmp_path / "sweep", ["catch-a2c-0", "catch-a2c-1"])
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) > 2  # the runs and their workers
-    process.kill()
-    process.communicate()
-    left = psutil.wait_procs(children, timeout=5)[1]
-    for each in left:
-        each.kill()
+    with swept(tmp_path / "sweep", "seed=0,1", *ENDLESS, "slots=2") as process:
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) > 2  # the runs and their workers
+        process.kill()
+        process.communicate()
+        left = psutil.wait_procs(children, timeout=60)[1]
+        for each in left:
+            each.kill()
     assert not left
 
 
@@ -242,7 +241,8 @@ def test_help_lists_the_options_of_a_sweep(capsys) -> None:
     assert "slots=none  (integer or none)" in printed
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_sweep_grows_by_runs_and_steps(tmp_path, capsys) -> None:
     folder = tmp_path / "sweep"
     assert main(["sweep", "env=catch", "seed=0", *SHORT, f"sweep_dir={folder}"]) == 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from by_files import rewrite
+from saved_runs import trained
 from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
@@ -43,6 +44,7 @@ EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept_rows", [0, 1])
 def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_path) -> None:
     run_dir, options = tmp_path / "run", SMALL | EVALUATED
@@ -64,6 +66,7 @@ def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_
     assert main([f"resume={run_dir}"]) == 1  # all is done
 
 
+@pytest.mark.slow
 def test_longer_run_makes_each_evaluation_once(tmp_path, monkeypatch) -> None:
     """The last checkpoint is due with the last evaluation, which it knows of all the same."""
     evaluated, evaluate = [], Evaluator.evaluate
@@ -246,25 +249,36 @@ class Scripted:
             assert torch.equal(found, parameters[name])
 
 
+BRIEF = (
+    *("env=catch", "evaluation_interval=20", "evaluation_steps=20", "evaluation_envs=2"),
+    "log_interval=100",
+)
+
+
 def test_policy_of_the_best_evaluation_is_kept(tmp_path, monkeypatch) -> None:
-    """Also where the run goes on; a score of no game is none, and an equal one no better."""
+    """A score of no game is none, and an equal one is no better."""
     scripted = Scripted(monkeypatch, [np.nan, -2.0, 3.0, 1.0, 3.0])
-    run_dir = tmp_path / "run"
-    options = SMALL | EVALUATED | {"total_steps": "600"}
-    arguments = [f"{key}={value}" for key, value in options.items()]
-    assert main([*arguments, f"run_dir={run_dir}"]) == 0
+    run_dir = trained(tmp_path / "run", *BRIEF, "total_steps=100")
+    assert len(scripted.policies) == 5
+    scripted.check(run_dir, 2, 3.0)
+
+
+@pytest.mark.slow
+def test_policy_of_the_best_evaluation_is_kept_where_the_run_goes_on(tmp_path, monkeypatch) -> None:
+    scripted = Scripted(monkeypatch, [np.nan, 3.0, 1.0, 3.0])
+    run_dir = trained(tmp_path / "run", *BRIEF, "total_steps=20")
     assert not best_path(run_dir).exists()
     with pytest.raises(ValueError, match="keeps none; a run keeps that of its best evaluation"):
         load_policy(run_dir, "best")
-    assert main([f"resume={run_dir}", "total_steps=1600"]) == 0
-    scripted.check(run_dir, 2, 3.0)
-    assert main([f"resume={run_dir}", "total_steps=2600"]) == 0
-    assert len(scripted.policies) == 5
-    scripted.check(run_dir, 2, 3.0)
+    for total_steps, number in ((60, 1), (80, 1)):
+        assert main([f"resume={run_dir}", f"total_steps={total_steps}"]) == 0
+        scripted.check(run_dir, number, 3.0)
     small = EvaluateOptions(checkpoint="best", num_steps=20, num_envs=2, serial=True)
-    assert evaluate_run(run_dir, small).checkpoint_steps == scripted.policies[2][0]
+    assert evaluate_run(run_dir, small).checkpoint_steps == scripted.policies[1][0]
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) -> None:
     """Not a newer one, which trainers have made meanwhile."""
     play, evaluate = Evaluator._play, Records.evaluate
@@ -293,6 +307,7 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
     scripted.check(run_dir, 0, 1.0)
 
 
+@pytest.mark.slow
 def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_path) -> None:
     run_dir = tmp_path / "run"
     arguments = [f"{key}={value}" for key, value in (SMALL | EVALUATED).items()]

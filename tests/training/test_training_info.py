@@ -49,15 +49,9 @@ def test_columns_are_under_the_episodes_in_tensorboard() -> None:
 
 
 def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
-    run_dir = trained(
-        tmp_path / "run",
-        *TELLING,
-        ALL,
-        "total_steps=1000",
-        "evaluation_interval=500",
-        "evaluation_steps=50",
-        "evaluation_envs=1",
-    )
+    evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=1"
+    options = (*TELLING, ALL, "total_steps=1000", *evaluated.split())
+    run_dir = trained(tmp_path / "run", *options)
     rows = numbers_of(run_dir / "metrics.csv")
     assert len(rows) == 25
     for row in rows:
@@ -100,19 +94,17 @@ class Boundless(TellingEnv):
         return *result, info | {"infinite": math.inf}
 
 
+@pytest.mark.slow
 def test_infinite_numbers_leave_the_evaluation_s_file_valid_json(tmp_path: Path) -> None:
-    run_dir = trained(
-        tmp_path / "run",
-        "env=test_training_info:Boundless",
-        "model=mlp",
-        "info_keys=[infinite,place]",
-    )
+    options = ("env=test_training_info:Boundless", "model=mlp", "info_keys=[infinite,place]")
+    run_dir = trained(tmp_path / "run", *options)
     evaluate_run(run_dir, EvaluateOptions(serial=True, num_steps=50, num_envs=1), quiet())
     text = (run_dir / "evaluation.json").read_text()
     found = json.loads(text, parse_constant=pytest.fail)["info_means"]
     assert found["infinite"] is None and found["place"] > 100
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", *TELLING, "total_steps=200", "info_keys=[is_success]")
 
@@ -137,17 +129,12 @@ def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path)
     assert numbers_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
-    arguments = ("algo=ga3c", *TELLING[:1], ALL, "num_envs=2", "num_groups=2", "total_steps=400")
-    given = (
-        "model=mlp",
-        "tuner=false",
-        "decorrelation_steps=0",
-        "log_interval=100",
-        "min_training_batch=1",
-    )
-    run_dir = tmp_path / "run"
-    train(parse_arguments([*arguments, *given, f"run_dir={run_dir}"]), quiet())
+    options = "algo=ga3c serial=false num_groups=2 total_steps=400 model=mlp tuner=false"
+    more = ("log_interval=100", "min_training_batch=1")
+    run_dir = trained(tmp_path / "run", TELLING[0], ALL, *options.split(), *more)
     last = numbers_of(run_dir / "metrics.csv")[-1]
     assert 0.2 < last["episode_info_is_success_mean"] < 0.8
     assert last["episode_info_place_mean"] > 100

@@ -35,6 +35,8 @@ def page_faults(mode: str) -> float:
     return float(result.stdout)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc alone")
 def test_freed_blocks_are_used_again_without_page_faults() -> None:
     assert page_faults("plain") > 1000

@@ -285,9 +285,12 @@ def rows_of(means: list[float]) -> list[dict[str, float]]:
     ]
 
 
-@pytest.mark.parametrize("frame_skip", [1, 4])
 @pytest.mark.parametrize(
-    "means", [[], [math.nan], [math.nan, -20.0], list(np.linspace(-20, 20, 300))], ids=len
+    ("means", "frame_skip"),
+    [
+        ([math.nan, *np.linspace(-20, 20, 300)], 4),
+        *(pytest.param(each, 1, marks=pytest.mark.slow) for each in ([], [math.nan], [-20.0])),
+    ],
 )
 def test_learning_curve_is_a_whole_png(means: list[float], frame_skip: int, tmp_path: Path) -> None:
     path = tmp_path / "learning_curve.png"
@@ -320,6 +323,7 @@ def test_table_that_is_deleted_before_its_first_new_row_has_a_header(tmp_path) -
     assert path.read_text() == "steps,a,b\n2,3,nan\n"
 
 
+@pytest.mark.slow
 def test_run_whose_metrics_are_deleted_goes_on_and_can_be_plotted_and_resumed(tmp_path) -> None:
     run_dir, options = tmp_path / "run", ["serial=true", "num_envs=2", "log_interval=400"]
     rows: list[float] = []

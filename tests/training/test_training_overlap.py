@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import io
 import signal
 import threading
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from run_files import assert_same, last_checkpoint, table
+from saved_runs import quiet, undrawn
 from taped_runs import FakeEvaluator, FakeSampler, Tape, make_config, make_run
 
 from accel_rl.agents import RolloutTensors
@@ -36,7 +35,6 @@ Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", 
 ALGORITHMS = {
     "a2c": ("algo=a2c",),
     "vtrace": ("algo=a2c", "learner.vtrace=true"),
-    "vtrace lstm": ("algo=a2c", "learner.vtrace=true", "lstm=true"),
     "ppo": ("algo=ppo", "horizon=20", "minibatch_size=20", "epochs=2", "clip_value=true"),
     "lstm": ("algo=ppo", "lstm=true", "horizon=20", "minibatch_size=20", "epochs=2"),
     "dqn": (
@@ -52,7 +50,8 @@ SMALL = ("env=catch", "num_envs=4", "decorrelation_steps=10", "log_interval=80")
 
 def run(run_dir: Path, *arguments: str) -> Path:
     config = parse_arguments([*arguments, f"run_dir={run_dir}"])
-    train(config, Console(file=io.StringIO()))
+    with undrawn():
+        train(config, quiet())
     return run_dir
 
 
@@ -213,9 +212,11 @@ def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     return flat.to_named(flat.parameter)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algo", ["vtrace", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lstm", "dqn"))]
+)
 def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, tmp_path) -> None:
-    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=1200", "serial=true")
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=600", "serial=true")
     run_dir = run(tmp_path / "run", *arguments, "overlap=true")
     torch.set_num_threads(1)
     config = parse_arguments([*arguments, "overlap=true"])
@@ -227,7 +228,10 @@ def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, t
     assert not all(torch.equal(other[name], found[name]) for name in found)
 
 
-@pytest.mark.parametrize(("algo", "updates"), [("a2c", 1), ("ppo", 8), ("dqn", 8)])
+@pytest.mark.parametrize(
+    ("algo", "updates"),
+    [("a2c", 1), *(pytest.param(x, 8, marks=pytest.mark.slow) for x in ("ppo", "dqn"))],
+)
 def test_lag_is_logged(algo: str, updates: int, tmp_path) -> None:
     arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=960", "checkpoint_interval=10000")
     run_dir = run(tmp_path / "run", *arguments, "serial=true", "overlap=true")
@@ -292,6 +296,8 @@ def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
     run(tmp_path / "run", *SMALL, "total_steps=60", "serial=true", "overlap=true")
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_failing_update_ends_the_run(tmp_path, monkeypatch) -> None:
     def fail(*_: Any) -> None:
         raise FloatingPointError("no number")
@@ -302,6 +308,8 @@ def test_failing_update_ends_the_run(tmp_path, monkeypatch) -> None:
     assert not list((tmp_path / "run" / "checkpoints").glob("*"))
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_simulators_ahead_of_learning_are_not_saved_after_a_failure(tmp_path, monkeypatch) -> None:
     def fail(*_: Any) -> None:
         raise SamplerError("lost in an evaluation")
@@ -315,6 +323,8 @@ def test_simulators_ahead_of_learning_are_not_saved_after_a_failure(tmp_path, mo
     assert saved["sampler"] is None
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
     arguments = (*SMALL, "total_steps=800", "reset_policy=wait", "evaluation_interval=400")
     few = ("evaluation_steps=100", "evaluation_envs=2", "num_workers=2")
@@ -369,7 +379,7 @@ LEARNING = {
 }
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.parametrize("algo", LEARNING)
 def test_catch_is_learned(algo: str, tmp_path) -> None:
     arguments = ("env=catch", "serial=true", "log_interval=2000", "decorrelation_steps=0")

@@ -1,16 +1,14 @@
 """Runs with a network of the user's own: every algorithm, and all that is done with a saved run."""
 
-import csv
 import gc
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from run_files import parameters_of
+from launched_runs import launched
+from run_files import parameters_of, rows_of
 from saved_runs import quiet, trained
 
 from accel_rl.__main__ import main
@@ -19,8 +17,6 @@ from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.train import train
-
-REPOSITORY = Path(__file__).parents[2]
 
 NETS = """\
 import numpy as np
@@ -71,15 +67,10 @@ def differing(observation_shape, num_actions):
 Q_OPTIONS = ("horizon=4", "min_steps=20", "replay_size=200", "batch_size=8")
 RUNS = {
     "a2c": ("horizon=5",),
-    "a3c": ("horizon=5", "precision=bfloat16"),
-    "paac": ("horizon=5", "lr_schedule=constant"),
-    "ppo": ("horizon=20", "minibatch_size=20", "overlap=true", "checkpoint_interval=400"),
-    "appo": ("horizon=20", "minibatch_size=20"),
-    "ga3c": ("horizon=5", "serial=false", "num_groups=2", "tuner=false"),
     "dqn": (*Q_OPTIONS, "precision=bfloat16"),
-    "double_dqn": Q_OPTIONS,
-    "async_dqn": Q_OPTIONS,
-    "cat_dqn": (*Q_OPTIONS, "num_atoms=5"),
+    "a3c": ("horizon=5", "precision=bfloat16"),
+    "ppo": ("horizon=20", "minibatch_size=20", "overlap=true", "checkpoint_interval=400"),
+    "ga3c": ("horizon=5", "serial=false", "num_groups=2", "tuner=false"),
     "rainbow": (*Q_OPTIONS, "num_atoms=5", "evaluation_interval=40", "evaluation_steps=40"),
 }
 
@@ -95,7 +86,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-@pytest.mark.parametrize("algo", RUNS)
+@pytest.mark.parametrize(
+    "algo",
+    [
+        "a2c",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("dqn", "a3c", "ppo", "rainbow")),
+        pytest.param("ga3c", marks=[pytest.mark.slow, pytest.mark.processes]),
+    ],
+)
 def test_every_algorithm_learns_with_an_own_network(algo: str, folder: Path) -> None:
     name = "Q" if "dqn" in algo or algo == "rainbow" else "Policy"
     options = (f"algo={algo}", "env=catch", f"model=my_nets:{name}", "total_steps=80")
@@ -112,11 +110,12 @@ def test_every_algorithm_learns_with_an_own_network(algo: str, folder: Path) -> 
     assert moved == {"trunk.first", *heads}
     gc.collect()  # the store's file, before another test finds it
     if more:
-        with (run_dir / "metrics.csv").open() as file:
-            (row, *_) = csv.DictReader(file)
+        row = rows_of(run_dir / "metrics.csv")[0]
         assert {f"parameter_norm/{layer}" for layer in (*heads, "trunk.spare")} <= set(row)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("algo=ppo", "model=my_nets:Policy"), ("algo=dqn", "model=my_nets:Q", *Q_OPTIONS)],
@@ -154,24 +153,14 @@ def test_network_that_has_changed_since_is_refused_with_the_names(folder: Path) 
 # ---- from the command line -----------------------------------------------------------------------
 
 
-def accel_rl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(REPOSITORY / "launch" / "train.py"), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200
-    )
-
-
+@pytest.mark.processes
+@pytest.mark.slow
 def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Path) -> None:
-    done = accel_rl(
-        folder,
-        *("algo=a2c", "env=catch", "model=my_nets:differing", "learners=2", "serial=true"),
-        *("num_envs=4", "decorrelation_steps=0", "log_interval=40", "total_steps=200"),
-        f"run_dir={folder / 'run'}",
-    )
-    assert done.returncode == 0, done.stderr  # their fingerprints are compared in the first row
-    (row, *_) = (folder / "run" / "metrics.csv").read_text().splitlines()[1:]
-    assert row
+    options = "algo=a2c env=catch model=my_nets:differing learners=2 serial=true num_envs=4"
+    more = "decorrelation_steps=0 log_interval=40 total_steps=200"
+    with launched(folder / "run", *options.split(), *more.split(), cwd=folder) as run:
+        run.ends(0)  # their fingerprints are compared in the first row
+    assert rows_of(folder / "run" / "metrics.csv")
 
 
 @pytest.mark.parametrize("more", [(), ("learners=2",), ("--plan",)], ids=["run", "two", "plan"])
@@ -188,6 +177,8 @@ def test_refusal_is_one_message_before_anything_is_made(
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_plan_takes_an_own_network(folder: Path, capfd) -> None:
     assert main(["env=catch", "model=my_nets:Policy", "num_envs=4", "--plan"]) == 0
     assert "steps/s are sampled" in capfd.readouterr().out

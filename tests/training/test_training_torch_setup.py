@@ -55,9 +55,10 @@ def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
     ("options", "num_threads"),
     [
         ("num_envs=2", 1),
-        ("num_envs=2 overlap=true", 1),
-        ("num_envs=500 horizon=10 total_steps=5000", 4),
-        ("num_envs=500 horizon=10 total_steps=5000 overlap=true", 2),
+        pytest.param("num_envs=500 horizon=10 total_steps=5000", 4, marks=pytest.mark.slow),
+        pytest.param(
+            "num_envs=500 horizon=10 total_steps=5000 overlap=true", 2, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path, monkeypatch):
@@ -88,7 +89,14 @@ def audited() -> Iterator[list[object] | list[None]]:
     yield opened
 
 
-@pytest.mark.parametrize("options", ["", "overlap=true", "serial=false"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        pytest.param("overlap=true", marks=pytest.mark.slow),
+        pytest.param("serial=false", marks=[pytest.mark.slow, pytest.mark.processes]),
+    ],
+)
 def test_iterations_open_no_files_and_look_up_the_cpus_once(
     options: str, audited: list[object], tmp_path, monkeypatch
 ) -> None:
@@ -155,12 +163,12 @@ def test_tf32_of_the_host_stays() -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
-@pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=pqn", "num_envs=4", "minibatch_size=32"]])
-def test_precision_tf32_on_a_cpu_is_float32(algo: list[str], tmp_path) -> None:
+@pytest.mark.slow
+def test_precision_tf32_on_a_cpu_is_float32(tmp_path) -> None:
     found = []
     for precision in ("float32", "tf32"):
         options = "env=catch", "total_steps=320", f"precision={precision}"
-        run_dir = trained(tmp_path / precision, *algo, *options)
+        run_dir = trained(tmp_path / precision, *options)
         checkpoint = load_checkpoint(list_checkpoints(run_dir)[-1])
         found.append(checkpoint["learner"]["parameters"])
     for name, each in found[0].items():

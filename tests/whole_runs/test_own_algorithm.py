@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from launched_runs import launched
 from rich.console import Console
 from run_files import rows_of
 from saved_runs import trained
@@ -137,30 +137,31 @@ def paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE.parents[1])
 
 
-def launch(run_dir: Path, *arguments: str, key: str = "run_dir") -> None:
-    command = [sys.executable, "-m", "accel_rl", f"{key}={run_dir}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=run_dir.parent)
-    assert done.returncode == 0, done.stderr
-
-
 # ---- what a run can be ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [[], ["overlap=true"]], ids=["in turns", "overlap"])
+@pytest.mark.parametrize(
+    "options",
+    [["overlap=true"], pytest.param([], marks=pytest.mark.slow)],
+    ids=["overlap", "turns"],
+)
 def test_ratios_are_to_the_parameters_that_acted(options: list[str], tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", ALGO, *SERIAL, WHOLE, "lr=0.05", *options)
     spreads = [float(row["spread"]) for row in rows_of(run_dir / "metrics.csv")[1:]]
     assert all((spread > 1e-4) == bool(options) for spread in spreads)
 
 
-@pytest.mark.learning
-@pytest.mark.timeout(300)
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_learners_over_a_store_take_over_its_parameters_within_rollouts(tmp_path: Path) -> None:
-    options = [ALGO, *SMALL, "learners=2", "num_workers=1", "sync=store", "pull_steps=2"]
-    launch(tmp_path / "run", *options, "lr=0.05", "total_steps=400")
-    assert any(float(row["spread"]) > 1e-4 for row in rows_of(tmp_path / "run" / "metrics.csv"))
+    options = ("num_workers=1", "learners=2", "sync=store", "pull_steps=2", "lr=0.05")
+    with launched(tmp_path, ALGO, *SMALL, *options, "total_steps=400") as run:
+        run.ends(0)
+    assert any(float(row["spread"]) > 1e-4 for row in rows_of(tmp_path / "metrics.csv"))
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,8 +174,8 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     assert load_policy(runs[0]).env_spec.num_actions == 3
 
 
-@pytest.mark.learning
-@pytest.mark.timeout(300)
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_sweep_over_an_option_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,32 +248,32 @@ def test_help_shows_the_options_of_a_preset_of_ones_own() -> None:
     assert "  Its learning rate goes with the number of environments." in text
 
 
+MINE = "algo=test_own_algorithm"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["algo=pp"], "algo=pp is unknown; did you mean ppo"),
-        (["algo=no_such_module:make"], "algo=no_such_module:make: the module .* PYTHONPATH"),
-        (["algo=test_own_algorithm:nothing"], "algo=test_own_algorithm:nothing: .* no function"),
-        (["algo=test_own_algorithm:"], "algo=test_own_algorithm: names no function; use module:f"),
-        (["algo=test_own_algorithm:fails"], r"algo=.*:fails: .* KeyError: 'no such.*\(.*line"),
-        (["algo=test_own_algorithm:gives_another_thing"], "returned an object of class int; it mu"),
-        (["algo=test_own_algorithm:takes_more"], "algo=.*TypeError.*without arguments"),
-        (["algo=test_own_algorithm:heir"], "algo=.*Heir, which must define make_learner"),
-        (["algo=test_own_algorithm:no_rule"], "algo=.*Ruleless, which must define rule"),
-        (
-            ["algo=test_own_algorithm:few_arguments"],
-            r"Few.make_learner must take .*\(agent, exchange, task\); it takes \(agent, exchange\)",
-        ),
-        ([ALGO, "mosst=3"], "unknown option mosst; did you mean most"),
-        ([ALGO, "lstm=true"], "lstm=true cannot be learned with algo=test_own_algorithm:ratio"),
-        ([ALGO, "num_envs=many"], "num_envs=many is not valid; it must be: integer"),
+        ("algo=pp", "algo=pp .* ppo"),
+        ("algo=no_such_module:make", "algo=no_such_module:make: .* PYTHONPATH"),
+        (f"{MINE}:nothing", f"{MINE}:nothing: .* no function"),
+        (f"{MINE}:", f"{MINE}: names no function; use module:f"),
+        (f"{MINE}:fails", r"algo=.*:fails: .* KeyError: 'no such.*\(.*line"),
+        (f"{MINE}:gives_another_thing", "class int; it must"),
+        (f"{MINE}:takes_more", "algo=.*TypeError.*without arguments"),
+        (f"{MINE}:heir", "algo=.*Heir, which must define make_learner"),
+        (f"{MINE}:no_rule", "algo=.*Ruleless, which must define rule"),
+        (f"{MINE}:few_arguments", r"Few.make_learner must take .*\(agent, exchange, task\)"),
+        (f"{ALGO} mosst=3", "mosst; did you mean most"),
+        (f"{ALGO} lstm=true", f"lstm=true .* {MINE}:ratio"),
+        (f"{ALGO} num_envs=many", "num_envs=many is not valid; it must be: integer"),
     ],
 )
 def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
-    arguments: list[str], message: str
+    arguments: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_arguments(arguments)
+        parse_arguments(arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -280,26 +281,18 @@ def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
     [
         (StatelessConfig(), "the learner SimpleNamespace must define get_state, as accel_rl.algos"),
         (EagerConfig(), r"Ratio.update must take .*progress, steps\); it takes \(batch\)"),
+        (UnnamedConfig(), "a value for spread, which is not in its metric_names"),
     ],
-    ids=["no state", "wrong arguments"],
+    ids=["no state", "wrong arguments", "metric without a name"],
 )
-def test_learner_that_lacks_a_member_is_refused_before_the_run_starts(
+def test_learner_that_lacks_something_is_refused(
     learner: RatioConfig, message: str, tmp_path: Path
 ) -> None:
-    config = replace(
-        parse_arguments([*SERIAL, WHOLE]), learner=learner, run_dir=str(tmp_path / "run")
-    )
-    with pytest.raises(ValueError, match=message):
+    config = replace(parse_arguments([*SERIAL, WHOLE]), learner=learner, run_dir=f"{tmp_path}/run")
+    ends_run = isinstance(learner, UnnamedConfig)
+    with pytest.raises(RunError if ends_run else ValueError, match=message):
         train(config, Console(quiet=True))
-    assert not list(tmp_path.iterdir())
-
-
-def test_metric_without_a_name_ends_the_run(tmp_path: Path) -> None:
-    config = replace(
-        parse_arguments([*SERIAL, WHOLE]), learner=UnnamedConfig(), run_dir=str(tmp_path / "run")
-    )
-    with pytest.raises(RunError, match="a value for spread, which is not in its metric_names"):
-        train(config, Console(quiet=True))
+    assert ends_run or not list(tmp_path.iterdir())
 
 
 def test_file_of_options_may_name_the_preset(tmp_path: Path) -> None:
@@ -337,6 +330,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_preset_of_somebody_else_is_imported_with_trust_alone(
     command: str, foreign: Path, capsys: pytest.CaptureFixture[str]
@@ -357,6 +351,8 @@ def test_config_of_somebody_else_is_read_with_trust_alone(foreign: Path) -> None
     assert read_config(foreign, trust=True).algo == "theirs:make"
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_sweep_of_somebody_else_imports_its_presets_with_trust_alone(
     foreign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,9 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("late", "said"), FAILURES.items(), indirect=["late"])
-@pytest.mark.parametrize("algo", ["a2c", "ga3c"])
+@pytest.mark.parametrize(
+    "algo", ["a2c", pytest.param("ga3c", marks=[pytest.mark.slow, pytest.mark.processes])]
+)
 def test_network_that_fails_in_a_run_is_named_and_the_run_is_saved(
     algo: str, late: str, said: str, tmp_path: Path, capsys
 ) -> None:

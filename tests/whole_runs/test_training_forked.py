@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import multiprocessing, sys, torch
 from accel_rl.cli.parse import parse_arguments
@@ -24,6 +26,8 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_training_ends_and_says_that_it_has_one_thread(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -1,17 +1,16 @@
 """How learners of several leave the others: after a failure, a signal, or several."""
 
 import os
+import re
 import signal
-import subprocess
-import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 import pytest
-from launched_runs import ENDLESS, REPOSITORY, SMALL, launched
+from launched_runs import ENDLESS, REPOSITORY, SMALL, launched, wait_for
 
 from accel_rl.cli.run import _run_in_team
 from accel_rl.console import LastingConsole
@@ -63,54 +62,59 @@ def test_second_signal_to_a_process_that_another_started_does_not_end_it(
     assert stop.received == signal.SIGTERM
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_no_file_of_the_users_hides_one_of_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("raise RuntimeError('not that one')")
-    script = REPOSITORY / "launch" / "train.py"
-    options = (*SMALL, "total_steps=80", f"run_dir={tmp_path / 'run'}")
-    result = subprocess.run(
-        [sys.executable, script, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    program = (str(REPOSITORY / "launch" / "train.py"),)
+    options = (*SMALL, "total_steps=80")
+    with launched(tmp_path / "run", *options, program=program, cwd=tmp_path, is_warm=False) as run:
+        assert run.ends(0) == ""
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_job_that_is_stopped_whole_is_saved(tmp_path: Path) -> None:
     """Each learner gets the signal of whoever stops all processes, and that of its launcher."""
     with launched(tmp_path, *SMALL, ENDLESS) as run:
         run.wait_for_rows()
         learners = psutil.Process(run.process.pid).children()
-        for process in (run.process, *learners):
-            process.send_signal(signal.SIGTERM)
-        time.sleep(0.01)
-        for process in learners:
-            process.send_signal(signal.SIGTERM)
-        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+        for process in (run.process, *learners, *learners):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+        assert run.ends(128 + signal.SIGTERM) == ""
     assert list_checkpoints(tmp_path)
 
 
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    (mask,) = re.findall(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
 def test_learner_that_dies_while_all_are_stopped_keeps_nobody_waiting(tmp_path: Path) -> None:
     with launched(tmp_path, *SMALL[:-1], "sync=store", ENDLESS) as run:
         run.wait_for_rows()
         dying = run.learner(1)
         dying.suspend()
         run.process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
+        wait_for(lambda: is_pending(dying.pid, signal.SIGTERM), run.process)
         dying.kill()
-        errors = run.ends(128 + signal.SIGTERM, seconds=30)
+        errors = run.ends(128 + signal.SIGTERM)
     how = "was killed by SIGKILL while it was stopping"
     assert errors == f"error: learner 1 (pid {dying.pid}) {how}\n"
     assert list_checkpoints(tmp_path)
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_learners_that_are_stopped_before_they_listen_are_no_failure(tmp_path: Path) -> None:
     with launched(tmp_path, *SMALL, ENDLESS) as run:
-        while len(psutil.Process(run.process.pid).children()) < 2:
-            time.sleep(0.02)
+        launcher = psutil.Process(run.process.pid)
+        wait_for(lambda: len(launcher.children()) == 2, run.process)
         run.process.send_signal(signal.SIGTERM)
-        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+        assert run.ends(128 + signal.SIGTERM) == ""
 
 
 def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:

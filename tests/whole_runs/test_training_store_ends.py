@@ -2,17 +2,16 @@
 
 import signal
 import textwrap
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from launched_runs import ENDLESS, SMALL, TORCHRUN, last_checkpoint, launched
+from launched_runs import ENDLESS, SMALL, TORCHRUN, last_checkpoint, launched, wait_for
 from run_files import table
 
 STORE = (*SMALL, "sync=store", ENDLESS)
 
-pytestmark = pytest.mark.learning  # for their time
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
 
 
 @pytest.fixture
@@ -37,13 +36,6 @@ def at_reset(tmp_path, monkeypatch) -> Callable[[str], str]:
 
 def with_env(env: str, options: Sequence[str]) -> list[str]:
     return [env if each.startswith("env=") else each for each in options]
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 100
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path.name} after 100 s"
-        time.sleep(0.02)
 
 
 def assert_saved_at_the_end(run_dir: Path) -> None:
@@ -74,7 +66,7 @@ def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_whi
         hanging = run.learner(1)
         hanging.suspend()
         run.process.send_signal(signal.SIGINT)
-        errors = run.ends(128 + signal.SIGKILL, seconds=30)
+        errors = run.ends(128 + signal.SIGKILL)
     assert errors == f"error: learner 1 (pid {hanging.pid}) had to be killed\n"
     assert_saved_at_the_end(run_dir)
 
@@ -84,7 +76,7 @@ def test_learner_that_torchrun_lost_keeps_the_first_from_saving_no_longer(tmp_pa
     with launched(tmp_path, *STORE, program=(*TORCHRUN, "launch/train.py")) as run:
         run.wait_for_rows()
         run.learner(1).kill()
-        run.ends(1, seconds=25)
+        run.ends(1)
     assert_saved_at_the_end(tmp_path)
     assert "stopped by SIGTERM" in (tmp_path / "train.log").read_text()
 
@@ -94,9 +86,9 @@ def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(at_reset, 
     env = at_reset(f"pathlib.Path('{begun}').touch(); time.sleep(300)")
     with launched(run_dir, *with_env(env, STORE)) as run:
         run.wait_for_rows()
-        wait_for(begun)
+        wait_for(begun.exists)
         run.learner(1).terminate()
-        assert run.ends(128 + signal.SIGTERM, seconds=30) == ""
+        assert run.ends(128 + signal.SIGTERM) == ""
     assert_saved_at_the_end(run_dir)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import io
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 import torch
 from documents import import_programs
 from launched_runs import last_checkpoint, same_tensors
-from rich.console import Console
 from run_files import rows_of
+from saved_runs import quiet, undrawn
 from torch import Tensor
 
 from accel_rl.agents import AnyAgent, RolloutTensors
@@ -47,14 +46,20 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def quietly(*options: str) -> None:
     """Train with these options."""
-    train(parse_arguments(options), Console(file=io.StringIO()))
+    with undrawn():
+        train(parse_arguments(options), quiet())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize(
-    ("algo", "metric"),
-    [("my_algorithm", "policy_loss"), ("my_ppo", "penalty")],
+    ("algo", "metric", "space"),
+    [
+        ("my_algorithm", "policy_loss", "floats"),
+        ("my_algorithm", "policy_loss", "mask"),
+        ("my_ppo", "penalty", "mappings"),
+        ("my_ppo", "penalty", "memory"),
+    ],
 )
 def test_algorithm_learns_with_every_space(
     algo: str, metric: str, space: str, tmp_path: Path
@@ -207,6 +212,7 @@ def plain_dqn() -> TrainConfig:
 ON_CATCH = ("env=catch", "serial=true", "num_envs=4", "min_steps=40", "total_steps=400")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize(
     ("plain", "own", "coefficient", "arguments"),

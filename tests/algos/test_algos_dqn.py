@@ -289,10 +289,12 @@ def test_learner_without_its_replay_fills_it_before_it_learns_again() -> None:
 
 def test_prioritized_draws_move_with_the_errors() -> None:
     learner, _, _ = make(prioritized=True, training_intensity=8.0)
-    source = batches()
-    for _ in range(8):
-        learner.update(next(source), progress=0.0)
     assert learner._priorities is not None
+    source = batches()
+    learner.update(next(source), progress=0.0)
+    assert learner._priorities.get_state()["leaves"].max() == 1.0  # as large as errors may be
+    for _ in range(7):
+        learner.update(next(source), progress=0.0)
     leaves = learner._priorities.get_state()["leaves"]
     written = leaves[(leaves > 0) & (leaves != 1.0)]
     assert len(written) > 20 and (written > 0).all() and (written < 1).all()

@@ -346,11 +346,11 @@ lstm_gradient_leaks models/lstm.py models/test_models_recurrent.py
 - on_output = (on_gates[-1] @ weight) * keeps[t]
 + on_output = on_gates[-1] @ weight
 
-dueling_no_mean models/q_value.py models/test_models_networks.py
+dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 - + advantage - advantage.mean(1, keepdim=True)
 + + advantage
 
-dueling_gradient_unscaled models/q_value.py models/test_models_networks.py
+dueling_gradient_unscaled models/q_value.py algos/test_algos_dqn.py
 - x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
 + pass
 

@@ -6,7 +6,7 @@ A worker is killed every ``kill_seconds`` and replaced. Every few seconds the me
 process, its descriptors and threads are read from /proc, and the steps and the processor time of
 the run. The memory that is judged is the proportional set size without pages of files. The kernel
 divides the pages of a library among all programs that have loaded it, so a process seems to shrink
-while another program of the same environment runs. The whole of it is recorded, too.
+while another program of the same environment runs.
 The warm-up lasts until the first learning curve and the first checkpoint are written, and at least
 a fifth of the time. The time after it has three thirds.
 Asserts: the median memory of each kind of process differs by at most ``memory_percent`` among the
@@ -75,13 +75,12 @@ class Options:
 class Look(NamedTuple):
     """A process at a time, in seconds since the start.
 
-    ``memory``: in MB, without pages of files. ``with_files``: the whole proportional set size.
+    ``memory``: in MB, without pages of files.
     """
 
     seconds: float
     kind: str
     memory: float
-    with_files: float
     descriptors: int
     threads: int
 
@@ -122,7 +121,6 @@ def main() -> int:
         "steps": seen.paces[-1].steps if seen.paces else 0,
         "thirds": {
             "memory_mb": {kind: thirds(seen, kind, "memory") for kind in KINDS},
-            "with_files_mb": {kind: thirds(seen, kind, "with_files") for kind in KINDS},
             "descriptors": {kind: thirds(seen, kind, "descriptors") for kind in KINDS},
             "threads": {kind: thirds(seen, kind, "threads") for kind in KINDS},
             "steps_per_second": speeds(seen, "seconds"),
@@ -239,7 +237,6 @@ def _look_at(process: psutil.Process, kind: str, seconds: float) -> Look:
         seconds,
         kind,
         round(memory * 1024 / 1e6, 2),
-        round(kilobytes["Pss:"] * 1024 / 1e6, 2),
         process.num_fds(),
         process.num_threads(),
     )

@@ -79,7 +79,7 @@ def test_seeds_deal_all_cases_and_each_case_has_an_expectation(tmp_path) -> None
 def seen(memory: list[float], descriptors: list[int], steps: list[int]) -> soak.Seen:
     """A run and a worker, looked at every 10 seconds."""
     looks = [
-        soak.Look(10.0 * n, kind, m, 2 * m, d, 5)
+        soak.Look(10.0 * n, kind, m, d, 5)
         for n, (m, d) in enumerate(zip(memory, descriptors, strict=True))
         for kind in soak.KINDS
     ]

@@ -53,7 +53,6 @@ class Capture:
         Captured, it finds a 0-d tensor of float64 in place of each argument that is a float, so
         that this may change; what never does belongs into a closure. Results without gradient are
         the caller's own; one with gradient is to be used up before the next region runs.
-        ``fixed``: tensors that it changes in place, the same ones in every call.
         """
         if self._backend is None:
             return region

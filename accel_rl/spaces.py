@@ -306,7 +306,7 @@ def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: 
             return
     wrong = (array < low) | (array >= low + n)
     for value in array[wrong].tolist():
-        raise ValueError(f"got the {what} {value}; actions must be in {low} .. {low + n - 1}")
+        raise ValueError(f"got the {what} {value}; {what}s must be in {low} .. {low + n - 1}")
     out[:] = array
 
 

@@ -116,8 +116,8 @@ def make_distribution(action: Space, device: torch.device) -> Distribution:
     counts = [2] * prod(action.shape) if action.dtype.kind == "b" else action.counts
     if counts is None or sum(counts) > _MOST_VALUES:
         raise ValueError(
-            f"actions are {describe(action)}; a policy can learn integers with at most "
-            f"{_MOST_VALUES} values in all: give them bounds"
+            f"actions are {describe(action)}; a policy can learn integers between bounds, with at "
+            f"most {_MOST_VALUES:,} values in all"
         )
     if not action.shape and action.low == 0 and action.dtype == np.int64:
         return Categorical(counts[0])

@@ -72,8 +72,9 @@ class A2CConfig(ActorCriticConfig):
     """Learning rate, for any num_envs. none: lr_base * sqrt(num_envs / 16)."""
     lr_base: float = option(7e-4, idle=_is_lr_given)
     """Learning rate at 16 environments."""
-    loss_scale: float = 1.0
-    """Factor of the whole loss, and so of the gradient that max_gradient_norm limits."""
+    loss_reduction: Literal["mean", "sum", "sum_over_time"] = "mean"
+    """How the losses of all samples become one, before max_gradient_norm limits its gradient.
+    sum_over_time: the sum over the steps of a rollout, and the mean over environments."""
     vtrace: bool = option(False, idle=_learns_from_its_own)
     """Use the returns and advantages of V-trace (Espeholt et al. 2018).
     They correct for older parameters that acted, with overlap or pull_steps. gae_lambda is the
@@ -93,9 +94,7 @@ class A2CConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self, "above 0", lambda value: value > 0, "lr", "lr_base", "loss_scale", "rmsprop_eps"
-        )
+        require(self, "above 0", lambda value: value > 0, "lr", "lr_base", "rmsprop_eps")
         check_clips(self)
         require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
@@ -280,7 +279,9 @@ class A2C:
         )
         mean_return = masked_mean(return_, batch.valid)
         metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
-        return loss.total.view(T, B) * self.config.loss_scale, metrics
+        samples = T * B * self._exchange.num_sharing
+        factors = {"mean": 1, "sum": samples, "sum_over_time": T}
+        return loss.total.view(T, B) * float(factors[self.config.loss_reduction]), metrics
 
     def _targets(
         self,

@@ -90,7 +90,8 @@ def run(arguments: Sequence[str]) -> int:
 def _with_learners(arguments: Sequence[str], config: TrainConfig) -> list[str]:
     """``arguments`` with the number that was chosen for ``learners=auto``."""
     chosen = [f"learners={config.learners}", *["serial=true"] * config.serial]
-    return [each for each in arguments if each not in ("learners=auto", "serial=true")] + chosen
+    kept = [each for each in arguments if each.partition("=")[0] not in ("learners", "serial")]
+    return kept + chosen
 
 
 def _say(text: str, console: Console) -> None:

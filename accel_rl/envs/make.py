@@ -393,7 +393,9 @@ def _gymnasium_spec(env: str) -> Any:
         close = close_names(env_id, [*_OWN, *games, *gymnasium.registry])
         raise ValueError(
             f"env={env} is neither an Atari game nor minatar/GAME, catch, counting, a Gymnasium id "
-            f"or module:function{close and f'; did you mean {close}?'}{how_to_install_them}"
+            f"or module:function{close and f'; did you mean {close}?'}; for an id that a package "
+            f"registers give package:Id-v0, such as minigrid:MiniGrid-Empty-5x5-v0"
+            f"{how_to_install_them}"
         ) from error
     entry_point = spec.entry_point
     if isinstance(entry_point, str) and entry_point.startswith(_MAIN):

@@ -128,7 +128,10 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
         self._shares = Shares(sampler, threads, records)
         self._tuning = Tuning(self) if learner.tuner else None
         meter = QueueMeter(sampler, threads, lambda: records.seconds)
-        self.exchange.take_metrics = meter.take
+        self.exchange.take_metrics = lambda: {
+            "learning_rate": self.exchange.versions.lr,
+            **meter.take(),
+        }
         try:
             self.evaluate_if_due()  # a stop may have cut off the last one
             threads.set_counts(learner.num_predictors, learner.num_trainers)

@@ -15,6 +15,7 @@ method; by how many updates is known of each.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -51,6 +52,7 @@ class Versions:
         self._slots = [parameter.clone()]
         self._num_readers = [0]
         self._latest = 0
+        self.lr = math.nan  # of the last update
         self._lock = threading.Lock()  # of the four above but the contents of slots
         self._updating = threading.Lock()
 
@@ -74,7 +76,7 @@ class Versions:
             slot, number = self._free_slot(), self.num_updates + 1
             parameter = self._slots[slot]
             parameter.copy_(self._slots[self._latest])
-            rate = self._rule.rate(lr, number)
+            self.lr, rate = lr, self._rule.rate(lr, number)
             self._rule.step_(parameter, gradient, self.rule_state, rate)
             self._publish(slot, number)
         return norm, number

@@ -72,12 +72,13 @@ class AllReduce(Local):
         return self._reduce(self._group.maximum_, x.clone())
 
     def take_metrics(self) -> dict[str, float]:
-        """``all_reduce_seconds``: spent in all-reduces since the last call, waiting included.
+        """As `Local.take_metrics`, with ``all_reduce_seconds``.
 
-        On a GPU that is the time to launch them.
+        These were spent in all-reduces since the last call, waiting included. On a GPU that is the
+        time to launch them.
         """
         seconds, self._seconds = self._seconds, 0.0
-        return {"all_reduce_seconds": seconds}
+        return {**super().take_metrics(), "all_reduce_seconds": seconds}
 
     def _reduce(self, reduce_: Callable[[Tensor], None], x: Tensor) -> Tensor:
         began = perf_counter()

@@ -7,6 +7,7 @@ a parameter store) is the exchange's business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -126,6 +127,7 @@ class Local:
         self._clipping = max_gradient_norm, gradient_norm_eps
         self.num_updates = 0
         self.num_sharing = 1
+        self._lr = math.nan
 
         def update_(
             flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
@@ -154,6 +156,7 @@ class Local:
             lr: learning rate.
         """
         self.num_updates += 1
+        self._lr = lr
         return self._rule.rate(lr, self.num_updates)
 
     def pack(self, weight: Tensor | None) -> None:
@@ -195,8 +198,8 @@ class Local:
         return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
-        """Return no metrics."""
-        return {}
+        """Return ``learning_rate``, of the last update; NaN before the first one."""
+        return {"learning_rate": self._lr}
 
     def state_dict(self) -> State:
         """Return the parameters and the optimizer's state, on the CPU."""

@@ -37,7 +37,7 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._parameters = dict(model.named_parameters())
+        self._parameters = _named_parameters(model)
         kinds = {(p.dtype, p.device) for p in self._parameters.values()}
         if len(kinds) != 1:
             raise ValueError(
@@ -88,7 +88,7 @@ class FlatParameters:
     def check_views(self) -> None:
         """Assert that the network's parameters and gradients are still the views made here."""
         parameters, gradients = self._views(self.parameter), self._views(self.gradient)
-        for name, p in self._model.named_parameters():  # these may be other objects by now
+        for name, p in _named_parameters(self._model).items():  # these may be other objects by now
             for what, found, view in (
                 ("parameter", p, parameters[name]),
                 ("gradient", p.grad, gradients[name]),
@@ -149,3 +149,12 @@ class FlatParameters:
             name: flat.as_strided(p.shape, p.stride(), flat.storage_offset() + self._offsets[name])
             for name, p in self._parameters.items()
         }
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter without what `torch.compile` of a module adds to it."""
+    return name.replace("_orig_mod.", "")
+
+
+def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {plain_name(name): p for name, p in model.named_parameters()}

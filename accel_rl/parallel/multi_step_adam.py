@@ -72,6 +72,7 @@ class MultiStepAdam(StoreExchange):
         norm = clip_gradient_(gradient, *self._clipping)
         self.num_updates += 1
         self._num_unsynced += 1
+        self._lr = lr
         for chunk in self._store.chunks:
             sum_step = self._sums[0, chunk.elements]
             _, mean, mean_square = self._local[:, chunk.elements]

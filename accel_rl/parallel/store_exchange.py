@@ -89,12 +89,14 @@ class StoreExchange:
         self._gradients = [parameters.gradient[chunk.elements] for chunk in store.chunks]
         self._blocks = [self._make_blocks(chunk) for chunk in store.chunks]
         self._measured = _Measured()
+        self._lr = math.nan
         self.pull()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Push the gradient into the store, and take its parameters; see `Exchange.step`."""
         norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
+        self._lr = lr
         for chunk, block in self._pushes(num_updates=1):
             gradient, rate = (
                 self._gradients[chunk.index],
@@ -121,6 +123,7 @@ class StoreExchange:
     def take_metrics(self) -> dict[str, float]:
         """Return metrics since the last call.
 
+        ``learning_rate`` is that of the last update.
         ``push_lag_min``, ``push_lag_mean`` and ``push_lag_max`` are numbers of updates by others
         between this learner's last read of a chunk and its push, NaN without a push.
         ``lock_wait_seconds`` is the time spent waiting for locks, and ``push_seconds`` that of
@@ -129,6 +132,7 @@ class StoreExchange:
         measured, self._measured = self._measured, _Measured()
         lags = measured.num_lags
         return {
+            "learning_rate": self._lr,
             "push_lag_min": measured.lag_min,
             "push_lag_mean": measured.lag_total / lags if lags else math.nan,
             "push_lag_max": measured.lag_max,

@@ -9,10 +9,12 @@ Code that such a file names runs only if the signature holds or the user says so
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml  # of OmegaConf
 from omegaconf import OmegaConf
 
 from accel_rl.config import TrainConfig
@@ -61,11 +63,25 @@ def read_yaml(path: Path) -> YamlFile:
         ValueError: a value in it stands for another one, such as a variable of the environment.
     """
     data = read_bytes(path, _MOST_BYTES)
-    tree = OmegaConf.load(io.BytesIO(data))
+    tree = OmegaConf.load(io.StringIO(_without_octal(data.decode())))
     for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), ""):
         if isinstance(value, str) and "${" in value:
             raise ValueError(f"{key} is {value}, which stands for another value; write that itself")
     return YamlFile(tree, _is_own(data))
+
+
+def _without_octal(text: str) -> str:
+    """``text``, in which 010 is 10, as on the command line: old YAML takes it for 8."""
+    for token in reversed(list(yaml.scan(text))):
+        if isinstance(token, yaml.ScalarToken) and token.plain:
+            number = re.fullmatch(r"([-+]?)0+([0-7]+)", token.value)
+            if number:
+                text = (
+                    text[: token.start_mark.index]
+                    + "".join(number.groups())
+                    + text[token.end_mark.index :]
+                )
+    return text
 
 
 def code_in(config: TrainConfig) -> dict[str, str]:

@@ -170,8 +170,8 @@ def check_memory(spec: RolloutSpec) -> None:
     needed, free = replace(spec, final_observation_slots=1).nbytes, free_memory()
     if needed > free:
         raise ValueError(
-            f"rollouts of {spec.B} environments (num_envs, with GA3C for max_agents) x horizon="
-            f"{spec.T} take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; use less"
+            f"rollouts of {spec.B} environments x horizon={spec.T} take {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free; use fewer environments or a smaller horizon"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -183,7 +184,7 @@ def _conclude(
     for job in failed:
         complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
     if failed or stop.received is not None:
-        say(f"go on with resume={sweep_dir}")
+        say(f"go on with resume={shlex.quote(str(sweep_dir))}")
     if stop.received is not None:
         complain(f"stopped by {stop.received.name}")
         return 128 + stop.received

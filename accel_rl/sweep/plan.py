@@ -138,6 +138,7 @@ def plan_runs(
     """
     lists = _lists(axes)
     runs: dict[str, PlannedRun] = {}
+    known: dict[str, str] = {}  # name of the run by its config
     for combination in product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
@@ -154,6 +155,11 @@ def plan_runs(
             raise ValueError(
                 f"runs {' '.join(runs[name].arguments)} and {' '.join(arguments)} "
                 f"would both be called {name}; write their options in another way"
+            )
+        if (first := known.setdefault(repr(config), name)) != name:
+            raise ValueError(
+                f"runs {' '.join(runs[first].arguments)} and {' '.join(arguments)} are the same; "
+                f"give each value once"
             )
         pairs = [f"{key}={value}" for key, value in varied.items()]
         has_algo = not pairs or len(lists.get("algo", ())) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,16 @@ from accel_rl.runs.checkpoint import (
 from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.settings import check_kind, check_seed
-from accel_rl.spaces import Leaf, first_leaf, map_leaves, tensor_views, views, write_values, zeros
+from accel_rl.spaces import (
+    Leaf,
+    leaves_of,
+    map_leaves,
+    tensor_views,
+    to_array,
+    views,
+    write_values,
+    zeros,
+)
 from accel_rl.tools.weights import unpack_weights
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import pick_device
@@ -46,6 +56,7 @@ class SavedPolicy:
         self, agent: AnyAgent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
     ) -> None:
         self.env_spec = env_spec
+        self._unbounded = map_leaves(_without_bounds, env_spec.observation)
         self.agent = agent
         self._states: RecurrentStates | None = None
         self._num_begun = 0  # places at which calls without a sampler have begun an episode
@@ -61,8 +72,9 @@ class SavedPolicy:
         """Choose actions.
 
         Args:
-            step: observations ``[n, ...]``, or a `PolicyInput` from a sampler. Observations of a
-                mapping are a mapping of arrays.
+            step: one observation or a batch ``[n, ...]``, as arrays, lists or tensors of any dtype
+                that holds their values, or a `PolicyInput` from a sampler. Observations of a
+                mapping are a mapping of these.
             begins: ``[n]`` bool, True where an observation is the first of its episode. Only a
                 policy with a memory needs it, and only without a sampler. It keeps a state for each
                 place in the batch.
@@ -70,16 +82,16 @@ class SavedPolicy:
                 previous_action_reward=true.
 
         Returns:
-            Actions ``[n, ...]``. Actions of a mapping are a mapping of arrays. A single integer is
-            counted from 0, even if the action space has another start. Floats are within their
-            bounds.
+            Actions ``[n, ...]``, or one action for one observation. Actions of a mapping are a
+            mapping of arrays. A single integer is counted from 0, even if the action space has
+            another start. Floats are within their bounds.
 
         Raises:
             ValueError: observations have another shape or dtype than the environment's, or a policy
                 with a memory lacks ``begins`` or ``reward``.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
-        observation = self._checked(given)
+        observation, is_one = self._checked(given)
         n = len(observation)
         if n == 0:  # networks know no shape of nothing
             return views(self.env_spec.action, zeros(self.env_spec.action, 0))
@@ -101,7 +113,8 @@ class SavedPolicy:
         else:
             action = self.agent.act(observed, drawn, slice(0, n))
         arrays = map_leaves(lambda each: each.cpu().numpy(), action)
-        return map_leaves(clip, self.env_spec.action, arrays)
+        clipped = map_leaves(clip, self.env_spec.action, arrays)
+        return map_leaves(lambda each: each[0], clipped) if is_one else clipped
 
     def _states_of(self, agent: AnyRecurrentAgent, num_envs: int) -> RecurrentStates:
         """The recurrent states of at least so many environments."""
@@ -122,7 +135,7 @@ class SavedPolicy:
                 f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
                 f"begin: give begins, [{n}] bool, True where an observation is the first of one"
             )
-        given = np.array(begins)
+        given = np.array(begins, ndmin=1)
         if given.shape != (n,) or given.dtype != np.bool_:
             raise ValueError(
                 f"got begins of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
@@ -148,7 +161,7 @@ class SavedPolicy:
             return np.zeros(n, np.float32)
         if reward is None and begins.all():
             return np.zeros(n, np.float32)
-        given = np.array(np.nan if reward is None else reward, np.float32)
+        given = np.array(np.nan if reward is None else reward, np.float32, ndmin=1)
         if given.shape != (n,) or not np.isfinite(given).all():
             raise ValueError(
                 f"the policy of {self.env_spec.name} was trained with previous_action_reward=true "
@@ -157,23 +170,44 @@ class SavedPolicy:
             )
         return given
 
-    def _checked(self, given: Any) -> NDArray[Any]:
-        """A copy, since torch takes no negative strides, and warns of read-only arrays."""
+    def _checked(self, given: Any) -> tuple[NDArray[Any], bool]:
+        """A copy of ``given`` as ``[n, ...]``, and whether it is one observation alone."""
         space = self.env_spec.observation
-        if not isinstance(space, Leaf):
-            out = zeros(space, len(first_leaf(given)))
-            write_values(space, given, out, "observation")
-            return out
-        observation = np.array(given, order="C")
-        shape, dtype = space.shape, space.dtype
-        is_batch = observation.ndim > 0 and observation.shape[1:] == shape
-        if not is_batch or observation.dtype != dtype:
+        (path, leaf), *_ = leaves_of(space)
+        try:
+            array = to_array(_follow(given, path), "observation")
+            is_one = array.shape == leaf.shape
+            is_batch = array.ndim > 0 and array.shape[1:] == leaf.shape
+        except (IndexError, KeyError, TypeError):
+            array, is_one, is_batch = np.zeros(1), False, True  # `write_values` says what is wrong
+        if not is_one and not is_batch:
+            name = "".join(f"[{each!r}]" for each in path)
+            shape = ", ".join(map(str, leaf.shape))
             raise ValueError(
-                f"got observations of shape {list(observation.shape)} and dtype "
-                f"{observation.dtype}; the policy of {self.env_spec.name} takes a batch of shape "
-                f"[{', '.join(['n', *map(str, shape)])}] and dtype {dtype}"
+                f"got observations{name} of shape {list(array.shape)}; the policy of "
+                f"{self.env_spec.name} takes one of shape [{shape}], or a batch with an axis before"
             )
-        return observation
+        out = zeros(self._unbounded, 1 if is_one else len(array))
+        write_values(self._unbounded, _batch_of_one(given) if is_one else given, out, "observation")
+        return out, is_one
+
+
+def _without_bounds(leaf: Leaf) -> Leaf:
+    return Leaf(leaf.shape, leaf.dtype) if leaf.dtype.kind == "f" else leaf
+
+
+def _follow(given: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        given = given[int(name)] if isinstance(given, tuple) else given[name]
+    return given
+
+
+def _batch_of_one(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {name: _batch_of_one(each) for name, each in given.items()}
+    if isinstance(given, tuple):
+        return tuple(map(_batch_of_one, given))
+    return to_array(given, "observation")[None]
 
 
 def load_policy(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.extras import missing_package
 from accel_rl.functions import first_line
+from accel_rl.parallel.flat import plain_name
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.files import open_regular
 
@@ -25,7 +26,7 @@ def pack_weights(agent: AnyAgent, metadata: dict[str, str] | None = None) -> byt
     """Return the content of a safetensors file, with ``metadata`` in its header."""
     from safetensors.torch import save
 
-    tensors = dict(agent.model.state_dict())
+    tensors = _named(agent.model)
     for kind, leaves in normalizer_state(agent).get("normalizer", {}).items():
         tensors |= {f"{_NORMALIZER}{kind}/{name}": each for name, each in leaves.items()}
     # Copies, since parameters lie side by side in one memory, which safetensors refuses.
@@ -67,7 +68,9 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
         kind, _, leaf = name.removeprefix(_NORMALIZER).partition("/")
         normalizer.setdefault(kind, {})[leaf] = tensors.pop(name)
     _check_shapes(path, tensors, model)
-    parameters = {name: tensors[name] for name, _ in model.named_parameters()}
+    parameters = {
+        plain_name(name): tensors[plain_name(name)] for name, _ in model.named_parameters()
+    }
     return {
         "counts": {"steps": int(steps) if steps.isdecimal() else None},
         "learner": {"parameters": parameters},
@@ -75,9 +78,13 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
     }
 
 
+def _named(model: nn.Module) -> dict[str, Tensor]:
+    return {plain_name(name): each for name, each in model.state_dict().items()}
+
+
 def _check_shapes(path: Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
     """Before anything is computed with tensors, which may be larger than memory."""
-    expected = {name: list(each.shape) for name, each in model.state_dict().items()}
+    expected = {name: list(each.shape) for name, each in _named(model).items()}
     shapes = {name: list(each.shape) for name, each in found.items()}
     if expected != shapes:
         names = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -305,7 +306,7 @@ def summary(
         table.add_row("GPU", status.gpu)
     table.add_row("files", Text(str(run_dir)))  # a name is no markup
     if stopped_by is not None or is_cut:
-        table.add_row("go on", Text(f"with resume={run_dir}"))
+        table.add_row("go on", Text(f"with resume={shlex.quote(str(run_dir))}"))
     return table
 
 

@@ -126,13 +126,15 @@ def test_update_moves_parameters_as_worked_out_by_loops() -> None:
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
 
 
-def test_loss_scale_is_a_factor_of_the_gradient() -> None:
-    norms = []
-    for scale in (1.0, 5.0):
-        config = A2CConfig(loss_scale=scale, max_gradient_norm=None)
+def test_loss_is_a_mean_or_a_sum_of_all_samples_or_of_the_steps_of_an_environment() -> None:
+    batch, norms = make_batch(), {}
+    for reduction in ("mean", "sum", "sum_over_time"):
+        config = A2CConfig(loss_reduction=reduction, max_gradient_norm=None)  # type: ignore[arg-type]
         learner, _ = make_learner(LinearModel(), config)
-        norms.append(learner.update(make_batch(), progress=0.0)["gradient_norm"].item())
-    assert norms[1] == pytest.approx(5 * norms[0], rel=1e-5)
+        norms[reduction] = learner.update(batch, progress=0.0)["gradient_norm"].item()
+    T, B = batch.reward.shape
+    assert norms["sum"] == pytest.approx(T * B * norms["mean"], rel=1e-5)
+    assert norms["sum_over_time"] == pytest.approx(T * norms["mean"], rel=1e-5)
 
 
 def test_each_update_starts_from_a_zero_gradient() -> None:

@@ -162,7 +162,7 @@ def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all(num
         learner, exchange = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
         learner.update(part, progress=0.0)
         gradients.append(exchange.parameters.gradient.clone())
-    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_scale=5.0), num_envs)
+    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_reduction="sum"), num_envs)
     found = learner.update(batch, progress=0.0)["gradient_cosine"].item()
     assert 0.2 < cosine(*gradients) < 0.99
     assert found == pytest.approx(cosine(*gradients), abs=1e-5)

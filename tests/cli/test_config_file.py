@@ -104,6 +104,12 @@ def test_off_and_on_need_no_quotes(tmp_path) -> None:
     assert (config.capture, config.sampler.affinity) == ("on", "off")
 
 
+def test_number_with_a_zero_before_is_what_the_command_line_takes_it_for(tmp_path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("algo: ppo\nenv: catch\nseed: 010  # 8 in YAML 1.1\n")
+    assert parse_arguments([f"config={file}"]).seed == parse_arguments(["seed=010"]).seed == 10
+
+
 def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
     config = parse_arguments([written(tmp_path, "learner: {epochs: 3}"), "algo=ppo"])
     assert config == parse_arguments(["algo=ppo", "epochs=3"])

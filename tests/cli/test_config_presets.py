@@ -79,7 +79,7 @@ def test_preset_has_the_numbers_of_its_paper(name: str, expected: dict, model: s
 # whose value_coefficient is 0.5 * 0.5 here; Kapturowski et al. 2019, table 2; Gallici et al. 2024
 # (arXiv:2407.04811), and purejaxql's pqn_atari.yaml.
 OTHERS = """
-paac: num_envs=32 horizon=5 num_groups=1 lr=0.0224 loss_scale=5.0 rmsprop_decay=0.99
+paac: num_envs=32 horizon=5 num_groups=1 lr=0.0224 loss_reduction=sum_over_time rmsprop_decay=0.99
   rmsprop_eps=0.1 rmsprop_initial=1.0 max_gradient_norm=3.0 entropy_coefficient=0.02
   value_coefficient=0.25 lr_schedule=linear schedule_steps=80_000_000 episodic_lives=false
   press_fire=false observation_size=84x84
@@ -89,10 +89,10 @@ ga3c: num_envs=32 num_groups=32 horizon=5 num_predictors=2 num_trainers=2 max_pr
   rmsprop_initial=1.0 value_coefficient=0.5 entropy_coefficient=0.01 max_gradient_norm=none
   episodic_lives=false press_fire=false observation_size=84x84
 impala: num_envs=32 horizon=20 overlap=true vtrace=true rho_clip=1.0 c_clip=1.0 gae_lambda=1.0
-  gamma=0.99 lr=0.0006 lr_schedule=linear total_steps=50_000_000 loss_scale=640.0
+  gamma=0.99 lr=0.0006 lr_schedule=linear total_steps=50_000_000 loss_reduction=sum
   rmsprop_decay=0.99 rmsprop_eps=0.01 rmsprop_initial=1.0 max_gradient_norm=40.0
   entropy_coefficient=0.01 value_coefficient=0.25 episodic_lives=true observation_size=84x84
-impala num_envs=256: horizon=20 loss_scale=5120.0 lr=0.0006
+impala num_envs=256: horizon=20 loss_reduction=sum lr=0.0006
 ppo: num_envs=8 horizon=256 epochs=4 minibatch_size=512 lr=0.001 lr_schedule=linear clip_range=0.2
   gae_lambda=0.95 value_coefficient=1.0 entropy_coefficient=0.01 max_gradient_norm=none
   adam_eps=1e-05

@@ -105,6 +105,12 @@ def test_named_round_trip_across_memory_formats_keeps_parameters() -> None:
         assert torch.equal(p, q)
 
 
+def test_names_are_those_of_a_network_that_is_not_compiled() -> None:
+    compiled = torch.compile(nn.Linear(2, 3), backend="eager")
+    models = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(compiled)
+    assert [list(FlatParameters(each).layout) for each in models] == [["0.weight", "0.bias"]] * 2
+
+
 def test_what_does_not_fit_is_refused() -> None:
     flat = FlatParameters(make_image_model())
     other = FlatParameters(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), num_actions=5))

@@ -87,6 +87,10 @@ def test_names_can_be_those_of_folders() -> None:
         (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
         (["seed=0..2,1"], "seed=0..2,1 lists 1 twice"),
         (["learner.lr=1e-3,0.001"], "learner.lr=1e-3,0.001 lists 1e-3 twice"),
+        (
+            ["algo=ppo", "normalize_advantage=true,True"],
+            "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are the same",
+        ),
         (["seed=4..0"], "seed=4..0: 4..0 is no range; write the first integer and the last, which"),
         (["seed=0.."], "seed=0..: 0.. is no range"),
         (["seed=7,0..1.5"], "seed=7,0..1.5: 0..1.5 is no range"),

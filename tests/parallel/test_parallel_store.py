@@ -152,15 +152,17 @@ def test_chunks_cover_the_vector_at_cache_lines(size, num_chunks, lengths) -> No
         assert all(address % 64 == 0 for address in addresses)
 
 
-def test_two_opens_in_one_process_exclude_each_other() -> None:
+@pytest.mark.parametrize("is_another", [True, False])
+def test_two_in_one_process_exclude_each_other(is_another: bool) -> None:
+    """Two that have opened a store, or two threads that share one."""
     with (
-        contextlib.closing(ParameterStore.create(zeros(48), Sum())) as store,
-        contextlib.closing(ParameterStore.open(store.address, zeros(48), Sum(), 0.05)) as other,
+        contextlib.closing(ParameterStore.create(zeros(48), Sum(), timeout_seconds=0.05)) as store,
+        contextlib.closing(ParameterStore.open(store.address, zeros(48), Sum(), 0.05)) as opened,
     ):
         visited, visits = [], store.visit()
         assert [next(visits).index, next(visits).index] == [0, 1]
         with pytest.raises(TimeoutError, match=r"chunk 1 of the .* another thread of this"):
-            for each in other.visit():
+            for each in (opened if is_another else store).visit():
                 visited.append(each.index)
         with pytest.raises(StopIteration) as end:
             while True:

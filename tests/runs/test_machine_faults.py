@@ -89,8 +89,13 @@ WRITERS: dict[str, tuple[str, Callable[[Path, int], object]]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRITERS)
-@pytest.mark.parametrize("size", [0, 1, 100, 400])
+@pytest.mark.parametrize(
+    ("what", "size"),
+    [
+        *(("checkpoint", 100), ("config", 0)),
+        *(pytest.param("curve", size, marks=pytest.mark.slow) for size in (1, 400)),
+    ],
+)
 def test_full_disk_leaves_the_file_before_and_names_itself(what: str, size: int, tmp_path) -> None:
     name, write = WRITERS[what]
     write(tmp_path, 1)
@@ -164,6 +169,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_read_only_run_stays_as_it_was_and_the_message_says_so(
     command: str, run_dir: Path, capsys
@@ -187,6 +193,7 @@ def test_clock_that_is_set_back_loses_nothing(run_dir: Path, monkeypatch) -> Non
     assert load_checkpoint(list_checkpoints(run_dir)[-1])["counts"]["steps"] == 80
 
 
+@pytest.mark.slow
 def test_slow_disk_delays_a_run_and_changes_nothing_in_it(tmp_path, monkeypatch) -> None:
     sync = os.fsync
 
@@ -209,7 +216,8 @@ LIMITS = {
 }
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
+@pytest.mark.processes
 @pytest.mark.parametrize("limit", LIMITS)
 def test_program_under_a_limit_trains_or_says_which(limit: str, tmp_path) -> None:
     options = "env=catch num_envs=4 num_workers=2 horizon=5 total_steps=200 run_dir=run"

@@ -30,6 +30,7 @@ def test_user_key_is_made_once_and_for_its_owner_alone() -> None:
     assert os.listdir(key_path().parent) == ["key"]
 
 
+@pytest.mark.processes
 def test_user_key_of_programs_that_start_together_is_the_same() -> None:
     code = "from accel_rl.signing import user_key; print(user_key().hex())"
     started = [

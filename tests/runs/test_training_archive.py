@@ -64,7 +64,7 @@ def test_flipped_bits_are_noticed_or_without_effect(path) -> None:
     assert noticed > 60
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_each_flipped_bit_of_the_archives_own_is_noticed_or_without_effect(path) -> None:
     """Headers, names, directory and seal, at which random flips seldom hit."""
     data = path.read_bytes()
@@ -129,7 +129,6 @@ def test_tensor_that_begins_like_the_archives_directory_is_saved(tmp_path) -> No
 
 
 def test_checkpoint_that_is_a_fifo_is_refused_at_once(tmp_path) -> None:
-
     os.mkfifo(tmp_path / "fifo.pt")
     with pytest.raises(OSError, match="not a regular file"):
         load_checkpoint(tmp_path / "fifo.pt")

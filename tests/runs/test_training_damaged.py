@@ -12,6 +12,7 @@ import pytest
 import torch
 from by_files import rewrite
 from saved_runs import trained
+from tiers import in_tiers
 
 from accel_rl.__main__ import main
 from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
@@ -187,7 +188,22 @@ def tell(tool: str, run_dir: Path, capsys: Any) -> str:
     return text
 
 
-def assert_told(what: str, tool: str, run_dir: Path, capsys: Any) -> None:
+# `evaluate` and `play` read a checkpoint as `load_policy` does.
+CASES = [(what, tool) for what in FILES | ALL for tool in TOOLS]
+CASES += [(what, "resume") for what in RESUMED]
+SOME = CASES[::9]
+OTHERS = [case for case in CASES if case[1] in ("load_policy", "resume") and case not in SOME]
+
+
+@pytest.mark.parametrize(
+    ("what", "tool"),
+    [
+        *SOME[::6],
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SOME if case not in SOME[::6]),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in OTHERS[::3]),
+    ],
+)
+def test_damages_are_told(what: str, tool: str, run_dir, capsys) -> None:
     before, last = list_checkpoints(run_dir)
     (FILES | ALL | RESUMED)[what](last)
     text = tell(tool, run_dir, capsys)
@@ -199,31 +215,7 @@ def assert_told(what: str, tool: str, run_dir: Path, capsys: Any) -> None:
             assert before.name in text
 
 
-# `evaluate` and `play` read a checkpoint as `load_policy` does.
-CASES = [(what, tool) for what in FILES | ALL for tool in TOOLS]
-CASES += [(what, "resume") for what in RESUMED]
-SOME = CASES[::9]
-
-
-def test_table_has_100_damages() -> None:
-    assert len(FILES | ALL | RESUMED) >= 100
-
-
-@pytest.mark.parametrize(("what", "tool"), SOME)
-def test_some_damages_are_told(what: str, tool: str, run_dir, capsys) -> None:
-    assert_told(what, tool, run_dir, capsys)
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize(
-    ("what", "tool"),
-    [case for case in CASES if case[1] in ("load_policy", "resume") and case not in SOME],
-)
-def test_each_other_damage_is_told(what: str, tool: str, run_dir, capsys) -> None:
-    assert_told(what, tool, run_dir, capsys)
-
-
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", in_tiers(TOOLS, "load_policy resume", " ".join(TOOLS)))
 def test_next_good_checkpoint_is_named_and_of_use(tool: str, run_dir, capsys) -> None:
     """Behind others that are damaged, too."""
     first, last = list_checkpoints(run_dir)

@@ -1,6 +1,5 @@
 """What a run writes: whole files, checkpoints, its directory, its log."""
 
-import dataclasses
 import errno
 import logging
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from saved_runs import quiet, trained
+from tiers import in_tiers
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
@@ -53,21 +53,15 @@ def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None
     assert names(tmp_path) == ["curve.png"]
 
 
+def test_what_the_disk_fails_with_is_told_with_what_to_do() -> None:
+    for code, said in ((errno.ENOSPC, "free some space"), (errno.EACCES, "change that")):
+        told = explain(WriteError(code, "full", "a"), "go")
+        assert told.startswith("cannot write a: full") and said in told and told.endswith("go")
+
+
 @pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (
-            WriteError(errno.ENOSPC, "full", "a"),
-            "cannot write a: full; free some space there, or go",
-        ),
-        (WriteError(errno.EACCES, "denied", "a"), "cannot write a: denied; change that, or go"),
-    ],
+    "tool", ["sweep", *(pytest.param(each, marks=pytest.mark.slow) for each in SUFFIXES)]
 )
-def test_what_the_disk_fails_with_is_told_with_what_to_do(error: WriteError, text: str) -> None:
-    assert explain(error, "go") == text
-
-
-@pytest.mark.parametrize("tool", ["evaluate", "play", "plot", "sweep"])
 def test_tools_that_cannot_write_say_so_in_a_sentence(
     tool: str, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -105,26 +99,19 @@ def state_of(number: int) -> dict:
     }
 
 
-def test_checkpoint_read_back_has_the_same_tensors_and_counts(tmp_path) -> None:
+def test_checkpoint_read_back_has_the_same_tensors_and_counts_and_is_no_pickle(tmp_path) -> None:
     path = save_checkpoint(tmp_path, 1_000_000, state_of(7), num_kept=3)
     assert path == tmp_path / "checkpoints" / "steps_000001000000.pt"
-    loaded = load_checkpoint(path)
-    assert loaded["counts"] == {"steps": 7}
-    torch.testing.assert_close(loaded["parameters"]["weight"], torch.full((3, 2), 7.0))
-
-
-def test_checkpoint_loads_without_executing_a_pickle(tmp_path) -> None:
-    path = save_checkpoint(tmp_path, 1, state_of(1), num_kept=1)
-    assert torch.load(path, weights_only=True)["counts"] == {"steps": 1}
+    for loaded in (load_checkpoint(path), torch.load(path, weights_only=True)):
+        assert loaded["counts"] == {"steps": 7}
+        torch.testing.assert_close(loaded["parameters"]["weight"], torch.full((3, 2), 7.0))
 
 
 def test_only_the_last_checkpoints_are_kept(tmp_path) -> None:
     for steps in (5, 90, 1_000, 20_000):
         save_checkpoint(tmp_path, steps, state_of(steps), num_kept=2)
-    assert [load_checkpoint(p)["counts"]["steps"] for p in list_checkpoints(tmp_path)] == [
-        1_000,
-        20_000,
-    ]
+    kept = [load_checkpoint(path)["counts"]["steps"] for path in list_checkpoints(tmp_path)]
+    assert kept == [1_000, 20_000]
 
 
 def test_parts_are_deleted_once_no_checkpoint_that_is_kept_needs_them(tmp_path) -> None:
@@ -173,6 +160,7 @@ def test_checkpoint_that_fails_in_the_middle_is_absent_and_the_old_ones_stay(
     assert load_checkpoint(list_checkpoints(tmp_path)[-1])["counts"] == {"steps": 5}
 
 
+@pytest.mark.slow
 def test_what_killed_processes_left_of_checkpoints_is_deleted_when_the_run_goes_on(
     tmp_path,
 ) -> None:
@@ -218,7 +206,9 @@ def test_write_whole_does_not_write_through_links(target: str, tmp_path, monkeyp
     assert outside.read_bytes() == b"mine" if target == "there" else not outside.exists()
 
 
-@pytest.mark.parametrize("name", ["train.log", "metrics.csv", "evaluation.csv"])
+@pytest.mark.parametrize(
+    "name", in_tiers(["train.log", "metrics.csv", "evaluation.csv"], "metrics.csv", "train.log")
+)
 def test_run_with_a_link_in_place_of_a_file_writes_nothing_outside(name: str, tmp_path) -> None:
     """As tar unpacks it: the links that runs of somebody else may hold."""
     run_dir = trained(tmp_path / "run", "env=catch", "algo=a2c", "horizon=5")
@@ -268,43 +258,26 @@ def test_checkpoint_is_not_copied_in_memory(tmp_path) -> None:
     assert torch.equal(load_checkpoint(list_checkpoints(tmp_path)[-1])["frames"], state["frames"])
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])
-def test_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path) -> None:
+def test_file_that_is_no_checkpoint_or_of_another_format_is_refused(tmp_path) -> None:
     path = tmp_path / "steps_000000000001.pt"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"steps_000000000001\.pt is not a checkpoint"):
-        load_checkpoint(path)
+    for content in (b"", b"not a checkpoint", b"PK\x03\x04 half a zip"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"steps_000000000001\.pt is not a checkpoint"):
+            load_checkpoint(path)
+    for number, way in ((99, "the version that"), (3, "commit [0-9a-f]{7}")):
+        torch.save({"format": number}, path)
+        with pytest.raises(ValueError, match=rf"format {number}.*{way}"):
+            load_checkpoint(path)
 
 
-@pytest.mark.parametrize(("number", "way"), [(99, "the version that"), (3, "commit [0-9a-f]{7}")])
-def test_checkpoint_of_another_format_is_refused(number: int, way: str, tmp_path) -> None:
-    path = tmp_path / "other.pt"
-    torch.save({"format": number}, path)
-    with pytest.raises(ValueError, match=rf"another version of accel_rl \(format {number}.*{way}"):
-        load_checkpoint(path)
-
-
-@pytest.mark.parametrize(
-    ("env", "name"),
-    [
-        ("pong", "pong-a2c-4-20260304-050607"),
-        ("ALE/Pong-v5", "ALE-Pong-v5-a2c-4-20260304-050607"),
-        ("mine.games:make", "mine.games-make-a2c-4-20260304-050607"),
-    ],
-)
-def test_run_directory_is_named_after_env_algo_seed_and_time(
-    env: str, name: str, tmp_path, monkeypatch
-) -> None:
+def test_run_directory_is_named_after_env_algo_seed_and_time(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert make_run_directory(TrainConfig(env=env, seed=4), NOW) == Path("runs") / name
-    assert (tmp_path / "runs" / name).is_dir()
-
-
-def test_runs_of_the_same_second_get_directories_of_their_own(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = [make_run_directory(TrainConfig(), NOW).name for _ in range(3)]
-    stem = "pong-a2c-0-20260304-050607"
-    assert made == [stem, f"{stem}-2", f"{stem}-3"]
+    names = ("pong", "ALE-Pong-v5", "mine.games-make")
+    for env, name in zip(("pong", "ALE/Pong-v5", "mine.games:make"), names, strict=True):
+        stem = f"{name}-a2c-4-20260304-050607"
+        for end in ("", "-2", "-3"):  # of the same second
+            made = make_run_directory(TrainConfig(env=env, seed=4), NOW)
+            assert made == Path("runs") / f"{stem}{end}" and made.is_dir()
 
 
 def test_given_run_directory_may_exist_if_it_is_empty(tmp_path) -> None:
@@ -330,11 +303,8 @@ def test_log_takes_records_of_the_package_while_open(tmp_path) -> None:
 
 
 def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr(
-        "accel_rl.runs.directory.open",
-        lambda *_, **__: open("/dev/full", "w"),
-        raising=False,
-    )
+    full = lambda *_, **__: open("/dev/full", "w")  # noqa: E731
+    monkeypatch.setattr("accel_rl.runs.directory.open", full, raising=False)
     with log_to(tmp_path / "train.log"):
         logging.getLogger("accel_rl").info("worker 3 was replaced")
     assert capfd.readouterr() == ("", "")
@@ -348,8 +318,3 @@ def test_log_that_cannot_be_opened_is_named_and_is_no_place_of_details(tmp_path,
     said = capsys.readouterr().err
     assert said.startswith(f"error: cannot write {run_dir}/train.log: Is a directory; change that")
     assert "details" not in said
-
-
-def test_config_of_a_run_directory_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainConfig().seed = 3  # type: ignore[misc]

@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 from saved_runs import SMALL, trained
+from tiers import in_tiers
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
@@ -72,13 +73,13 @@ COMMANDS = {
     "resume": ["resume=run", "total_steps=80"],
     "config": ["config=run/config.yaml", "run_dir=new"],
     "plan": ["--plan", "config=run/config.yaml"],
-    "plan resume": ["--plan", "resume=run", "total_steps=80"],
+    "plan-resume": ["--plan", "resume=run", "total_steps=80"],
     "learners": ["resume=run", "total_steps=80", "learners=2"],
-    "sweep config": ["sweep", "config=run/config.yaml", "seed=0", "sweep_dir=swept"],
+    "sweep-config": ["sweep", "config=run/config.yaml", "seed=0", "sweep_dir=swept"],
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", in_tiers(COMMANDS, "evaluate resume", " ".join(COMMANDS)))
 def test_code_in_a_run_of_somebody_else_is_refused_and_not_imported(command, here, capsys) -> None:
     foreign_run(here)
     before = sorted(here.rglob("*"))
@@ -90,7 +91,9 @@ def test_code_in_a_run_of_somebody_else_is_refused_and_not_imported(command, her
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.parametrize("command", ["evaluate", "play", "resume", "config"])
+@pytest.mark.parametrize(
+    "command", in_tiers(["evaluate", "play", "resume", "config"], "evaluate", "play resume config")
+)
 def test_code_in_a_run_of_somebody_else_runs_with_trust(command, here, capsys) -> None:
     foreign_run(here)
     assert main([*COMMANDS[command], "trust=true"]) == 0
@@ -98,6 +101,7 @@ def test_code_in_a_run_of_somebody_else_runs_with_trust(command, here, capsys) -
     assert sys.path[-1] == str(here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["resume", "config"])
 def test_code_that_the_command_line_repeats_runs(command, here) -> None:
     foreign_run(here)
@@ -121,6 +125,7 @@ def test_policy_of_a_run_that_names_a_network_is_loaded_with_trust_alone(options
     assert (here / "imported").exists() == bool(options)
 
 
+@pytest.mark.slow
 def test_own_run_needs_no_trust_wherever_it_is_copied(here) -> None:
     trained(here / "own", "env=mine:Catch")
     shutil.copytree("own", "run")
@@ -167,6 +172,7 @@ def test_run_without_a_state_folder_is_unsigned_and_says_so_once(here, monkeypat
         load_policy("run")
 
 
+@pytest.mark.slow
 def test_runs_that_name_no_code_need_no_signature(here, monkeypatch) -> None:
     trained(here / "run", "env=catch")
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "another user"))
@@ -203,12 +209,16 @@ def make_sweep(here: Path) -> None:
     make_directory(SweepOptions(sweep_dir="swept", config="all.yaml"), runs)
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_own_sweep_with_code_goes_on_without_trust(here) -> None:
     make_sweep(here)
     assert main(["sweep", "resume=swept"]) == 0
     assert len(list_checkpoints(here / "swept" / "runs" / "mine-Catch-a2c-0")) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("options", [[], ["trust=true"]])
 def test_sweep_of_somebody_else_goes_on_as_the_command_line_says(
     options, here, monkeypatch, capsys
@@ -282,7 +292,7 @@ def test_printable_leaves_text_of_all_languages_as_it_is() -> None:
     assert printable("\r\x00\x9b\x7f\u2066") == r"\r\x00\x9b\x7f\u2066"
 
 
-@pytest.mark.parametrize("options", [[], ["trust=true"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["trust=true"], marks=pytest.mark.slow)])
 def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
     options, here, monkeypatch
 ) -> None:
@@ -294,7 +304,7 @@ def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
     assert ("start new episodes" in said) == ("trust=true restores" in said) == (not options)
 
 
-@pytest.mark.parametrize("change", ["state", "environment"])
+@pytest.mark.parametrize("change", ["state", pytest.param("environment", marks=pytest.mark.slow)])
 def test_simulators_that_were_changed_start_new_episodes(change: str, here) -> None:
     run_dir = trained(here / "run", "env=catch")
     path = list_checkpoints(run_dir)[-1]
@@ -310,6 +320,8 @@ def test_simulators_that_were_changed_start_new_episodes(change: str, here) -> N
     assert "trust=true restores" in console.file.getvalue()
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_current_directory_is_searched_last_and_for_code_alone(here, monkeypatch) -> None:
     """A module there must not take the place of an installed one."""
     (here / "winreg.py").write_text("open('imported', 'w').close()\n")

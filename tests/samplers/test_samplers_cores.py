@@ -7,6 +7,8 @@ import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tiers import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
 from accel_rl import processes
-from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, layout
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, layout, worker
 from accel_rl.samplers.layout import CoreShare, plan_workers
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.topology import Core, Machine, available_cpus
@@ -179,6 +181,15 @@ def test_fork_within_a_collect_can_end_it() -> None:
 def test_module_can_be_imported_where_there_are_no_forks(module, monkeypatch) -> None:
     monkeypatch.delattr(os, "register_at_fork")
     runpy.run_path(module.__file__)
+
+
+def test_worker_takes_its_place_on_its_cores(monkeypatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append((pid, cpus)))
+    monkeypatch.setattr(os, "nice", taken.append)
+    setup: Any = SimpleNamespace(cpus=(3, 5), niceness=5)
+    worker._take_place(setup)
+    assert taken == [(0, (3, 5)), 5]
 
 
 # ---- with workers --------------------------------------------------------------------------------

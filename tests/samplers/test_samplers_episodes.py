@@ -1,5 +1,6 @@
 """Statistics of episodes: how long those that nobody takes are kept."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout
 from accel_rl.samplers import SamplerConfig, SerialSampler
+from accel_rl.samplers.block import environment_seed
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.spaces import Leaf, discrete
 
@@ -49,6 +51,21 @@ def test_episodes_of_environments_that_step_apart_are_bounded() -> None:
     for _ in range(MOST_KEPT // B + 20):
         tracker.add_step(rollout, np.zeros(B, np.int64), columns, is_lost=False)
     assert len(tracker.take()) == MOST_KEPT + B
+
+
+def test_first_episode_of_each_environment_is_left_out_if_asked() -> None:
+    """And again of environments that begin in the place of others."""
+    tracker = EpisodeTracker(B, skip_first=True)
+    for number, expected in enumerate((B * (T - 1), B * T, B * T - 2)):
+        if number == 2:
+            tracker.forget(slice(3, 5))
+        tracker.update(rollout_of_ends())
+        assert len(tracker.take()) == expected
+
+
+def test_seeds_differ_between_environments_restarts_and_runs() -> None:
+    keys = product(range(3), range(3), range(3))
+    assert len({environment_seed(*key).generate_state(2).tobytes() for key in keys}) == 27
 
 
 def test_all_episodes_of_one_rollout_can_be_taken() -> None:

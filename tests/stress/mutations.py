@@ -437,7 +437,7 @@ begins_row0_lost samplers/boundary.py samplers/test_samplers_begins.py
 - return self._begins[columns] | self._carry.is_fresh[columns]
 + return self._carry.is_fresh[columns].copy()
 
-decorrelation_skip_first_episode samplers/boundary.py samplers/test_samplers_equality.py samplers
+decorrelation_skip_first_episode samplers/boundary.py samplers/test_samplers_episodes.py
 - self.is_skipped = np.full(num_envs, skip_first)
 + self.is_skipped = np.full(num_envs, False)
 

@@ -1,78 +1,89 @@
-"""Measure a GPU machine, in three calls of at most ten minutes each.
+"""Measure a GPU machine, in a call of at most nine minutes and one of at most four.
 
-    python -m benchmarks.gpu_day speed|peers|deep [--dry] [--out DIR] [--leanrl DIR]
+    python -m benchmarks.gpu_day call=first|second out=DIR [dry=true] [leanrl=DIR]
 
-README.md beside this file says what each call does. Every step is a program with a time limit; its
-output is DIR/NAME.log. A step that fails or takes too long does not stop the others. After each
-step the figures of all calls so far are shown beside their targets, and written to
-DIR/gpu_day_CALL.json.
+README.md beside this file says what each call does. Every step is a program with a time limit; one
+that fails or takes too long does not stop the others. DIR gets one file, gpu_day_CALL.tgz, which is
+whole at any time: it has the reports and logs so far. The table of the first figures is printed
+after each step.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from benchmarks.gpu_day.steps import CALLS, ROOT, Step, make_steps
-from benchmarks.gpu_day.targets import hold, tabulate
-from benchmarks.harness.machine import describe_machine, usable_cores
-from benchmarks.harness.report import write_json
+from benchmarks.gpu_day.targets import read_rows, tabulate
+from benchmarks.harness.options import parse
 
-CALL_SECONDS = 590.0
-"""of one call; a step has at most what is left of them"""
 GRACE_SECONDS = 8.0
 """that a step has to end after its limit, before it is killed"""
+PACK_SECONDS = 15.0
+"""between two versions of the file while a step runs"""
 SHOWN_LINES = 40
 """of each step's output that are shown, its last"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to run."""
+
+    call: str = "first"
+    """first or second"""
+    out: str = "/tmp/gpu_day"
+    """folder for the one file of results"""
+    dry: bool = False
+    """tiny sizes, and no GPU needed"""
+    leanrl: str | None = None
+    """folder of LeanRL's scripts, to measure its PPO, too"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps of one call and show the figures; return 1 if a step failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_day",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("call", choices=CALLS)
-    parser.add_argument("--dry", action="store_true", help="tiny sizes, and no GPU needed")
-    parser.add_argument("--out", type=Path, default=Path("/tmp/gpu_day"), help="where to write")
-    parser.add_argument("--leanrl", help="folder of LeanRL's scripts, to measure its PPO, too")
-    given = parser.parse_args(arguments)
-    out: Path = given.out.resolve()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parse(Options, given, __doc__)
+    out = Path(options.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    options = {"call": given.call, "dry": given.dry, "leanrl": given.leanrl}
-    report = {"machine": describe_machine(usable_cores()), "options": options, "rows": rows}
-    deadline = time.monotonic() + CALL_SECONDS
-    for step in make_steps(given.call, out, is_dry=given.dry, leanrl=given.leanrl):
-        rows.append(run(step, out / f"{step.name}.log", deadline))
-        report["targets"] = hold(out)
-        write_json(report, out / f"gpu_day_{given.call}.json")
-        tabulate(report, Console(width=None if sys.stdout.isatty() else 120))
-    return int(any(row["error"] for row in rows))
+    deadline, errors = time.monotonic() + CALLS[options.call], []
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+
+        def pack() -> None:
+            pack_whole(work, out / f"gpu_day_{options.call}.tgz")
+
+        for step in make_steps(options.call, work, is_dry=options.dry, leanrl=options.leanrl):
+            error = run(step, work / f"{step.name}.log", deadline, pack)
+            errors.append(error)
+            print(f"{step.name}: {error or 'done'}", flush=True)
+            pack()
+            if rows := read_rows(work / "first.jsonl"):
+                tabulate(rows, Console(width=160))
+    return int(any(errors))
 
 
-def run(step: Step, log: Path, deadline: float) -> dict[str, Any]:
+def run(
+    step: Step, log: Path, deadline: float, pack: Callable[[], None] = lambda: None
+) -> str | None:
     """Run a step within its seconds and until ``deadline``, by `time.monotonic`.
 
     Returns:
-        Its name, seconds, and an error in words, None if it succeeded.
+        An error in words, None if it succeeded.
     """
-    began = time.monotonic()
-    limit = min(step.seconds, deadline - began - GRACE_SECONDS)
-    row: dict[str, Any] = {"name": step.name, "command": list(step.command), "seconds": 0.0}
+    limit = min(step.seconds, deadline - time.monotonic() - GRACE_SECONDS)
     if limit <= 0:
-        return row | {"error": "no time was left"}
+        return "no time was left"
     print(f"=== {step.name}: at most {limit:.0f} s", flush=True)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     more = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -86,26 +97,37 @@ def run(step: Step, log: Path, deadline: float) -> dict[str, Any]:
             env=os.environ | more,
             process_group=0,  # so that what it started ends with it
         )
-        error = _wait(process, limit)
-    row |= {"seconds": round(time.monotonic() - began, 1), "error": error}
-    lines = log.read_text(errors="replace").splitlines()
-    print("\n".join(lines[-SHOWN_LINES:]))
-    return row
+        error = _wait(process, limit, pack)
+    print("\n".join(log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]))
+    return error
 
 
-def _wait(process: subprocess.Popen[bytes], limit: float) -> str | None:
+def pack_whole(folder: Path, path: Path) -> None:
+    """Put all files of ``folder`` into ``path``, which is never seen half written."""
+    part = path.with_suffix(".part")
+    with tarfile.open(part, "w:gz") as archive:
+        archive.add(folder, path.stem)
+    part.replace(path)
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float, pack: Callable[[], None]) -> str | None:
     """Wait until a process ends, and end its group at the limit; return what went wrong."""
-    try:
-        code = process.wait(limit)
-        error = None if code == 0 else f"exit status {code}"
-    except subprocess.TimeoutExpired:
-        error = f"not done after {limit:.0f} s"
-        _signal(process, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_SECONDS)
+    end, error = time.monotonic() + limit, None
+    while error is None:
+        try:
+            code = process.wait(min(PACK_SECONDS, max(0.0, end - time.monotonic())))
+            error = "" if code == 0 else f"exit status {code}"
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):  # a report is being written
+                pack()
+            if time.monotonic() >= end:
+                error = f"not done after {limit:.0f} s"
+                _signal(process, signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_SECONDS)
     _signal(process, signal.SIGKILL)
     process.wait()
-    return error
+    return error or None
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -1,91 +1,90 @@
-"""The figures that a GPU machine is to reach, and how reports stand to them."""
+"""What a GPU machine is to reach: shares of what its cores simulate in the same call."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.report import Row, fastest, find
+from benchmarks.harness.report import Row, find
 
-Reports = Mapping[str, Any]
+TARGETS = {
+    ("a2c_120", "acting"): 0.88,
+    ("a2c_120x20", "acting"): 0.92,
+    ("a2c_120", "graphs"): 0.85,
+    ("ppo_60", "graphs"): 0.78,
+    ("ppo_60", "overlap"): 0.88,
+    ("pqn_120", "graphs"): 0.78,
+    ("pqn_120", "overlap"): 0.90,
+    ("cat_dqn_2048", "graphs"): 0.52,
+    ("cat_dqn_2048", "overlap"): 0.80,
+    ("rainbow_512", "graphs"): 0.40,
+    ("rainbow_512", "overlap"): 0.75,
+}
+"""shares of the emulator's line on the cores that simulate, by case and way of `first`"""
 
 
-def hold(folder: Path) -> list[Row]:
-    """Return a row for each target, from the reports in ``folder`` (NAME_gpu.json).
-
-    ``figure`` and ``reached`` are None if it was not measured.
-    """
-    reports = {path.stem: json.loads(path.read_text()) for path in folder.glob("*_gpu*.json")}
+def read_rows(path: Path) -> list[Row]:
+    """The lines of `first`; a last one that was cut off is left out."""
     rows = []
-    for what, figure, sign, target, unit in _figures(reports):
-        row: Row = {"what": what, "figure": figure, "sign": sign, "target": target, "unit": unit}
-        row["reached"] = None
-        if figure is not None:
-            row["reached"] = figure >= target if sign == ">" else figure <= target
-            row["figure"] = None if math.isinf(figure) else figure  # which JSON has no word for
-        rows.append(row)
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
     return rows
 
 
-def _figures(reports: Reports) -> Iterator[tuple[str, float | None, str, float, str]]:
-    def row(name: str, **values: str) -> Row:
-        rows = find(reports.get(name, {}).get("rows", []), **values)
-        return rows[0] if rows else {}
+def hold(rows: Iterable[Row]) -> list[Row]:
+    """The figures of ``rows``, each with its share of the line, and a target if it has one.
 
-    def learned(preset: str, what: str = "steps_per_second", name: str = "learning_gpu") -> Any:
-        found = row(name, preset=preset).get(what)
-        return found["mean"] if isinstance(found, dict) else found
-
-    rows = reports.get("sampling_gpu", {}).get("rows", [])
-    sampled = fastest(r for r in find(rows, part="sampler", network=True) if r.get("rates")) or {}
-    per_core = sampled.get("of_emulator_a_worker_core", {}).get("median")
-    yield "sampling with A3C-Net / emulator, a worker core", per_core, ">", 0.95, ""
-    a2c = max(filter(None, map(learned, ("a2c", "a2c num_envs=120"))), default=None)
-    yield "A2C", a2c, ">", 25_000, "steps/s"
-    share = a2c / sampled["steps_per_second"]["median"] if a2c and sampled else None
-    yield "A2C / sampling with A3C-Net", share, ">", 0.85, ""
-    yield "PPO, 8 environments", learned("ppo"), ">", 20_000, "steps/s"
-    yield "PPO, 64 environments", learned("ppo num_envs=64"), ">", 20_000, "steps/s"
-    hours = learned("cat_dqn batch_size=2048", "hours", "learning_cat_dqn_gpu")
-    yield "CatDQN, batch 2,048: 50 M steps", hours, "<", 0.75, "hours"
-    hours = learned("pqn", "hours")
-    yield "PQN: 50 M steps", hours and 60 * hours, "<", 45, "minutes"
-    for game, aim, seconds in (("pong", 18, 90), ("breakout", 400, 480)):
-        found = row(f"until_{game}_gpu")
-        taken = found.get("seconds") if found.get("reached", True) else math.inf
-        yield f"{game}: a return of {aim}", taken, "<", seconds, "s"
-    for network, target in (("nips", 4), ("ga3c_large_stride1", 45)):
-        times = row("ga3c_gpu", engine="ga3c", network=network).get("of_a3c", {}).get("median")
-        yield f"GA3C / CPU A3C, {network}", times, ">", target, "times"
+    ``share`` is None where the line was not measured.
+    """
+    rows = list(rows)
+    line = max((row.get("steps_per_second", 0) for row in find(rows, case="line")), default=0)
+    held = []
+    for row in rows:
+        if "way" not in row:
+            continue
+        rate = row.get("steps_per_second")
+        share = rate / line if rate and line else None
+        target = TARGETS.get((row["case"], row["way"]))
+        held.append({**row, "share": share, "target": target})
+    return held
 
 
-def tabulate(report: dict[str, Any], console: Console) -> None:
-    """Print how the steps went, and the figures beside their targets."""
-    for row in report["rows"]:
-        text = f"{row['name']}: {row['error'] or 'done'}, {row['seconds']:.0f} s"
-        console.print(text, highlight=False)
-    gpus = ", ".join(report["machine"]["gpus"]) or "no GPU"
-    cores = len(report["machine"]["cores_used"])
-    title = (
-        f"Targets, {gpus}, {cores} cores" + ", DRY: figures say nothing" * report["options"]["dry"]
-    )
-    table = Table("", title=title)
-    for column in ("measured", "target", ""):
+def tabulate(rows: Iterable[Row], console: Console) -> None:
+    """Print the lines of `first` as a table, so far as there are any."""
+    rows = list(rows)
+    columns = {
+        "steps/s": "steps_per_second",
+        "ms an action": "ms_an_action",
+        "ms an update": "ms_update_host",
+        "on the GPU": "ms_update_device",
+        "GB": "gpu_gigabytes",
+        "graphs": "graphs",
+    }
+    table = Table("", "", title="Of the first figures")
+    for column in ("share", "target", *columns):
         table.add_column(column, justify="right")
-    for row in report["targets"]:
-        figure, reached = row["figure"], row["reached"]
-        verdict = {None: "not measured", True: "reached", False: "missed"}[reached]
-        shown = "" if figure is None else _number(figure)
-        target = f"{row['sign']} {_number(row['target'])} {row['unit']}"
-        table.add_row(row["what"], shown, target, verdict)
+    for row in find(rows, case="line"):
+        table.add_row(f"line, {row.get('cores')} cores", "", "", "", _text(row, "steps_per_second"))
+    for row in hold(rows):
+        share, target = row["share"], row["target"]
+        cells = [_text(row, key) for key in columns.values()]
+        if "error" in row:
+            cells = [row["error"][:60]]
+        shown = "" if share is None else f"{share:.2f}"
+        aim = "" if target is None else f"{target:.2f}{' missed' * ((share or 0) < target)}"
+        table.add_row(row["case"], row["way"], shown, aim, *cells)
     console.print(table)
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _text(row: Row, key: str) -> str:
+    value = row.get(key, "")
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import shlex
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from benchmark_scripts import ROOT, run
 from rich.console import Console
 
 from benchmarks.gpu_day import __main__ as gpu_day
-from benchmarks.gpu_day import steps, targets
+from benchmarks.gpu_day import first, steps, targets
 from benchmarks.harness import children, interleave, peer_python, report
 from benchmarks.peers import peer_cases
 from benchmarks.speed import cases, learning_speed, speed
@@ -241,20 +243,49 @@ def test_program_at_a_tiny_size_writes_figures(program: str, tmp_path: Path) -> 
         ("raise SystemExit(3)", 20.0, "exit status 3"),
         ("import subprocess; subprocess.run(['sleep', '60'])", 0.5, "not done after 0 s"),
         ("", 0.0, "no time was left"),
+        ("", 20.0, None),
     ],
 )
-def test_step_that_fails_is_a_row(code: str, seconds: float, error: str, tmp_path: Path) -> None:
+def test_error_of_a_step_is_told(code: str, seconds: float, error: str, tmp_path: Path) -> None:
     step = steps.Step("step", seconds, (sys.executable, "-c", code))
-    assert gpu_day.run(step, tmp_path / "log", 1e12)["error"] == error
+    assert gpu_day.run(step, tmp_path / "log", 1e12) == error
+
+
+def test_figures_are_shares_of_the_line_and_a_line_that_was_cut_off_is_left_out(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "first.jsonl"
+    written = [
+        {"case": "line", "cores": 1, "steps_per_second": 100},
+        {"case": "line", "cores": 4, "steps_per_second": 400},
+        {"case": "a2c_120", "way": "graphs", "steps_per_second": 300},
+        {"case": "a2c_120", "way": "eager", "error": "RuntimeError: CUDA error"},
+    ]
+    path.write_text("\n".join(map(json.dumps, written)) + '\n{"case": "ppo')
+    rows = targets.read_rows(path)
+    assert rows == written
+    held = targets.hold(rows)
+    assert [(row["share"], row["target"]) for row in held] == [(0.75, 0.85), (None, None)]
+    console = Console(file=io.StringIO(), width=200)
+    targets.tabulate(rows, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "0.75" in printed and "0.85 missed" in printed and "CUDA error" in printed
+
+
+def test_calls_take_no_longer_than_they_may_and_targets_are_measured(tmp_path: Path) -> None:
+    for call, most in steps.CALLS.items():
+        made = steps.make_steps(call, tmp_path, is_dry=False, leanrl="leanrl")
+        assert call == "second" or sum(step.seconds for step in made) < most
+    ways = {(case, way) for case, (_, ways) in first.CASES.items() for way in ways.split()}
+    assert targets.TARGETS.keys() < ways
 
 
 @pytest.mark.nightly
 @pytest.mark.processes
 @pytest.mark.parametrize("call", steps.CALLS)
-def test_dry_call_measures_what_has_targets(call: str, tmp_path: Path, capsys) -> None:
-    made = steps.make_steps(call, tmp_path, is_dry=False)
-    assert call == "deep" or sum(each.seconds for each in made) < gpu_day.CALL_SECONDS
-    assert gpu_day.main([call, "--dry", "--out", str(tmp_path)]) == 0, capsys.readouterr().out
-    figures = [row["figure"] for row in targets.hold(tmp_path)]
-    counts = {"speed": 7, "peers": 1, "deep": 0}  # games are not won in two seconds
-    assert sum(figure is not None for figure in figures) == counts[call]
+def test_dry_call_leaves_one_file_with_all_results(call: str, tmp_path: Path, capsys) -> None:
+    assert gpu_day.main([f"call={call}", "dry=true", f"out={tmp_path}"]) == 0, capsys.readouterr()
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        names = {Path(name).name for name in archive.getnames()}
+    assert {"first.jsonl" if call == "first" else "until_pong.json"} < names

@@ -431,6 +431,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     Lock lock(order::mutex);
     return order::most_in_use[device];
   });
+  module.def("reset_most_memory", [](int device) {
+    Lock lock(order::mutex);
+    order::most_in_use[device] = order::in_use[device];
+  });
   module.def("record_stream", [](const Tensor& tensor, int device, int64_t stream) {
     Lock lock(order::mutex);
     auto* block = tensor.numel() ? graph::block_of(reinterpret_cast<size_t>(tensor.data_ptr())) : nullptr;

@@ -218,6 +218,7 @@ vars(torch.cuda).update(
     graph_pool_handle=lambda: (0, next(_pools)),
     is_current_stream_capturing=_device.is_recording,
     num_launches=_device.num_launches,
+    reset_peak_memory_stats=lambda device=None: _device.reset_most_memory(_index(device)),
     max_memory_reserved=lambda device=None: _device.most_memory(_index(device)),
     cudart=lambda: SimpleNamespace(
         cudaHostRegister=lambda memory, size, flags: _device.register_memory(memory, size),

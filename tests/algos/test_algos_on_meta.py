@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from captured_learners import CONFIGS, IMAGES, B, Run, T, rollouts
+from tiers import in_tiers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -77,7 +78,10 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("generators")
-@pytest.mark.parametrize("name", [name for name in CONFIGS if "bfloat16" not in name])
+@pytest.mark.parametrize(
+    "name",
+    in_tiers([name for name in CONFIGS if "bfloat16" not in name], "a2c", " ".join(CONFIGS)),
+)
 def test_update_on_meta_gives_metrics_without_reading_a_value(name: str) -> None:
     run = Run(name, EAGER, META, model="mlp")
     for i, batch in enumerate(rollouts(META, 3)):

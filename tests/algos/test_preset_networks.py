@@ -5,7 +5,8 @@ import gc
 import numpy as np
 import pytest
 import torch
-from saved_runs import quiet
+from saved_runs import quiet, undrawn
+from tiers import in_tiers
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
@@ -16,22 +17,12 @@ from accel_rl.training.build import agent_of
 from accel_rl.training.train import train
 
 NETWORKS = {
-    "a2c": "a3c",
-    "a2c_baselines": "nature",
-    "a3c": "a3c",
-    "paac": "nips",
-    "ga3c": "nips",
+    **dict.fromkeys(("a2c", "a3c", "ppo", "appo", "ppo_mujoco"), "a3c"),
+    **dict.fromkeys(("a2c_baselines", "ppo_baselines"), "nature"),
+    **dict.fromkeys(("paac", "ga3c"), "nips"),
+    **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn"), "dqn"),
+    **dict.fromkeys(("rainbow", "eps_rainbow"), "dqn"),
     "impala": "impala",
-    "ppo": "a3c",
-    "appo": "a3c",
-    "ppo_baselines": "nature",
-    "ppo_mujoco": "a3c",
-    "dqn": "dqn",
-    "async_dqn": "dqn",
-    "double_dqn": "dqn",
-    "cat_dqn": "dqn",
-    "rainbow": "dqn",
-    "eps_rainbow": "dqn",
     "pqn": "pqn",
 }
 """for images, by preset"""
@@ -51,7 +42,9 @@ def shapes(model: torch.nn.Module) -> list[tuple[int, ...]]:
     return sorted(tuple(each.shape) for each in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize(
+    "name", in_tiers(sorted(NETWORKS), "a2c ga3c impala pqn", " ".join(NETWORKS))
+)
 def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     config, uint8 = PRESETS[name](), np.dtype(np.uint8)
     height, width = map(int, config.atari.observation_size.split("x"))
@@ -70,17 +63,33 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     assert shapes(model) == shapes(expected)
 
 
+# One of each kind in the slow tier, on either environment.
+KINDS = (
+    "a2c-catch a2c_baselines-CartPole-v1 ga3c-CartPole-v1 impala-catch ppo-CartPole-v1 "
+    "appo-catch dqn-CartPole-v1 rainbow-catch"
+)
+
+
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of a store, which is left
-@pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
-@pytest.mark.parametrize("name", sorted(NETWORKS))
-def test_preset_learns_on_an_environment_without_images(name: str, env: str, tmp_path) -> None:
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "case",
+    in_tiers(
+        [f"{name}-{env}" for name in sorted(NETWORKS) for env in ("catch", "CartPole-v1")],
+        "pqn-catch",
+        KINDS,
+    ),
+)
+def test_preset_learns_on_an_environment_without_images(case: str, tmp_path) -> None:
+    name, _, env = case.partition("-")
     kind = next((kind for kind in ("ga3c", "ppo", "pqn", "dqn") if kind in name), "a2c")
     if "rainbow" in name:
         kind = "dqn"
     options = [f"algo={name}", f"env={env}", *TINY[kind].split(), f"run_dir={tmp_path / 'run'}"]
     if kind != "ga3c":
         options.append("serial=true")
-    result = train(parse_arguments([*options, "decorrelation_steps=0", "device=cpu"]), quiet())
+    with undrawn():
+        result = train(parse_arguments([*options, "decorrelation_steps=0", "device=cpu"]), quiet())
     gc.collect()
     assert result.updates >= 2
 

@@ -45,6 +45,7 @@ CATCH_DQN = DQNConfig(
     priority_beta_steps=50_000,
 )
 
+CAT = replace(CATCH_DQN, num_atoms=21, v_min=-1.5, v_max=1.5, lr=2e-3)
 CATCH_PQN = PQNConfig(lr=1e-3, minibatch_size=80, epsilon_final=0.01, epsilon_share=0.5)
 
 CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
@@ -54,19 +55,9 @@ CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
     "dqn": (CATCH_DQN, Q_SAMPLER),
     "double_dueling": (replace(CATCH_DQN, double=True, dueling=True), Q_SAMPLER),
     "prioritized": (replace(CATCH_DQN, prioritized=True, n_step=3), Q_SAMPLER),
-    "cat_dqn": (replace(CATCH_DQN, num_atoms=21, v_min=-1.5, v_max=1.5, lr=2e-3), Q_SAMPLER),
+    "cat_dqn": (CAT, Q_SAMPLER),
     "rainbow": (
-        replace(
-            CATCH_DQN,
-            double=True,
-            dueling=True,
-            prioritized=True,
-            n_step=3,
-            num_atoms=21,
-            v_min=-1.5,
-            v_max=1.5,
-            lr=2e-3,
-        ),
+        replace(CAT, double=True, dueling=True, prioritized=True, n_step=3),
         Q_SAMPLER,
     ),
 }
@@ -95,16 +86,14 @@ QUICK = [algorithm for algorithm in CATCH if algorithm not in PARTS]
 SLOW = [(each, seed) for each in CATCH for seed in range(3) if seed or each not in QUICK]
 
 
-@pytest.mark.parametrize("algorithm", QUICK)
-def test_catch_is_learned_and_not_known_before(algorithm: str) -> None:
-    untrained, trained = learn_catch(algorithm, seed=0)
-    assert untrained < 0
-    assert trained >= 0.9
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize(("algorithm", "seed"), SLOW)
-def test_catch_is_learned_with_other_seeds(algorithm: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "seed"),
+    [
+        *(pytest.param(each, 0, marks=pytest.mark.slow) for each in QUICK),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in SLOW),
+    ],
+)
+def test_catch_is_learned_and_not_known_before(algorithm: str, seed: int) -> None:
     untrained, trained = learn_catch(algorithm, seed)
     assert untrained < 0
     assert trained >= 0.9
@@ -130,7 +119,13 @@ class LastStep(gymnasium.Env[np.ndarray, int]):
         return np.eye(4, dtype=np.float32)[self.t], reward, False, is_last, {}
 
 
-@pytest.mark.parametrize("algorithm", ["a2c", "pqn", "dqn", "prioritized"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "a2c",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("pqn", "dqn", "prioritized")),
+    ],
+)
 def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
     if isinstance(config, DQNConfig):
@@ -177,8 +172,9 @@ class Doors(gymnasium.Env[Any, int]):
         return {"observation": np.eye(6, dtype=np.float32)[self.room], "action_mask": mask}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "algorithm", ["pqn", "dqn", pytest.param("rainbow", marks=pytest.mark.learning)]
+    "algorithm", ["pqn", "dqn", pytest.param("rainbow", marks=pytest.mark.nightly)]
 )
 def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
@@ -193,7 +189,7 @@ def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
     assert run.mean_return(episodes=200) >= -5.0
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo", "double_dqn"])
 def test_cartpole_is_learned_with_the_options_of_the_example(algorithm: str) -> None:
     config = parse_arguments([f"config={EXAMPLES}/cartpole_{algorithm}.yaml"])
@@ -242,7 +238,7 @@ def learn_from_old_samples(max_importance_ratio: float | None, seed: int) -> flo
     return float(np.mean([episode.raw_return for episode in sampler.take_episodes()]))
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_importance_ratios_make_ga3c_learn_from_old_samples() -> None:
     # Of 18 seeds 15 came to 0.6 or more with ratios, and none above 0.25 without.
     assert any(learn_from_old_samples(1.0, seed) >= 0.5 for seed in range(4))

@@ -13,7 +13,7 @@ from learning_runs import Run
 from accel_rl.algos import DQNConfig, PPOConfig
 from accel_rl.samplers import SamplerConfig
 
-pytestmark = pytest.mark.learning
+pytestmark = pytest.mark.nightly
 
 RAINBOW = DQNConfig(
     lr=2e-3,

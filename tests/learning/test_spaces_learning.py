@@ -38,7 +38,7 @@ def scores(folder: Path, options: tuple[str, ...], num_steps: int, played: int) 
     return found
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_way_through_a_masked_grid_is_learned_from_a_mapping(tmp_path) -> None:
     """Of 1.0; a shortest way takes about six steps."""
     before, after = scores(tmp_path, GRID, 120_000, played=4_000)
@@ -46,7 +46,7 @@ def test_way_through_a_masked_grid_is_learned_from_a_mapping(tmp_path) -> None:
     assert after > 0.65
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 def test_pendulum_is_held_up_with_normalization(tmp_path) -> None:
     """It hangs for -1,200 or less."""
     before, after = scores(tmp_path, SWING, 100_000, played=8_000)
@@ -54,6 +54,7 @@ def test_pendulum_is_held_up_with_normalization(tmp_path) -> None:
     assert after > -350
 
 
+@pytest.mark.slow
 def test_float_and_integer_of_one_action_are_learned_together(tmp_path) -> None:
     """The integer alone is worth 0.5, the float alone 0.67."""
     before, after = scores(tmp_path, (*AIM, "lr=3e-3", "minibatch_size=128"), 12_000, played=1_000)

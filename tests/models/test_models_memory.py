@@ -65,23 +65,27 @@ def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
         np.testing.assert_allclose(after[b].detach(), h, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gru_and_its_gradient_are_those_of_torch() -> None:
     gru, x, state, begins = make_case()
     begins.zero_()
     other = torch.nn.GRU(4, F)
+    pairs = [
+        (gru.input.weight, other.weight_ih_l0),
+        (gru.recurrent.weight, other.weight_hh_l0),
+        (gru.input.bias, other.bias_ih_l0),
+    ]
     with torch.no_grad():
-        other.weight_ih_l0.copy_(gru.input.weight)
-        other.weight_hh_l0.copy_(gru.recurrent.weight)
-        other.bias_ih_l0.copy_(gru.input.bias)
         other.bias_hh_l0.zero_()
+        for own, its in pairs:
+            its.copy_(own)
     outputs, _ = gru(x, state, begins)
     expected, _ = other(x.view(T, B, 4), state.unsqueeze(0))
     torch.testing.assert_close(outputs.view(T, B, F), expected)
     outputs.square().sum().backward()
     expected.square().sum().backward()
-    torch.testing.assert_close(gru.input.weight.grad, other.weight_ih_l0.grad)
-    torch.testing.assert_close(gru.recurrent.weight.grad, other.weight_hh_l0.grad)
-    torch.testing.assert_close(gru.input.bias.grad, other.bias_ih_l0.grad)
+    for own, its in pairs:
+        torch.testing.assert_close(own.grad, its.grad)
 
 
 def test_gru_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
@@ -164,8 +168,9 @@ def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
     return RecurrentEpsilonGreedyAgent(q_model, None, torch.tensor([0.3]))
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("kind, memory", [("policy", "gru"), ("q", "lstm")])
+@pytest.mark.parametrize(
+    ("kind", "memory", "reset_policy"), [("policy", "gru", "immediate"), ("q", "lstm", "wait")]
+)
 def test_each_step_is_told_the_action_and_reward_before_it_and_zeros_at_first(
     kind: str, memory: str, reset_policy: Policy
 ) -> None:
@@ -226,6 +231,8 @@ def test_each_step_is_told_the_action_and_reward_before_it_and_zeros_at_first(
     assert num_told > 50
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["policy", "q"])
 def test_what_is_told_is_the_same_with_workers_and_groups_and_goes_on_from_a_state(
     kind: str,

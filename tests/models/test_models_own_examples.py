@@ -89,6 +89,7 @@ class Lower(nn.Module):
         return observation - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -90,13 +90,15 @@ def build_run(options: list[str]) -> AnyRun:
     return build(parse_arguments([f"{key}={value}" for key, value in given.items()]))
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize(
     "more",
     [
-        ["num_workers=2"],  # in two groups
+        # In two groups; two backward passes.
+        pytest.param(["num_workers=2"], marks=pytest.mark.processes),
         ["serial=true", "reset_policy=wait"],
-        ["serial=true", "gradient_cosine_interval=2"],  # two backward passes
+        ["serial=true", "gradient_cosine_interval=2"],
         ["serial=true", "algo=ppo", "minibatch_size=12", "epochs=1"],
     ],
     ids=" ".join,
@@ -120,6 +122,7 @@ def test_runs_make_the_updates_that_they_make_without(more: list[str]) -> None:
             assert (known - flat.gradient).norm() < 1e-3 * flat.gradient.norm()
 
 
+@pytest.mark.slow
 def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
     built = build_run(["serial=true"])
     sampler, server, learner = built.sampler, built.server, built.learner
@@ -134,6 +137,7 @@ def test_only_what_follows_the_rollout_is_computed_in_an_update() -> None:
     assert seen == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_in_bfloat16_acting_is_in_it_with_the_parameters_of_the_last_update(
     algo: list[str],
@@ -159,6 +163,7 @@ def test_in_bfloat16_acting_is_in_it_with_the_parameters_of_the_last_update(
             learner.update(batch, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12", "epochs=1"]])
 def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding(
@@ -179,6 +184,7 @@ def test_in_bfloat16_the_update_is_that_of_its_own_forward_pass_but_for_rounding
     assert (known - flat.gradient).norm() < 0.05 * flat.gradient.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_activations_of_another_precision_are_no_ground_to_learn_on(algo: list[str]) -> None:
     built = build_run(["serial=true", *algo])
@@ -191,6 +197,7 @@ def test_activations_of_another_precision_are_no_ground_to_learn_on(algo: list[s
         learner.update(batch._replace(activations=short), 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_precision_tf32_learns_from_acting_in_float32(algo: list[str]) -> None:
     built = build_run(["serial=true", "precision=tf32", *algo])
@@ -201,6 +208,7 @@ def test_precision_tf32_learns_from_acting_in_float32(algo: list[str]) -> None:
     built.learner.update(batch, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "num_layers"),
     [
@@ -267,6 +275,7 @@ def make_without_bias(observation_shape: Any, num_actions: int) -> ImageNetwork:
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["make_scaled", "make_without_bias"])
 @pytest.mark.parametrize("algo", [["algo=a2c"], ["algo=ppo", "minibatch_size=12"]], ids=str)
 def test_networks_of_one_s_own_act_and_learn_as_they_are(function: str, algo: list[str]) -> None:

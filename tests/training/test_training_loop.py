@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from taped_runs import FakeEvaluator, FakeLearner, Tape, make_config, make_records, make_run
+from taped_runs import (
+    FakeEvaluator,
+    FakeLearner,
+    Tape,
+    TapedRecords,
+    make_config,
+    make_records,
+    make_run,
+)
 
 from accel_rl.algos.a2c import A2CConfig
 from accel_rl.cli.parse import parse_arguments
@@ -58,6 +66,25 @@ def test_simulators_that_begin_anew_do_not_repeat_what_they_did() -> None:
         with build(config, saved).sampler as sampler:
             first.add(tuple(sampler.rollout.observation[-1, :, 0].tolist()))
     assert len(first) == 3
+
+
+def test_rows_and_checkpoints_have_their_shares_of_the_time(tmp_path, monkeypatch) -> None:
+    now = [0.0]
+    for module in ("rollouts", "records"):
+        monkeypatch.setattr(f"accel_rl.training.{module}.perf_counter", lambda: now[0])
+
+    def takes(seconds: float, act: Any = lambda *_, **__: None) -> Any:
+        def slowly(*arguments: Any, **options: Any) -> None:
+            now[0] += seconds
+            act(*arguments, **options)
+
+        return slowly
+
+    for name, seconds in (("write_row", 10.0), ("save", 3.0)):
+        monkeypatch.setattr(TapedRecords, name, takes(seconds, getattr(TapedRecords, name)))
+    learner = FakeLearner(Tape(), on_update=takes(1.0))
+    split = run(make_config(), tmp_path, Tape(), learner=learner).whole_run().split
+    assert (split.learning, split.logging, split.saving) == pytest.approx((5 / 31, 20 / 31, 6 / 31))
 
 
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:

@@ -5,13 +5,11 @@ import logging
 import math
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from saved_runs import SMALL, quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
@@ -30,8 +28,6 @@ from accel_rl.training.progress import (
     panel,
     summary,
 )
-from accel_rl.training.records import Records
-from accel_rl.training.train import train
 
 ESCAPE = "\x1b"
 LEARNING = TimeSplit(0, 0.1, 0.9, 0, 0.1)
@@ -253,36 +249,3 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
 def test_hint_says_what_to_change(split, options, on_gpu, hint) -> None:
     config = parse_arguments(["env=catch", *options.split()])
     assert hint in find_bottleneck(split, config, on_gpu=on_gpu).hint
-
-
-@pytest.mark.parametrize(
-    ("slow", "names"),
-    [
-        ((Records, "save"), {"simulators", "inference", "learning", "logging"}),
-        ((Records, "write_row"), {"logging"}),
-    ],
-    ids=["last_checkpoint", "rows"],
-)
-def test_short_run_gets_advice_about_what_options_change(
-    slow: tuple[type, str], names: set[str], tmp_path, monkeypatch
-) -> None:
-    kind, name = slow
-    act = getattr(kind, name)
-
-    def sleep_and_act(*arguments: object, **options: object) -> object:
-        time.sleep(0.3)
-        return act(*arguments, **options)
-
-    monkeypatch.setattr(kind, name, sleep_and_act)
-    options = ["env=catch", *SMALL, "total_steps=40", f"run_dir={tmp_path / 'run'}"]
-    status = train(parse_arguments(options), quiet()).status
-    assert status is not None and status.split.other > 0.5
-    assert status.bottleneck.name in names
-
-
-def test_summary_has_the_means_of_infos_that_were_told() -> None:
-    means = {"episode_info_is_success_mean": 0.87654, "episode_info_never_mean": math.nan}
-    given = status(scores={**status().scores, **means})
-    text = "\n".join(render(summary(given, Path("runs/x"), 1, None), 80))
-    assert re.search(r"is_success +0\.8765  mean of the episodes' last steps", text)
-    assert "never" not in text

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -32,17 +32,6 @@ LINKS_AND_ANCHORS = """() => ({
     broken: [...document.images].filter(each => !each.naturalWidth).map(each => each.src),
     text: document.body.innerText,
 })"""
-WIDTHS = (1280, 400)
-
-
-class Visited(NamedTuple):
-    """A page of the site. ``widths``: its content's, in windows of `WIDTHS`."""
-
-    links: list[str]
-    anchors: list[str]
-    broken: list[str]
-    text: str
-    widths: list[int]
 
 
 @pytest.fixture(scope="module")
@@ -102,98 +91,36 @@ class Window:
             route.abort()
 
 
-@pytest.fixture
-def window(chromium: Any, site: Path) -> Iterator[Window]:
-    opened = Window(chromium, site)
-    yield opened
-    opened.context.close()
-    assert opened.faults == [] and opened.requests == []
-
-
-# ---- the site -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def visited(chromium: Any, site: Path) -> Iterator[tuple[dict[str, Visited], Window]]:
-    """All pages that links lead to from the first one, by address."""
-    window = Window(chromium, site)
-    pages: dict[str, Visited] = {}
-    waiting = [f"{SITE}index.html"]
+def test_site_is_whole_without_a_request_elsewhere_or_an_error(chromium: Any, site: Path) -> None:
+    """Links lead from the first page to all pages, and to anchors that there are."""
+    window, first = Window(chromium, site), f"{SITE}index.html"
+    pages: dict[str, dict[str, Any]] = {}
+    waiting = [first]
     while waiting:
-        url = waiting.pop()
-        if url in pages:
-            continue
-        widths = []
-        for width in WIDTHS:
-            window.page.set_viewport_size({"width": width, "height": 900})
-            if width == WIDTHS[0]:
-                window.page.goto(url)
-            widths.append(window.page.evaluate("document.documentElement.scrollWidth"))
-        pages[url] = Visited(**window.page.evaluate(LINKS_AND_ANCHORS), widths=widths)
-        inner = {urljoin(link, urlsplit(link).path) for link in pages[url].links}
-        waiting += [each for each in inner if each.startswith(SITE) and is_there(each, site)]
-    yield pages, window
-    window.context.close()
-
-
-def is_there(url: str, site: Path) -> bool:
-    return (site / urlsplit(url).path.lstrip("/")).is_file()
-
-
-def test_links_from_the_first_page_lead_to_every_page(visited: Any, site: Path) -> None:
+        if (url := waiting.pop()) not in pages:
+            window.page.goto(url)
+            pages[url] = window.page.evaluate(LINKS_AND_ANCHORS)
+            inner = {urljoin(link, urlsplit(link).path) for link in pages[url]["links"]}
+            waiting += [
+                each
+                for each in inner
+                if each.startswith(SITE) and (site / urlsplit(each).path.lstrip("/")).is_file()
+            ]
     built = {f"{SITE}{path.relative_to(site).as_posix()}" for path in site.rglob("*.html")}
-    assert set(visited[0]) == built - {f"{SITE}404.html"}
-
-
-def test_every_internal_link_leads_to_a_page_and_an_anchor(visited: Any) -> None:
-    pages = visited[0]
-    lost = set()
-    for url, page in pages.items():
-        for link in page.links:
-            target, _, anchor = link.partition("#")
-            if link.startswith(SITE) and target not in pages:
-                lost.add(f"{url}: {link}")
-            elif anchor and target in pages and unquote(anchor) not in pages[target].anchors:
-                lost.add(f"{url}: {link}")
-    assert lost == set()
-
-
-def test_pages_load_whole_without_a_request_elsewhere_or_an_error(visited: Any) -> None:
-    pages, window = visited
+    assert set(pages) == built - {f"{SITE}404.html"}
+    links = [link.partition("#") for page in pages.values() for link in page["links"]]
+    lost = [
+        f"{target}#{anchor}"
+        for target, _, anchor in links
+        if target.startswith(SITE)
+        and (target not in pages or (anchor and unquote(anchor) not in pages[target]["anchors"]))
+    ]
+    assert lost == []
+    assert [picture for page in pages.values() for picture in page["broken"]] == []
+    assert "num_envs: int = 16" in pages[f"{SITE}reference/samplers.html"]["text"]
+    assert [url for url, page in pages.items() if "= option(" in page["text"]] == []
     assert (window.faults, window.requests) == ([], [])
-    assert [picture for page in pages.values() for picture in page.broken] == []
-
-
-def test_pages_are_no_wider_than_the_window(visited: Any) -> None:
-    wide = {url: page.widths for url, page in visited[0].items() if page.widths != [*WIDTHS]}
-    assert wide == {}
-
-
-def test_signatures_show_the_default_of_an_option_alone(visited: Any) -> None:
-    pages = visited[0]
-    assert "num_envs: int = 16" in pages[f"{SITE}reference/samplers.html"].text
-    assert [url for url, page in pages.items() if "= option(" in page.text] == []
-
-
-def test_every_copy_button_of_a_page_copies_its_block(window: Window) -> None:
-    window.page.goto(f"{SITE}first_run.html")
-    blocks = window.page.locator(".highlight:has(button[title='Copy to clipboard'])")
-    playwright.expect(blocks).not_to_have_count(0)
-    for block in blocks.all():
-        window.page.evaluate("navigator.clipboard.writeText('nothing yet')")
-        block.get_by_title("Copy to clipboard").click()
-        window.page.get_by_text("Copied to clipboard").wait_for()
-        copied = window.page.evaluate("navigator.clipboard.readText()")
-        assert copied.strip() == block.locator("code").text_content().strip()
-
-
-def test_search_leads_to_a_page_that_has_the_term(window: Window) -> None:
-    window.page.goto(f"{SITE}index.html")
-    window.page.get_by_placeholder("Search").click()
-    window.page.get_by_placeholder("Search").press_sequentially("torchrun")
-    window.page.locator("a.md-search-result__link").first.click()
-    window.page.wait_for_url(lambda url: not urlsplit(url).path.endswith("/index.html"))
-    assert "torchrun" in window.page.locator("article").inner_text()
+    window.context.close()
 
 
 # ---- the page of `report` -----------------------------------------------------------------------
@@ -246,10 +173,3 @@ def test_seeds_are_hidden_and_shown_by_their_boxes(shown: Window) -> None:
         assert picture() != all_lines
         box.check()
         assert picture() == all_lines
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_report_is_no_wider_than_the_window(shown: Window, width: int) -> None:
-    shown.page.set_viewport_size({"width": width, "height": 900})
-    shown.page.wait_for_timeout(300)
-    assert shown.page.evaluate("document.documentElement.scrollWidth") == width

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,9 @@ class Launched:
 
     def ends(self, code: int, seconds: float = 200) -> str:
         """What it said on standard error, after its end with ``code``, nothing left of it."""
-        processes = psutil.Process(self.process.pid).children(recursive=True)
+        processes = []
+        with suppress(psutil.NoSuchProcess):
+            processes = psutil.Process(self.process.pid).children(recursive=True)
         _, errors = self.process.communicate(timeout=seconds)
         _, alive = psutil.wait_procs(processes, timeout=20)
         assert not alive

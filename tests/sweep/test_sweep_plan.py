@@ -1,6 +1,7 @@
 """Which runs a sweep consists of, what is refused, and where they go."""
 
 import dataclasses
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from accel_rl.__main__ import main
 from accel_rl.sweep.command import make_directory
 from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
+    PlannedRun,
     SweepOptions,
     check_runs,
     plan_runs,
@@ -46,7 +48,7 @@ def test_other_options_that_vary_are_part_of_name_and_label() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seeds"),
-    [("0..4", [0, 1, 2, 3, 4]), ("0..2,7", [0, 1, 2, 7]), ("9..11", [9, 10, 11]), ("3..3", [3])],
+    [("0..2,7", [0, 1, 2, 7]), ("9..11", [9, 10, 11]), ("3..3", [3])],
 )
 def test_range_of_integers_includes_both_ends(text: str, seeds: list[int]) -> None:
     assert [run.config.seed for run in plan_runs({"env": "catch", "seed": text})] == seeds
@@ -59,12 +61,10 @@ def test_list_of_info_keys_is_one_value(text: str) -> None:
     assert {run.config.info_keys for run in runs} == {("is_success", "distance")}
 
 
-@pytest.mark.parametrize("key", ["sampler.num_envs", "num_envs", "num_workers", "epochs"])
+@pytest.mark.parametrize("key", ["sampler.num_envs", "num_workers"])
 def test_each_option_that_may_be_an_integer_takes_ranges(key: str) -> None:
-    runs = plan_runs(
-        {"algo": "ppo", "env": "catch", key: "1..2", "horizon": "2048"}
-        | ({"num_groups": "1"} if key.endswith("num_envs") else {})
-    )
+    more = {"num_groups": "1"} if key.endswith("num_envs") else {}
+    runs = plan_runs({"algo": "ppo", "env": "catch", key: "1..2", "horizon": "2048", **more})
     assert [run.arguments[2] for run in runs] == [f"{key}=1", f"{key}=2"]
 
 
@@ -83,58 +83,37 @@ def test_names_can_be_those_of_folders() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
-        (["seed=0,1,0"], "seed=0,1,0 lists 0 twice"),
-        (["seed=0..2,1"], "seed=0..2,1 lists 1 twice"),
-        (["learner.lr=1e-3,0.001"], "learner.lr=1e-3,0.001 lists 1e-3 twice"),
-        (
-            ["algo=ppo", "normalize_advantage=true,True"],
-            "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are",
-        ),
-        (["seed=4..0"], "seed=4..0: 4..0 is no range; write the first integer and the last, which"),
-        (["seed=0.."], "seed=0..: 0.. is no range"),
-        (["seed=7,0..1.5"], "seed=7,0..1.5: 0..1.5 is no range"),
-        (["seed=0...4"], "seed=0...4: 0...4 is no range"),
-        (["seed=0-4"], "seed=0-4: 0-4 is no range; write the first integer and the last"),
-        (["lr=1e-3.."], "lr=1e-3..: a range is of integers, and lr takes other numbers, too; list"),
-        (["learner.lr=0..1"], "learner.lr=0..1: a range is of integers"),
-        (["sed=0..1"], "run sed=0..1: unknown option sed; did you mean seed?"),
-        (["seed=0,"], "run seed=: seed= is not valid; it must be: integer"),
-        (["env=catch", "slot=2"], "run env=catch slot=2: unknown option slot"),
-        (
-            ["algo=a2c,ppo", "epochs=3"],
-            "run algo=a2c epochs=3: epochs=3 cannot be given with algo=a2c",
-        ),
-        (
-            ["algo=ppo", "env=catch", "num_envs=8,7"],
-            "run algo=ppo env=catch num_envs=7: num_envs=7",
-        ),
-        (["env=pongg,pong"], "run env=pongg: "),
-        (["env=catch", "model=a3c"], "run env=catch model=a3c: "),
-        (
-            ["env=catch", "device=cuda"],
-            "run env=catch device=cuda: device=cuda, but torch finds no",
-        ),
-        (["slots=0", "seed=1"], "slots is 0; it must be at least 1"),
-        (["part=3/2", "seed=1"], "part=3/2 is not one of 1/2 to 2/2"),
-        (["part=half", "seed=1"], "part=half is not of the form 1/4"),
-        (["part=3/3", "seed=1,2"], "part=3/3 has no run: there are 2 in all"),
-        (["cpus=4095", "env=catch"], "cpus=[4095] names CPUs 4095, which are not available"),
-        (["run_dir=x", "seed=1"], "run_dir=x cannot be given to a sweep"),
-        (["resume=x", "lr=1"], "lr=1 cannot be given with resume=x, which has its own; leave"),
-        (["resume=x", "sweep_dir=y"], "sweep_dir=y cannot be given with resume=x"),
-        (["resume=absent"], "absent holds no sweep: there is no sweep.yaml in it"),
-        (["--slots=2"], "'--slots=2': options are written without dashes: slots=2"),
+        ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
+        ("seed=0,1,0", "seed=0,1,0 lists 0 twice"),
+        ("learner.lr=1e-3,0.001", "learner.lr=1e-3,0.001 lists 1e-3 twice"),
+        ("seed=4..0", "seed=4..0: 4..0 is no range; write the first integer and the last"),
+        ("seed=0..", "seed=0..: 0.. is no range"),
+        ("seed=0-4", "seed=0-4: 0-4 is no range"),
+        ("lr=1e-3..", "lr=1e-3..: a range is of integers"),
+        ("sed=0..1", "run sed=0..1: unknown option sed; did you mean seed?"),
+        ("env=catch slot=2", "run env=catch slot=2: unknown option slot"),
+        ("algo=a2c,ppo epochs=3", "run algo=a2c epochs=3: epochs=3 cannot be given with algo=a2c"),
+        ("algo=ppo env=catch num_envs=8,7", "run algo=ppo env=catch num_envs=7: num_envs=7"),
+        ("env=pongg,pong", "run env=pongg: "),
+        ("env=catch device=cuda", "run env=catch device=cuda: device=cuda, but torch finds no"),
+        ("slots=0 seed=1", "slots is 0; it must be at least 1"),
+        ("part=3/2 seed=1", "part=3/2 is not one of 1/2 to 2/2"),
+        ("part=3/3 seed=1,2", "part=3/3 has no run: there are 2 in all"),
+        ("cpus=4095 env=catch", "cpus=[4095] names CPUs 4095, which are not available"),
+        ("run_dir=x seed=1", "run_dir=x cannot be given to a sweep"),
+        ("resume=x lr=1", "lr=1 cannot be given with resume=x"),
+        ("resume=x sweep_dir=y", "sweep_dir=y cannot be given with resume=x"),
+        ("resume=absent", "absent holds no sweep: there is no sweep.yaml in it"),
+        ("--slots=2", "'--slots=2': options are written without dashes: slots=2"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_refused_with_one_message_before_anything_starts(
-    arguments: list[str], message: str, tmp_path, monkeypatch, capsys
+    arguments: str, message: str, tmp_path, monkeypatch, capsys
 ) -> None:
     if "device=cuda" in arguments:
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    assert main(["sweep", *arguments]) == 1
+    assert main(["sweep", *arguments.split()]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"error: {message}")
     assert err.count("\n") == 1
@@ -187,6 +166,8 @@ def test_plan_that_is_written_is_the_one_that_is_read(tmp_path) -> None:
     runs = plan_runs({"algo": "a2c,ppo", "seed": "0,1", "total_steps": "1e6", "serial": "true"})
     write_plan(tmp_path, runs)
     assert read_plan(tmp_path) == runs
+    tree = OmegaConf.to_container(OmegaConf.load(tmp_path / "sweep.yaml"))
+    assert tree["options"]["algo"] == ["a2c", "ppo"] and len(tree["runs"]) == 4  # for people
 
 
 @pytest.mark.parametrize(
@@ -283,28 +264,23 @@ def test_slots_share_no_more_cores_than_the_quota_pays_for() -> None:
     assert slots == [Slot((0, 1), ()), Slot((2, 3), ())]
 
 
-def test_plan_is_yaml_for_people(tmp_path) -> None:
-    write_plan(tmp_path, plan_runs({"env": "catch", "seed": "0,1"}))
-    tree = OmegaConf.to_container(OmegaConf.load(tmp_path / "sweep.yaml"))
-    assert tree == {
-        "options": {"env": ["catch"], "seed": ["0", "1"]},
-        "runs": ["catch-a2c-0", "catch-a2c-1"],
-    }
-
-
 BEFORE = {"env": "catch", "seed": "0,1", "lr": "1e-3", "total_steps": "1000"}
+
+
+@cache
+def runs_before() -> list[PlannedRun]:
+    return plan_runs(BEFORE)
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"seed": "0..3"},
         {"seed": "3,1,0", "total_steps": "2e3"},
-        {"env": "catch,counting", "algo": "a2c,ppo"},
+        pytest.param({"env": "catch,counting", "algo": "a2c,ppo"}, marks=pytest.mark.slow),
     ],
 )
 def test_sweep_grows_by_longer_lists_and_keeps_its_runs(given: dict[str, str], tmp_path) -> None:
-    runs = plan_runs(BEFORE)
+    runs = runs_before()
     grown = grow(tmp_path, runs, given)
     assert grown == plan_runs(BEFORE | given)
     assert {run.name for run in runs} <= {run.name for run in grown}
@@ -316,7 +292,6 @@ def test_sweep_grows_by_longer_lists_and_keeps_its_runs(given: dict[str, str], t
     ("given", "message"),
     [
         ({"seed": "1..3"}, "with seed=1..3 the run catch-a2c-0 would not be in the sweep any more"),
-        ({"algo": "ppo"}, "with algo=ppo the run catch-a2c-0 would not be in the sweep any more"),
         ({"total_steps": "999"}, "total_steps=999 is less than the sweep's; give 1000 or more"),
         ({"total_steps": "2e3,3e3"}, "the run catch-a2c-0 would not be in the sweep any more"),
         ({"total_steps": "2k"}, "total_steps=2k is not valid"),
@@ -326,11 +301,11 @@ def test_sweep_that_would_lose_or_change_a_run_does_not_grow(
     given: dict[str, str], message: str, tmp_path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        grow(tmp_path, plan_runs(BEFORE), given)
+        grow(tmp_path, runs_before(), given)
 
 
 def test_sweep_whose_runs_would_be_others_does_not_grow(tmp_path) -> None:
-    run = plan_runs(BEFORE)[0]
+    run = runs_before()[0]
     other = dataclasses.replace(run, config=dataclasses.replace(run.config, log_interval=1))
     with pytest.raises(ValueError, match="the run catch-a2c-0 would have other options"):
         grow(tmp_path, [other], {"seed": "0,1"})

@@ -234,13 +234,6 @@ class _Process:
         return ("stopped" if was_asked else "finished"), ""
 
 
-def test_help_lists_the_options_of_a_sweep(capsys) -> None:
-    assert main(["sweep", "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert "python launch/sweep.py algo=a2c,ppo" in printed
-    assert "slots=none  (integer or none)" in printed
-
-
 @pytest.mark.nightly
 @pytest.mark.processes
 def test_sweep_grows_by_runs_and_steps(tmp_path, capsys) -> None:
@@ -250,9 +243,8 @@ def test_sweep_grows_by_runs_and_steps(tmp_path, capsys) -> None:
     assert main(["sweep", f"resume={folder}"]) == 0
     assert "2 runs, 1 at a time; finished before: 2" in capsys.readouterr().out
     rows = rows_of(folder / "results.csv")
-    assert [(row["run"], int(row["steps"])) for row in rows] == [
-        ("catch-a2c-0", 320),
-        ("catch-a2c-1", 320),
+    assert [(row["run"], row["steps"]) for row in rows] == [
+        (f"catch-a2c-{i}", "320") for i in (0, 1)
     ]
     log = (folder / "runs" / "catch-a2c-0" / "train.log").read_text()
     assert "goes on after 160 steps" in log

@@ -131,12 +131,7 @@ def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
     ],
 )
 def test_learners_that_share_a_gpu_are_told_of_mps(
-    device: str,
-    num_learners: int,
-    gpus: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    device: str, num_learners: int, gpus: str, said: str, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 if gpus == "one GPU" else 2)
     ranks = Ranks(0, num_learners, 0, num_learners)

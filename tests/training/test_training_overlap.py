@@ -31,19 +31,16 @@ from accel_rl.training.train import RunError, train
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 CPU = torch.device("cpu")
-Q_LEARNING = ("algo=dqn", "batch_size=16", "min_steps=400", "replay_size=4000", "horizon=4")
 ALGORITHMS = {
-    "a2c": ("algo=a2c",),
-    "vtrace": ("algo=a2c", "learner.vtrace=true"),
-    "ppo": ("algo=ppo", "horizon=20", "minibatch_size=20", "epochs=2", "clip_value=true"),
-    "lstm": ("algo=ppo", "lstm=true", "horizon=20", "minibatch_size=20", "epochs=2"),
-    "dqn": (
-        *Q_LEARNING,
-        "prioritized=true",
-        "target_update_steps=300",
-        "save_replay=true",
-        "epsilon_steps=500",
-    ),
+    name: tuple(options.split())
+    for name, options in {
+        "a2c": "algo=a2c",
+        "vtrace": "algo=a2c learner.vtrace=true",
+        "ppo": "algo=ppo horizon=20 minibatch_size=20 epochs=2 clip_value=true",
+        "lstm": "algo=ppo lstm=true horizon=20 minibatch_size=20 epochs=2",
+        "dqn": "algo=dqn batch_size=16 min_steps=160 replay_size=4000 horizon=4 prioritized=true "
+        "target_update_steps=80 epsilon_steps=200",
+    }.items()
 }
 SMALL = ("env=catch", "num_envs=4", "decorrelation_steps=10", "log_interval=80")
 
@@ -216,7 +213,7 @@ def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     "algo", ["vtrace", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lstm", "dqn"))]
 )
 def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, tmp_path) -> None:
-    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=600", "serial=true")
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=320", "serial=true")
     run_dir = run(tmp_path / "run", *arguments, "overlap=true")
     torch.set_num_threads(1)
     config = parse_arguments([*arguments, "overlap=true"])
@@ -335,47 +332,32 @@ def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("checkpoint_interval=80", "overlap=true"), "no effect with checkpoint_interval=80"),
-        (("algo=ga3c", "overlap=true"), "algo=ga3c samples and learns at the same time"),
-        (("algo=appo", "overlap=true"), "pull_steps=64 changes them within; use pull_steps=none"),
+        ("checkpoint_interval=80 overlap=true", "no effect with checkpoint_interval=80"),
+        ("algo=ga3c overlap=true", "algo=ga3c samples and learns at the same time"),
+        ("algo=appo overlap=true", "pull_steps=64 changes them within; use pull_steps=none"),
+        ("learner.vtrace=true", "learner.vtrace=true has no effect.*overlap.*pull_steps is none"),
+        ("overlap=true rho_clip=2", r"rho_clip=2 has no .* learner.vtrace is false"),
     ],
 )
-def test_what_cannot_overlap_is_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_what_has_no_effect_or_cannot_overlap_is_refused(arguments: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_arguments(["env=catch", *arguments])
+        parse_arguments(["env=catch", *arguments.split()])
 
 
-def test_appo_overlaps_without_pulls() -> None:
+def test_what_appo_and_a3c_need_in_its_place_is_taken() -> None:
     config = parse_arguments(["algo=appo", "env=catch", "overlap=true", "pull_steps=null"])
     assert config.overlap
     assert dataclasses.replace(config, overlap=False).parallel.pull_steps is None
-
-
-def test_vtrace_where_no_older_policy_acts_is_refused() -> None:
-    message = "learner.vtrace=true has no effect, because overlap is false and .*pull_steps is none"
-    with pytest.raises(ValueError, match=message):
-        parse_arguments(["env=catch", "learner.vtrace=true"])
     options = ["algo=a3c", "env=catch", "learner.vtrace=true", "pull_steps=5"]
     assert parse_arguments(options).learner.uses_ratios  # it pulls before it learns
-    with pytest.raises(ValueError, match=r"rho_clip=2 has no .* learner.vtrace is false"):
-        parse_arguments(["env=catch", "overlap=true", "rho_clip=2"])
 
 
 LEARNING = {
-    "vtrace": (
-        "algo=a2c",
-        "learner.vtrace=true",
-        "lr=2e-3",
-        "num_envs=16",
-        "horizon=10",
-        "total_steps=100000",
-    ),
-    "ppo": ("algo=ppo", "num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=100000"),
-    "dqn": (
-        *("algo=dqn", "num_envs=8", "horizon=4", "lr=1e-3", "optimizer=adam", "adam_eps=1e-5"),
-        *("training_intensity=4", "min_steps=1000", "replay_size=20000", "total_steps=40000"),
-        *("target_update_steps=1000", "epsilon_steps=10000", "epsilon_final=0.01"),
-    ),
+    "vtrace": "algo=a2c learner.vtrace=true lr=2e-3 num_envs=16 horizon=10 total_steps=100000",
+    "ppo": "algo=ppo num_envs=16 horizon=20 minibatch_size=80 total_steps=100000",
+    "dqn": "algo=dqn num_envs=8 horizon=4 lr=1e-3 optimizer=adam adam_eps=1e-5 "
+    "training_intensity=4 min_steps=1000 replay_size=20000 total_steps=40000 "
+    "target_update_steps=1000 epsilon_steps=10000 epsilon_final=0.01",
 }
 
 
@@ -383,7 +365,7 @@ LEARNING = {
 @pytest.mark.parametrize("algo", LEARNING)
 def test_catch_is_learned(algo: str, tmp_path) -> None:
     arguments = ("env=catch", "serial=true", "log_interval=2000", "decorrelation_steps=0")
-    run_dir = run(tmp_path / "run", *arguments, *LEARNING[algo], "overlap=true")
+    run_dir = run(tmp_path / "run", *arguments, *LEARNING[algo].split(), "overlap=true")
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir / "metrics.csv")]
     assert returns[0] < 0
     assert np.mean(returns[-5:]) >= 0.85  # epsilon or the policy's own randomness included

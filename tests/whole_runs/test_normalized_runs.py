@@ -1,30 +1,26 @@
 """Runs of Pendulum with normalized observations and rewards, from their first step to the film."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import control_envs
 import numpy as np
 import pytest
 import torch
+from launched_runs import last_checkpoint
+from launched_runs import train as train_program
 from run_files import assert_same
 from saved_runs import quiet, trained
 
 from accel_rl.agents import PolicyAgent
 from accel_rl.algos.normalization import Normalization
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoint
+from accel_rl.runs.checkpoint import best_path
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import SavedPolicy, load_policy
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.train import train
 
 ENV = "env=control_envs:Swing"
 OPTIONS = (
@@ -34,10 +30,7 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlap"])
@@ -61,10 +54,9 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
 
     monkeypatch.setattr(PolicyAgent, "act", watched_act)
     monkeypatch.setattr(Normalization, "take", watched_take)
-    options = [each for each in OPTIONS if "checkpoint" not in each]
-    more = ("serial=true", f"overlap={overlap}".lower(), f"run_dir={tmp_path}/run")
-    train(parse_arguments([*options, *more]), quiet())
-    assert is_behind == [False, *[overlap] * 7]
+    options = [each for each in OPTIONS[:-1] if "checkpoint" not in each]
+    trained(tmp_path / "run", *options, f"overlap={overlap}".lower(), "total_steps=300")
+    assert is_behind == [False, overlap, overlap]
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +90,14 @@ def actions(agent: PolicyAgent, step: PolicyInput) -> Any:
     return agent.act(*tensors, step.columns).numpy()
 
 
-@pytest.mark.parametrize(("checkpoint", "steps"), [(None, 800), (400, 400), ("best", 400)])
-@pytest.mark.parametrize("greedy", [False, True], ids=["drawn", "greedy"])
+@pytest.mark.parametrize(
+    ("checkpoint", "steps", "greedy"),
+    [
+        ("best", 400, False),
+        pytest.param(400, 400, True, marks=pytest.mark.slow),
+        pytest.param(None, 800, True, marks=pytest.mark.slow),
+    ],
+)
 def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
     checkpoint: Any, steps: int, greedy: bool, evaluated: Any
 ) -> None:
@@ -115,6 +113,7 @@ def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
     agent.normalizer = normalizer
 
 
+@pytest.mark.slow
 def test_film_shows_the_actions_of_the_evaluation(evaluated: Any, monkeypatch, tmp_path) -> None:
     run_dir, agents = evaluated
     call, seen = SavedPolicy.__call__, []
@@ -130,6 +129,7 @@ def test_film_shows_the_actions_of_the_evaluation(evaluated: Any, monkeypatch, t
     assert seen == [True] * 200 and game.num_steps == 200 and game.is_truncated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("checkpoint", "steps"), [(None, 800), ("best", 400)])
 def test_saved_run_is_evaluated_with_its_moments(
     checkpoint: Any, steps: int, evaluated: Any, monkeypatch
@@ -152,23 +152,17 @@ def test_saved_run_is_evaluated_with_its_moments(
     assert best_path(run_dir).exists()
 
 
-@pytest.mark.learning
-@pytest.mark.parametrize("options", [("algo=a3c", "horizon=5"), ("algo=appo", *OPTIONS[4:7])])
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.parametrize("options", [("algo=a3c", "horizon=5"), ("algo=appo", *OPTIONS[5:8])])
 def test_learners_with_a_store_share_their_moments(options: tuple[str, ...], tmp_path) -> None:
-    run = tmp_path / "run"
     shared = [ENV, "learners=2", "serial=true", "num_envs=4", "decorrelation_steps=0"]
-    given = [*shared, *options, *OPTIONS[2:4], "total_steps=2000", f"run_dir={run}", "device=cpu"]
-    given = list(dict.fromkeys(given))
-    command = [sys.executable, "-m", "accel_rl"]
-    environment = os.environ | {"PYTHONPATH": str(Path(control_envs.__file__).parent)}
-    subprocess.run([*command, *given], check=True, timeout=100, env=environment)
-    saved = load_checkpoint(list_checkpoints(run)[-1])
-    assert (
-        saved["algorithm"]["observation_moments"]["observation"]["count"]
-        == saved["counts"]["steps"]
-    )
+    given = [*shared, *options, *OPTIONS[2:4], "total_steps=2000", "device=cpu"]
+    assert train_program(tmp_path, *given) == ""
+    saved = last_checkpoint(tmp_path)
+    observations = saved["algorithm"]["observation_moments"]["observation"]
+    assert observations["count"] == saved["counts"]["steps"]
     assert saved["algorithm"]["reward_moments"]["count"] == saved["counts"]["steps"]
-    more = [f"resume={run}", "total_steps=3000"]
-    subprocess.run([*command, *more], check=True, timeout=100, env=environment)
-    again = load_checkpoint(list_checkpoints(run)[-1])
+    assert train_program(tmp_path, f"resume={tmp_path}", "total_steps=3000") == ""
+    again = last_checkpoint(tmp_path)
     assert again["algorithm"]["reward_moments"]["count"] == again["counts"]["steps"] >= 3000

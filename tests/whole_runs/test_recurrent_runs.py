@@ -68,7 +68,7 @@ def test_velocities_that_are_not_shown_are_learned_where_returns_are_large(tmp_p
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("saved") / "run"
-    return trained(run_dir, "env=catch", "lstm=true", "lr=0.05", "total_steps=400")
+    return trained(run_dir, "env=catch", "lstm=true", "lr=0.05")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its policy is told actions and rewards; it has learned from sequences of a replay."""
     run_dir = tmp_path_factory.mktemp("told") / "run"
     memory = ("gru=true", "previous_action_reward=true", "sequence_length=8", "burn_in=2")
-    small = ("min_steps=700", "batch_size=16", "num_envs=8", "total_steps=1000")
+    small = ("min_steps=160", "batch_size=8", "num_envs=4", "total_steps=240")
     return trained(run_dir, "algo=dqn", "env=catch", *memory, *small, "evaluation_interval=0")
 
 
@@ -144,6 +144,7 @@ def test_policy_that_is_not_told_where_episodes_begin_says_so(
     assert np.array_equal(policy(observation, always), other(observation, always))  # as seeded
 
 
+@pytest.mark.slow
 def test_policy_that_needs_rewards_says_so_and_acts_by_them(told: Path) -> None:
     policy = load_policy(told, greedy=True)
     spec = policy.env_spec
@@ -164,6 +165,7 @@ def test_policy_that_needs_rewards_says_so_and_acts_by_them(told: Path) -> None:
     torch.testing.assert_close(states[0][1], states[1][1])
 
 
+@pytest.mark.slow
 def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypatch) -> None:
     """From one step to the next, and from nothing at the beginning."""
     seen = []

@@ -8,9 +8,9 @@ import re
 import signal
 import socket
 import textwrap
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import numpy as np
@@ -274,13 +274,10 @@ def test_forged_record_runs_no_code_and_ends_the_run(
     with launched(run_dir, *SMALL, ENDLESS, program=program) as run:
         run.wait_for_rows()
         process = psutil.Process(run.process.pid)
-        deadline = time.monotonic() + 60
-        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        while run.process.poll() is None:
             attack(process, forged)  # learner 1 writes its own over some of them
         errors = run.ends(1)
-    assert re.search(
-        r"error: the record post/1/\d+ in the run's store is not from learner 1", errors
-    )
+    assert re.search(r"error: the record post/1/\d+ .* is not from learner 1", errors)
     assert not (tmp_path / "was-here").exists()
 
 
@@ -294,17 +291,11 @@ def test_learners_without_any_secret_say_so_and_their_store_is_on_loopback(tmp_p
     told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     told |= {"MASTER_PORT": str(port), "XDG_STATE_HOME": str(tmp_path / "file")}
     with ExitStack() as stack:
-        learners = [
-            stack.enter_context(
-                launched(
-                    tmp_path / "run",
-                    *SMALL,
-                    "total_steps=800",
-                    env=os.environ | told | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                )
-            ).process
-            for rank in range(2)
-        ]
+        learners = []
+        for rank in map(str, range(2)):
+            env = os.environ | told | {"RANK": rank, "LOCAL_RANK": rank}
+            learner = launched(tmp_path / "run", *SMALL, "total_steps=800", env=env)
+            learners.append(stack.enter_context(learner).process)
         said, _ = (learner.communicate(timeout=200)[0] for learner in learners)
     assert [learner.returncode for learner in learners] == [0, 0]
     assert "ACCEL_RL_SECRET_FILE" in said
@@ -358,23 +349,10 @@ def test_learner_that_finds_a_forged_record_says_so_itself(
     assert "learner 1: the record saved/0 is forged" in capsys.readouterr().err
 
 
-class Told:
-    """A team of which the other learner has left one report."""
-
-    ranks = Ranks(0, 2, 0, 2)
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def read(self, *, waits: bool) -> dict[int, list[Report]]:
-        return {1: [self._report]}
-
-
 def test_other_parameters_of_one_learner_are_an_error() -> None:
-    class InStep:
-        num_sharing = 2
-
-    others = Others(Told(Report([], 0, {}, {}, 1, 5)), InStep())  # type: ignore[arg-type]
+    reports = {1: [Report([], 0, {}, {}, 1, 5)]}  # what the other learner has left
+    team = SimpleNamespace(ranks=Ranks(0, 2, 0, 2), read=lambda waits: reports)
+    others = Others(team, SimpleNamespace(num_sharing=2))  # type: ignore[arg-type]
     others.merge(Report([], 0, {}, {}, 1, 5), 400)
     with pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps"):
         others.merge(Report([], 0, {}, {}, 1, 6), 400)
@@ -385,11 +363,7 @@ def test_other_parameters_of_one_learner_are_an_error() -> None:
     [
         (["learners=3"], Ranks(0, 2, 0, 2), "learners=3, but the launcher has started 2; leave"),
         (["sync=store"], Ranks(0, 2, 0, 1), "sync=store is for learners of one machine"),
-        (
-            ["sync=store", "on_learner_failure=continue"],
-            Ranks(0, 2, 0, 2),
-            "torchrun ends all learners when one fails",
-        ),
+        (["sync=store", "on_learner_failure=continue"], Ranks(0, 2, 0, 2), "torchrun ends all"),
     ],
     ids=["number", "machines", "going-on"],
 )
@@ -438,13 +412,8 @@ LEARNING = {
     "appo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=120000"),
     "async_dqn": (
         *("num_envs=8", "horizon=4", "batch_size=32", "lr=1e-3", "optimizer=adam"),
-        *("min_steps=1000", "replay_size=20000", "training_intensity=4"),
-        *(
-            "target_update_steps=1000",
-            "epsilon_steps=10000",
-            "epsilon_final=0.01",
-            "total_steps=60000",
-        ),
+        *("min_steps=1000", "replay_size=20000", "training_intensity=4", "total_steps=60000"),
+        *("target_update_steps=1000", "epsilon_steps=10000", "epsilon_final=0.01"),
     ),
 }
 

@@ -22,7 +22,7 @@ def resume(run_dir: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    options = ("total_steps=4000", "checkpoint_interval=2000", "log_interval=600")
+    options = ("total_steps=80", "checkpoint_interval=40")
     return trained(tmp_path_factory.mktemp("runs") / "run", "env=catch", *options)
 
 
@@ -41,38 +41,40 @@ def damage(run_dir: Path, what: str) -> None:
         shutil.rmtree(run_dir / "checkpoints")
 
 
+QUICK = [
+    ("cut off", "", "or is damaged.*delete it, and the run goes on from steps_000000000040.pt"),
+    ("", "", "has taken 80 steps, all that total_steps=80 .* larger total_steps"),
+    ("", "lr=0.1", "learner.lr=0.1 cannot be given with resume=.*begun with none"),
+]
+SLOW = [
+    ("the only one cut off", "", "is damaged.*; there is no other, so begin a new run"),
+    ("another format", "", r"of another version of accel_rl \(format 1"),
+    ("foreign", "", "is not a checkpoint of accel_rl"),
+    ("no checkpoint", "", "checkpoint"),
+    ("", "env=pong", "env=pong cannot be given with resume=.*begun with catch"),
+    ("", "algo=a2c", "algo=a2c cannot be given with resume="),
+    ("", "run_dir=x", "run_dir=x cannot be given with resume="),
+    ("", "total_steeps=1", "did you mean total_steps"),
+]
+
+
 @pytest.mark.parametrize(
-    "what, options, message",
-    [
-        ("cut off", (), "or is damaged.*delete it, and the run goes on from steps_000000002000.pt"),
-        ("the only one cut off", (), "is damaged.*; there is no other, so begin a new run"),
-        ("another format", (), r"of another version of accel_rl \(format 1"),
-        ("foreign", (), "is not a checkpoint of accel_rl"),
-        ("no checkpoint", (), "checkpoint"),
-        (
-            "",
-            (),
-            "has taken 4,000 steps, all that total_steps=4000 asks for; .* larger total_steps",
-        ),
-        ("", ("lr=0.1",), "learner.lr=0.1 cannot be given with resume=.*begun with none"),
-        ("", ("env=pong",), "env=pong cannot be given with resume=.*begun with catch"),
-        ("", ("algo=a2c",), "algo=a2c cannot be given with resume="),
-        ("", ("run_dir=x",), "run_dir=x cannot be given with resume="),
-        ("", ("total_steeps=1",), "did you mean total_steps"),
-    ],
+    ("what", "options", "message"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
 )
 def test_run_that_cannot_go_on_says_why_and_stays_as_it_is(
-    what: str, options: tuple[str, ...], message: str, finished: Path, tmp_path
+    what: str, options: str, message: str, finished: Path, tmp_path
 ) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     damage(run_dir, what)
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
     with pytest.raises(ValueError, match=message):
-        resume(run_dir, *options)
+        resume(run_dir, *options.split())
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "steps\nx\n"])
 def test_metrics_of_something_else_are_named_and_the_config_stays(
     text: str, finished: Path, tmp_path
@@ -81,7 +83,7 @@ def test_metrics_of_something_else_are_named_and_the_config_stays(
     shutil.copytree(finished, run_dir)
     (run_dir / "metrics.csv").write_text(text)
     with pytest.raises(RunError, match=r"metrics\.csv cannot be read: .*; move it away"):
-        resume(run_dir, "total_steps=5000")
+        resume(run_dir, "total_steps=120")
     same = ("config.yaml", "learning_curve.png")
     assert all((run_dir / name).read_bytes() == (finished / name).read_bytes() for name in same)
 
@@ -93,13 +95,13 @@ def test_learners_in_step_begin_anew_together_where_the_part_of_one_is_missing(
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir)
     saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    rewrite(list_checkpoints(run_dir)[-1], saved | {"num_learners": 2, "parts": {1: 4000}})
+    rewrite(list_checkpoints(run_dir)[-1], saved | {"num_learners": 2, "parts": {1: 80}})
     monkeypatch.setattr("accel_rl.training.resume._refuse_changes", lambda before, config: None)
-    config = parse_arguments([f"resume={run_dir}", "total_steps=5000", f"sync={sync}"])
+    config = parse_arguments([f"resume={run_dir}", "total_steps=120", f"sync={sync}"])
     first, second = (load_last(config, Ranks(rank, 2, rank, 2)) for rank in range(2))
     assert (first["sampler"] is not None) == is_kept
     assert second["sampler"] is None
-    part_path(run_dir, 4000, 1).write_bytes(b"cut off")
+    part_path(run_dir, 80, 1).write_bytes(b"cut off")
     with pytest.raises(ValueError, match=r"damaged.* delete it, and environments start new"):
         load_last(config, Ranks(1, 2, 1, 2))
 
@@ -113,4 +115,4 @@ def test_directory_that_is_no_run_is_refused(tmp_path) -> None:
 
 def test_run_that_is_going_on_cannot_be_resumed(finished: Path) -> None:
     with hold(finished), pytest.raises(ValueError, match="another process trains in it"):
-        resume(finished, "total_steps=5000")
+        resume(finished, "total_steps=120")

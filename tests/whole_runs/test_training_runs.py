@@ -1,7 +1,5 @@
 """Whole runs: what they leave behind, how they stop, and how they fail."""
 
-import csv
-import io
 import os
 import re
 import signal
@@ -15,8 +13,8 @@ import psutil
 import pytest
 from launched_runs import launched, started
 from omegaconf import OmegaConf
-from rich.console import Console
 from run_files import parameters_of, rows_of
+from saved_runs import quiet, undrawn
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
@@ -33,7 +31,8 @@ SMALL = {"log_interval": "400", "num_envs": "4", "decorrelation_steps": "10"}
 def run(run_dir: Path, *arguments: str) -> TrainResult:
     options = SMALL | dict(each.split("=") for each in arguments) | {"run_dir": str(run_dir)}
     config = parse_arguments([f"{key}={value}" for key, value in options.items()])
-    return train(config, Console(file=io.StringIO()))
+    with undrawn():
+        return train(config, quiet())
 
 
 def saved_steps(run_dir: Path) -> int:
@@ -66,40 +65,34 @@ def test_short_run_leaves_everything_it_promises(env: str, serial: str, tmp_path
 
 @pytest.mark.slow
 def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
-    result = run(
-        tmp_path,
-        "env=breakout",
-        "total_steps=1000",
-        "checkpoint_interval=500",
-        "num_envs=2",
-        "horizon=20",
-        "decorrelation_steps=0",
-    )
+    options = "env=breakout total_steps=400 checkpoint_interval=200 num_envs=2 horizon=20"
+    result = run(tmp_path, *options.split(), "decorrelation_steps=0", "log_interval=200")
     assert result.status.frame_skip == 4
     last = rows_of(tmp_path / "metrics.csv")[-1]
-    assert (last["steps"], last["frames"], last["updates"]) == ("1000", "4000", "25")
+    assert (last["steps"], last["frames"], last["updates"]) == ("400", "1600", "10")
     assert int(last["episodes"]) > 0
     assert 0 <= float(last["episode_return_raw_mean"]) < 10
     assert len(list_checkpoints(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
-    options = ["env=catch", "serial=true", "total_steps=1000"]
+    options = ["env=catch", "serial=true", "total_steps=200"]
     run(plain, *options)
-    run(evaluated, *options, "evaluation_interval=500", "evaluation_steps=50", "evaluation_envs=2")
-    with (evaluated / "evaluation.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["steps"], row["episodes"]) for row in rows] == [("500", "6"), ("1000", "6")]
+    run(evaluated, *options, "evaluation_interval=100", "evaluation_steps=50", "evaluation_envs=2")
+    rows = rows_of(evaluated / "evaluation.csv")
+    assert [(row["steps"], row["episodes"]) for row in rows] == [("100", "6"), ("200", "6")]
     assert [row["evaluation_steps"] for row in rows] == ["54", "54"]  # nine a game
     assert all(-1 <= float(row["episode_return_raw_mean"]) <= 1 for row in rows)
     for name, parameter in parameters_of(plain).items():
         np.testing.assert_array_equal(parameters_of(evaluated)[name], parameter, err_msg=name)
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_parameters_to_the_bit(tmp_path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(tmp_path / name, "env=catch", "serial=true", "total_steps=1000", f"seed={seed}")
+        run(tmp_path / name, "env=catch", "serial=true", "total_steps=100", f"seed={seed}")
     a, b, c = (parameters_of(tmp_path / name) for name in "abc")
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
@@ -241,7 +234,9 @@ def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd)
     assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 
 
-@pytest.mark.parametrize("serial", ["true", pytest.param("false", marks=pytest.mark.processes)])
+@pytest.mark.parametrize(
+    "serial", ["true", pytest.param("false", marks=[pytest.mark.processes, pytest.mark.slow])]
+)
 def test_environment_that_raises_ends_the_run_with_one_message(
     serial: str, tmp_path, capfd, monkeypatch
 ) -> None:
@@ -259,6 +254,7 @@ def test_environment_that_raises_ends_the_run_with_one_message(
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monkeypatch) -> None:
     def broken(*args: Any) -> None:
         raise IndexError("no such action")

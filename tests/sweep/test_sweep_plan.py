@@ -86,6 +86,10 @@ def test_names_can_be_those_of_folders() -> None:
         ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
         ("seed=0,1,0", "seed=0,1,0 lists 0 twice"),
         ("learner.lr=1e-3,0.001", "learner.lr=1e-3,0.001 lists 1e-3 twice"),
+        (
+            "algo=ppo normalize_advantage=true,True",
+            "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are",
+        ),
         ("seed=4..0", "seed=4..0: 4..0 is no range; write the first integer and the last"),
         ("seed=0..", "seed=0..: 0.. is no range"),
         ("seed=0-4", "seed=0-4: 0-4 is no range"),

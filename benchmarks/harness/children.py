@@ -179,15 +179,15 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def close(self) -> None:
-        """Ends the child; a second call does nothing."""
+    def close(self, patience: float = 10.0) -> None:
+        """Ends the child, which has ``patience`` seconds to do so; a second call does nothing."""
         assert self._process.stdout is not None
         if self._errors.closed:
             return
         self.leave()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        self._kill()
+            self._process.wait(patience)
+        self._kill(min(patience, 2.0))
         self._process.wait()
         self._process.stdout.close()
         self._errors.close()
@@ -214,11 +214,11 @@ class Child:
             self._kill()
             return f"gave no answer in {timeout:.0f} s"
 
-    def _kill(self) -> None:
+    def _kill(self, seconds: float = 2.0) -> None:
         """Ends the child's process group, what it has left behind with it; those that clean up
         after others, as Python's resource tracker, get the time to."""
         group = self._process.pid
-        for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0)):
+        for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 0.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)
                 os.killpg(group, signal.SIGCONT)

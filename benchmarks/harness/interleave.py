@@ -115,16 +115,22 @@ def measure(
                             results[name], children[name], seconds
                         ),
                     )
+                _close(children, patience=10.0)
             except KeyboardInterrupt:
                 console.print("interrupted")
                 break
             finally:
-                started = [child for group in children.values() for child in group]
-                for child in started:
-                    child.leave()
-                for child in started:
-                    child.close()
+                _close(children, patience=0.0)
     return results
+
+
+def _close(children: dict[str, list[Child]], patience: float) -> None:
+    """End all children that have not ended."""
+    started = [child for group in children.values() for child in group]
+    for child in started:
+        child.leave()
+    for child in started:
+        child.close(patience)
 
 
 def _start(result: Result, children: dict[str, list[Child]]) -> None:

@@ -120,7 +120,7 @@ def without_paths(report: dict[str, Any], options: Options) -> dict[str, Any]:
 
 
 def tabulate(report: dict[str, Any], console: Console) -> None:
-    """Prints of each algorithm the rows and the versions."""
+    """Prints of each algorithm the rows."""
     for algo in report["options"]["algos"]:
         _tabulate(report, algo, console)
 
@@ -144,10 +144,6 @@ def _tabulate(report: dict[str, Any], algo: str, console: Console) -> None:
         ratios = [ratio_cell(row.get(key)) for key in ("ours", "fastest")]
         table.add_row(row["network"], name, *spread_cells(steps), *ratios)
     console.print(table)
-    for part in dict.fromkeys(row["part"] for row in rows):
-        for row in [row for row in find(rows, part=part) if row["settings"].get("versions")][:1]:
-            words = ", ".join(f"{k} {v}" for k, v in row["settings"]["versions"].items())
-            console.print(f"{part}: {words}", highlight=False)
 
 
 if __name__ == "__main__":

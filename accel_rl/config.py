@@ -317,4 +317,9 @@ class TrainConfig:
 
     def progress(self, steps: int) -> float:
         """How far schedules have run after ``steps`` steps, in [0, 1]."""
-        return min(1.0, steps / (self.schedule_steps or self.total_steps))
+        return min(1.0, steps / self.whole_schedule)
+
+    @property
+    def whole_schedule(self) -> int:
+        """Steps in which schedules run."""
+        return self.schedule_steps or self.total_steps

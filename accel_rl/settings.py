@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import math
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import field, fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
@@ -76,8 +79,8 @@ def check_settings(config: Any) -> None:
             object.__setattr__(config, name, tuple(value))
 
 
-def check_kind(declared: str, **given: object) -> None:
-    """Look at arguments of a function: all are ``declared``, an annotation as it is written.
+def check_kind(declared: Any, **given: object) -> None:
+    """Look at arguments of a function: all are ``declared``, an annotation.
 
     Raises:
         ValueError: one is not.
@@ -90,7 +93,7 @@ def check_kind(declared: str, **given: object) -> None:
 
 def check_seed(seed: int) -> None:
     """Raises ValueError unless it is an integer of at least 0, as generators take it."""
-    check_kind("int", seed=seed)
+    check_kind(int, seed=seed)
     if seed < 0:
         raise ValueError(f"seed is {seed}; it must be at least 0")
 
@@ -108,30 +111,46 @@ def _refuse_unless(check: _Check, name: str, value: object) -> None:
 @cache
 def _declared(kind: type) -> dict[str, _Check]:
     """By the names of the fields. Other annotations may not be known here, and are left alone."""
-    checks = {each.name: _check_of(str(each.type)) for each in fields(kind)}
+    checks = {each.name: _check_of(_annotation(kind, each.name)) for each in fields(kind)}
     return {name: check for name, check in checks.items() if check is not None}
 
 
-def _check_of(declared: str) -> _Check | None:
-    """``declared``: an annotation as it is written."""
-    if declared.startswith("Literal["):
-        names = ast.literal_eval(declared.removeprefix("Literal"))
-        return lambda value: value in names, " or ".join(names)
-    if declared.startswith("tuple["):
-        element = declared.removeprefix("tuple[").removesuffix(", ...]")
-        types, words = _PLAIN[element]
-        return lambda value: _are_all(value, types), f"a tuple, each of it {words}"
-    declared, optional, _ = declared.partition(" | None")
-    declared, _, names = declared.partition(" | Literal")
-    if declared not in _PLAIN:
-        return None
-    types, words = _PLAIN[declared]
-    if optional:
-        types, words = (*types, type(None)), f"{words}, or None"
-    if names:
-        also = ast.literal_eval(names)
-        return lambda value: value in also or _is_one(value, types), f"{words}, or {also[0]}"
-    return lambda value: _is_one(value, types), words
+def _annotation(kind: type, name: str) -> Any:
+    """What a field is declared as, also in quotes; the text if its names are not known there."""
+    owner = next(each for each in kind.__mro__ if name in inspect.get_annotations(each))
+    declared = inspect.get_annotations(owner)[name]
+    if isinstance(declared, str):
+        with suppress(Exception):  # of names that only type checkers import, say
+            return eval(declared, vars(sys.modules[owner.__module__]), dict(vars(owner)))
+    return declared
+
+
+def _check_of(declared: Any) -> _Check | None:
+    """``declared``: an annotation."""
+    if get_origin(declared) is Annotated:
+        return _check_of(get_args(declared)[0])
+    is_union = get_origin(declared) in (Union, UnionType)
+    types, names, words = [], [], []
+    for each in get_args(declared) if is_union else (declared,):
+        if get_origin(each) is Literal:
+            names += get_args(each)
+        elif get_origin(each) is tuple and not is_union:
+            element, *more = get_args(each)
+            if element not in _PLAIN or more != [...]:
+                return None
+            allowed, word = _PLAIN[element]
+            return lambda value: _are_all(value, allowed), f"a tuple, each of it {word}"
+        elif each is NoneType:
+            types.append(NoneType)
+        elif isinstance(each, type) and each in _PLAIN:
+            types += _PLAIN[each][0]
+            words.append(_PLAIN[each][1])
+        else:
+            return None
+    text = [" or ".join(words)] if words else []
+    text += [" or ".join(map(str, names))] if names else []
+    text += ["None"] if NoneType in types else []
+    return lambda value: value in names or _is_one(value, tuple(types)), ", or ".join(text)
 
 
 def _is_one(value: object, types: tuple[type, ...]) -> bool:
@@ -149,10 +168,9 @@ def _are_all(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, tuple | list) and all(_is_one(each, types) for each in value)
 
 
-_PLAIN: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int, np.integer), "an integer"),
-    "float": ((float, int, np.floating, np.integer), "a number"),
-    "bool": ((bool, np.bool_), "True or False"),
-    "str": ((str,), "text"),
-    "int | str": ((int, np.integer, str), "an integer or text"),
+_PLAIN: dict[type, tuple[tuple[type, ...], str]] = {
+    int: ((int, np.integer), "an integer"),
+    float: ((float, int, np.floating, np.integer), "a number"),
+    bool: ((bool, np.bool_), "True or False"),
+    str: ((str,), "text"),
 }

@@ -18,9 +18,9 @@ class Normalizer(NamedTuple):
     """Normalizes observations by fixed means and standard deviations.
 
     Attributes:
-        mean: by name of the leaf, float32 of its shape. An observation that is one array is the
+        mean: by name of the leaf, float64 of its shape. An observation that is one array is the
             leaf ``observation``.
-        scale: 1 / standard deviation, with the same names and shapes.
+        scale: 1 / standard deviation, float32, with the same names and shapes.
     """
 
     mean: dict[str, Tensor]
@@ -36,8 +36,9 @@ class Normalizer(NamedTuple):
         }
 
     def _normalize(self, name: str, observation: Tensor) -> Tensor:
-        shifted: Tensor = observation.to(torch.float32) - self.mean[name]
-        return (shifted * self.scale[name]).clamp_(-LIMIT, LIMIT)
+        # In float32 observations far from 0 are equal that differ by many deviations.
+        shifted: Tensor = observation.to(torch.float64) - self.mean[name]
+        return (shifted.to(torch.float32) * self.scale[name]).clamp_(-LIMIT, LIMIT)
 
 
 def normalizer_state(agent: object) -> dict[str, Any]:

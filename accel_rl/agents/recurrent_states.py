@@ -32,6 +32,7 @@ class RecurrentStates:
         device: device of the tensors.
         keeps_rollout: True: the tensors that `finish` returns stay valid until the next `finish`.
             False: until the next `act`.
+        tells_log_prob: True: `act` returns log-probabilities, too; only for a `RecurrentAgent`.
 
     Attributes:
         choose: the method of the agent that `act` calls.
@@ -45,10 +46,12 @@ class RecurrentStates:
         device: torch.device,
         *,
         keeps_rollout: bool = False,
+        tells_log_prob: bool = False,
     ) -> None:
         self.choose: Any = agent.act
-        self._tells_log_prob = isinstance(agent, RecurrentAgent) and agent.tells_log_prob
-        if isinstance(agent, RecurrentAgent) and agent.tells_log_prob:
+        self._tells_log_prob = tells_log_prob
+        if tells_log_prob:
+            assert isinstance(agent, RecurrentAgent)
             self.choose = agent.act_with_log_prob
         self._model: Any = agent.model
         self._previous = agent.model.previous
@@ -85,7 +88,7 @@ class RecurrentStates:
                 get them.
 
         Returns:
-            Actions ``[n, ...]``, or `Drawn` if the agent tells log-probabilities.
+            Actions ``[n, ...]``, or `Drawn` with ``tells_log_prob``.
         """
         if self._previous is not None and reward is not None:
             self._state[columns, -1] = reward

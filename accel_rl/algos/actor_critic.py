@@ -39,6 +39,8 @@ from accel_rl.spaces import (
     without_mask,
 )
 
+_ROUNDING = 8
+"""units of rounding, of a mean, up to which a deviation is not one"""
 ActorCriticAgent = PolicyAgent | RecurrentAgent
 
 
@@ -268,14 +270,17 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) 
     """``(advantage - mean) / (deviation + eps)``, of one shape with ``advantage``.
 
     Mean and standard deviation (of the population) are those where ``valid``, over the batches of
-    all learners that share the update.
+    all learners that share the update. A single advantage has no deviation, and stays as it is;
+    what rounding leaves of equal ones becomes 0.
     """
     total, count = exchange.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
-    count = count.clamp(min=1)
-    centred = advantage - total / count
-    variance = exchange.sum((centred.square() * valid).sum()) / count
-    normalized: Tensor = centred / (variance.sqrt() + eps)
-    return normalized
+    mean = total / count.clamp(min=1)
+    centred = advantage - mean
+    variance = exchange.sum((centred.square() * valid).sum()) / count.clamp(min=1)
+    deviation = variance.sqrt()
+    is_rounding = deviation <= _ROUNDING * torch.finfo(mean.dtype).eps * mean.abs()
+    normalized = torch.where(is_rounding, 0.0, centred / (deviation + eps))
+    return torch.where(count > 1, normalized, advantage)
 
 
 def bootstrap_values(

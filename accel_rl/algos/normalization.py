@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EPS = 1e-8
 """added to variances"""
+_ROUNDING = 1e-14
+"""share of a mean that a deviation may have by rounding alone"""
 REWARD_LIMIT = 10.0
 """normalized rewards are clipped to this, on both sides"""
 
@@ -182,9 +184,9 @@ class Normalization:
     def _normalizer(self) -> Normalizer:
         assert self._observations is not None
         return Normalizer(
-            {name: each.mean.float() for name, each in self._observations.items()},
+            {name: each.mean.clone() for name, each in self._observations.items()},
             {
-                name: (each.variance + EPS).rsqrt().float()
+                name: (each.variance + EPS + (_ROUNDING * each.mean).square()).rsqrt().float()
                 for name, each in self._observations.items()
             },
         )

@@ -261,7 +261,7 @@ class PPO:
                 chosen = self._choose(observation, whole, index)
                 self._update.run(self._evaluate, lr, *chosen, *more)
         mean_return = masked_mean(whole.return_, whole.valid)
-        return self._update.take() | {"mean_value_target": mean_return}
+        return self._update.take(mean_value_target=mean_return)
 
     def _choose(self, observation: Any, whole: Minibatch, index: Tensor) -> tuple[Any, Minibatch]:
         """Observations and minibatch of the steps ``index``, ``[N]``."""

@@ -111,7 +111,7 @@ class PQNConfig(MinibatchConfig):
     def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, AnyEpsilonGreedyAgent)
-        return PQN(agent, self, exchange, task.seed)
+        return PQN(agent, self, exchange, task.seed, task.schedule_steps)
 
 
 class Minibatch(NamedTuple):
@@ -133,16 +133,24 @@ class PQN:
         config: the options.
         exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
         seed: seed of the shuffling.
+        schedule_steps: steps, of all learners, in which schedules run. None: not known, so that
+            epsilon follows the progress before a rollout.
     """
 
     behaviour = None
 
     def __init__(
-        self, agent: AnyEpsilonGreedyAgent, config: PQNConfig, exchange: Exchange, seed: int
+        self,
+        agent: AnyEpsilonGreedyAgent,
+        config: PQNConfig,
+        exchange: Exchange,
+        seed: int,
+        schedule_steps: int | None = None,
     ) -> None:
         self.config = config
         self.agent = agent
         self._exchange = exchange
+        self._schedule_steps = schedule_steps
         device = exchange.parameters.parameter.device
         self._losses = agent.capture(self._compute_losses)
         self._update = Update(config, exchange, agent.capture)
@@ -178,12 +186,11 @@ class PQN:
         for chosen, sequences in self._minibatches.of(batch):
             given = Fixed((observation, whole)) if is_captured else (observation, whole)
             self._update.run(self._evaluate, lr, given, chosen, sequences)
+        if steps is not None and self._schedule_steps is not None:
+            progress = min(1.0, steps / self._schedule_steps)  # of the next rollout
         self._set_epsilon(progress)
-        return {
-            **self._update.take(),
-            "mean_value_target": masked_mean(whole.return_, whole.valid),
-            "epsilon": self.agent.epsilon.mean(),
-        }
+        mean_return = masked_mean(whole.return_, whole.valid)
+        return self._update.take(mean_value_target=mean_return, epsilon=self.agent.epsilon.mean())
 
     def _evaluate(
         self, steps: tuple[Any, Minibatch], chosen: Tensor, sequences: Sequences | None

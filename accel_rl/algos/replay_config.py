@@ -13,6 +13,7 @@ from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions, send
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
+from accel_rl.algos.update import as_metric
 from accel_rl.settings import option
 from accel_rl.spaces import map_leaves
 
@@ -206,10 +207,9 @@ class Pace:
     def metrics(self, device: torch.device, **more: Tensor) -> dict[str, Tensor]:
         """Return `PACE_METRICS`, and ``more`` of the host, 0-d, in one copy to ``device``."""
         ratio = self._num_updates * self._num_learners / self._num_sharing / self._learning_steps
-        rate = torch.tensor(ratio)
-        values = (*more.values(), rate, rate * self._config.batch_size)
-        names = (*more, *PACE_METRICS)
-        return dict(zip(names, send(torch.stack(values), device).unbind(), strict=True))
+        given = {**more, **dict(zip(PACE_METRICS, (ratio, ratio * self._config.batch_size)))}
+        values = torch.stack([as_metric(*item, torch.device("cpu")) for item in given.items()])
+        return dict(zip(given, send(values, device).unbind(), strict=True))
 
     def get_state(self) -> dict[str, int]:
         """Return what is added to a learner's state."""

@@ -119,7 +119,7 @@ class ReplayLearner(ABC):
         for _ in range(due):
             self.learn(progress)
         values = self.adjust() or {}
-        return {**self.optimizer.take(), **self.pace.metrics(self.device, **values)} if due else {}
+        return self.optimizer.take(**self.pace.metrics(self.device, **values)) if due else {}
 
     def store(self, batch: RolloutTensors) -> None:
         """Add a rollout, ``[T, B]`` on the device of the replay."""

@@ -82,6 +82,8 @@ class Task(NamedTuple):
         horizon: steps of each environment in a rollout.
         seed: seed of the learner's own randomness.
         ranks: which of the run's learners this is.
+        schedule_steps: steps, of all learners, in which ``progress`` rises from 0 to 1; None: not
+            known.
     """
 
     env: EnvSpec
@@ -89,6 +91,7 @@ class Task(NamedTuple):
     horizon: int
     seed: int
     ranks: Ranks = ALONE
+    schedule_steps: int | None = None
 
 
 class SamplerOptions(Protocol):

@@ -6,8 +6,10 @@ Nothing here waits for the device; a measurement that is off costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +88,7 @@ class Update:
         if half is not None:
             measured[COSINE] = self._cosine(half)
         for name, value in measured.items():
-            self._values.setdefault(name, []).append(value)
+            self._values.setdefault(name, []).append(as_metric(name, value, loss.device))
 
     def run(self, compute: Compute, lr: float, *inputs: Any, is_usual: bool = True) -> Any:
         """`step` with the loss, metrics and number of samples that ``compute(*inputs)`` gives.
@@ -161,16 +163,21 @@ class Update:
     def _add(self, measured: Mapping[str, Tensor]) -> Names:
         """Add them up where they stay, since a graph writes the next ones in the same place."""
         names = tuple(measured)
-        values = torch.stack([each.float() for each in measured.values()])
+        device = self._exchange.parameters.gradient.device
+        values = torch.stack([as_metric(*item, device).float() for item in measured.items()])
         if names not in self._totals:  # while nothing is recorded yet
             self._totals[names] = torch.zeros_like(values)
         self._totals[names].add_(values)
         return (names,)
 
-    def take(self) -> dict[str, Tensor]:
+    def take(self, **more: Tensor) -> dict[str, Tensor]:
         """Return the mean of each metric over the steps since the last call, 0-d.
 
-        A metric without a value since then is left out.
+        A metric without a value since then is left out. If several learners share updates, the
+        means are those of all learners, so that learners decide alike by them. All must call it.
+
+        Args:
+            more: further metrics of this learner, by name.
         """
         values, self._values = self._values, {}
         means = {
@@ -181,7 +188,13 @@ class Update:
         for names, count in counts.items():
             means |= zip(names, (self._totals[names] / count).unbind(), strict=True)
             self._totals[names].zero_()
-        return means
+        exchange = self._exchange
+        device = exchange.parameters.gradient.device
+        means |= {name: as_metric(name, value, device) for name, value in more.items()}
+        if exchange.num_sharing == 1 or not means:
+            return means
+        sums = exchange.sum(torch.stack(tuple(means.values())))
+        return dict(zip(means, (sums / exchange.num_sharing).unbind(), strict=True))
 
     def _half_gradient(self, loss: Tensor, num_samples: Tensor | None) -> Tensor:
         """Return the gradient of half of all learners' samples, ``[P]``, up to a factor.
@@ -202,6 +215,31 @@ class Update:
         gradient = self._exchange.parameters.gradient
         norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(gradient)
         return half.dot(gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+
+
+def as_metric(name: str, value: Any, device: torch.device) -> Tensor:
+    """Return a metric as a 0-d tensor of floats, without gradient.
+
+    Args:
+        name: name of the metric, for the message.
+        value: a tensor of one element, or a number.
+        device: device of the tensor.
+
+    Raises:
+        ValueError: the value is not one real number.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() == 1 and not value.is_complex():
+            dtype = torch.promote_types(value.dtype, torch.float32)
+            return value.detach().reshape(()).to(device, dtype)
+    elif np.ndim(value) == 0:
+        with suppress(TypeError, ValueError):
+            return torch.full((), float(value), device=device)
+    is_tensor = isinstance(value, Tensor)
+    found = f"a tensor of shape {list(value.shape)}" if is_tensor else f"{value!r:.100}"
+    raise ValueError(
+        f"the metric {name} is {found}; it must be one real number: take the mean of several"
+    )
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from accel_rl.settings import check_kind
 
 def check_queued(config: SamplerConfig, most_agents: int) -> None:
     """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
-    check_kind("int", most_agents=most_agents)
+    check_kind(int, most_agents=most_agents)
     if config.reset_policy != "immediate":
         raise ValueError(
             f"reset_policy={config.reset_policy} needs rollouts, and agents of GA3C give none; use "
@@ -40,8 +40,8 @@ def check_queues(max_prediction_batch: int, training_queue_size: int, gamma: flo
         "max_prediction_batch": max_prediction_batch,
         "training_queue_size": training_queue_size,
     }
-    check_kind("int", **sizes)
-    check_kind("float", gamma=gamma)
+    check_kind(int, **sizes)
+    check_kind(float, gamma=gamma)
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} is {size}; it must be at least 1")

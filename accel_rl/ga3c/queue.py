@@ -84,7 +84,7 @@ class ClosableQueue(Generic[Item]):
             ValueError: ``least`` is no integer of at least 0, or ``timeout_seconds`` no number of
                 at least 0.
         """
-        check_kind("int", least=least)
+        check_kind(int, least=least)
         if least < 0:
             raise ValueError(f"least is {least}; it must be at least 0")
         _check_wait(timeout_seconds)
@@ -184,6 +184,6 @@ class PriorityLock:
 
 
 def _check_wait(timeout_seconds: float) -> None:
-    check_kind("float", timeout_seconds=timeout_seconds)
+    check_kind(float, timeout_seconds=timeout_seconds)
     if not timeout_seconds >= 0:  # nor is NaN
         raise ValueError(f"timeout_seconds is {timeout_seconds}; it must be at least 0")

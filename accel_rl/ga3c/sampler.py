@@ -230,7 +230,7 @@ class QueuedSampler:
             ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
             SamplerError: this process is a fork of the one that started this.
         """
-        check_kind("int", num_agents=num_agents)
+        check_kind(int, num_agents=num_agents)
         if not 1 <= num_agents <= self.most_agents:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"

@@ -116,7 +116,10 @@ class ActionServer:
             self._act = lambda seen, uniform, step, _: kept.act(seen, uniform, step.t, step.columns)
             self._left["activations"] = kept.finish
         elif isinstance(agent, AnyRecurrentAgent):
-            self._states = RecurrentStates(agent, T, B, device, keeps_rollout=keeps_rollout)
+            tells = self._log_probs is not None
+            self._states = RecurrentStates(
+                agent, T, B, device, keeps_rollout=keeps_rollout, tells_log_prob=tells
+            )
             self._act = self._act_remembering
         else:
             choose: Any = agent.act

@@ -238,8 +238,8 @@ def load_policy(
             signed with this user's key; its environment cannot be made here; an argument is
             invalid; or torch's default dtype or device was changed.
     """
-    check_kind("int | str | None", checkpoint=checkpoint)
-    check_kind("bool", greedy=greedy, trust=trust)
+    check_kind(int | str | None, checkpoint=checkpoint)
+    check_kind(bool, greedy=greedy, trust=trust)
     check_seed(seed)
     config = read_trusted_config(run_dir, trust=trust)
     path = find_policy(Path(run_dir), checkpoint)

@@ -89,7 +89,8 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         agent = agent_of(config, spec, device, capture=capture)
         exchange = make_exchange(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
-        task = Task(spec, share.num_envs, share.horizon, learner_seed, ranks)
+        sizes = share.num_envs, share.horizon
+        task = Task(spec, *sizes, learner_seed, ranks, config.whole_schedule)
         learner = config.learner.make_learner(agent, exchange, task)
         check_learner(learner)
         evaluator = None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from accel_rl.algos.update import as_metric
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
 from accel_rl.runs.tables import EPISODE_WINDOW
@@ -24,6 +25,7 @@ SAVED = "saved"
 OnRow = Callable[[Mapping[str, float]], object]
 """is given a row of metrics, by column; NaN where there is no value"""
 
+_CPU = torch.device("cpu")
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -60,16 +62,22 @@ class LearnerMetrics:
     Sums stay on the learner's device; only `take` reads them, which waits for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = _CPU) -> None:
+        self._device = device
         # By the names that came together; some metrics are not those of each update.
         self._totals: dict[tuple[str, ...], torch.Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, metrics: Mapping[str, torch.Tensor]) -> None:
-        """``metrics`` are 0-d tensors on one device."""
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Count in the metrics of an update; a user's learner may give them in any form.
+
+        Raises:
+            ValueError: one is not one real number.
+        """
         if not metrics:
             return
-        names, values = tuple(metrics), torch.stack(tuple(metrics.values()))
+        names = tuple(metrics)
+        values = torch.stack([as_metric(*item, self._device) for item in metrics.items()])
         self._totals[names] = self._totals[names] + values if names in self._totals else values
         self._counts[names] = self._counts.get(names, 0) + 1
 
@@ -102,8 +110,8 @@ class LearnerMetrics:
         totals = {names: total.cpu() for names, total in self._totals.items()}
         return {"totals": totals, "counts": dict(self._counts)}
 
-    def set_state(self, state: Mapping[str, Any], device: torch.device) -> None:
-        self._totals = {names: total.to(device) for names, total in state["totals"].items()}
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._totals = {names: total.to(self._device) for names, total in state["totals"].items()}
         self._counts = dict(state["counts"])
 
 

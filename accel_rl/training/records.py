@@ -83,7 +83,7 @@ class Records:
         self._own_updates = exchange.num_updates
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
-        self._learner_metrics = LearnerMetrics()
+        self._learner_metrics = LearnerMetrics(exchange.parameters.gradient.device)
         self._log = Interval(config.row_steps, self.steps)
         self._num_rows = 0  # since this process began
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
@@ -103,8 +103,7 @@ class Records:
             self._curve = CurveRows(self._writer.earlier_rows())
             if saved is not None:
                 self.scores.set_state(saved["recorder"]["scores"])
-                device = exchange.parameters.parameter.device
-                self._learner_metrics.set_state(saved["recorder"]["learner_metrics"], device)
+                self._learner_metrics.set_state(saved["recorder"]["learner_metrics"])
         self._earlier_episodes = self.scores.num_episodes
         self._earlier_seconds = counts["training_seconds"]
         self._evaluating_seconds = self._logging_seconds = self._saving_seconds = 0.0

@@ -142,7 +142,7 @@ def _try_out(saved: Mapping[str, Any]) -> None:
     scores, metrics = Scores(), LearnerMetrics()
     scores.set_state(saved["recorder"]["scores"])
     scores.summary()
-    metrics.set_state(saved["recorder"]["learner_metrics"], torch.device("cpu"))
+    metrics.set_state(saved["recorder"]["learner_metrics"])
     metrics.take()
     torch.Generator().set_state(saved["torch_rng"])
     evaluator = saved["evaluator"] or {"steps": 0, "number": 0}

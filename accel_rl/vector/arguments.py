@@ -174,7 +174,7 @@ def _find_seeds(num_envs: int, seed: int | Sequence[int | None] | None) -> Seque
     if seed is None:
         return [None] * num_envs
     if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str):
-        check_kind("int", seed=seed)
+        check_kind(int, seed=seed)
         seed = range(int(seed), int(seed) + num_envs)
     if len(seed) != num_envs:
         raise ValueError(
@@ -182,7 +182,7 @@ def _find_seeds(num_envs: int, seed: int | Sequence[int | None] | None) -> Seque
             f"environment, or a single number"
         )
     for number in seed:
-        check_kind("int | None", seed=number)
+        check_kind(int | None, seed=number)
         if number is not None and not 0 <= number <= _MAX_SEED:
             raise ValueError(f"seed has {number}; seeds must be in 0 .. 2**63 - 1")
     return seed

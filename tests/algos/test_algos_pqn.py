@@ -40,14 +40,17 @@ class LinearQ(QModel):
         return self.layer(observation).unsqueeze(2)
 
 
-def make(seed: int = 0, env: EnvSpec = ENV, **options: Any) -> tuple[PQN, LinearQ, Local]:
+def make(
+    seed: int = 0, env: EnvSpec = ENV, schedule_steps: int | None = None, **options: Any
+) -> tuple[PQN, LinearQ, Local]:
     small = {"minibatch_size": 8, "gamma": GAMMA, "return_lambda": LAMBDA}
     config = PQNConfig(**{**small, **options})
     torch.manual_seed(0)
     model = LinearQ()
     agent = EpsilonGreedyAgent(model, None, torch.ones(1))
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(env, B, T, seed))
+    task = Task(env, B, T, seed, schedule_steps=schedule_steps)
+    learner = config.make_learner(agent, exchange, task)
     return learner, model, exchange
 
 
@@ -232,6 +235,16 @@ def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> N
         assert metrics["epsilon"].item() == epsilons[-1]
     assert epsilons == pytest.approx([1.0, 0.525, 0.05, 0.05, 0.05])
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.01, 0.0])
+
+
+def test_epsilon_is_that_of_the_steps_before_each_rollout_and_reaches_its_end() -> None:
+    """As that of DQN: at first 1, then a line; rollouts of 24 of 120 steps."""
+    learner, _, _ = make(epsilon_final=0.0, epsilon_share=1.0, schedule_steps=5 * T * B)
+    epsilons = [learner.agent.epsilon.item()]
+    for number in range(5):
+        learner.update(make_batch(), number / 5, (number + 1) * T * B)
+        epsilons.append(learner.agent.epsilon.item())
+    assert epsilons == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
 
 
 def test_state_goes_on_to_the_bit() -> None:

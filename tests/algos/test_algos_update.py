@@ -135,6 +135,21 @@ def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) ->
 
 
 @pytest.mark.parametrize("algo", CONFIGS)
+def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -> None:
+    """So that what each decides by them is the same: the other has as much, or twice as much."""
+    found = []
+    for others in (1.0, 2.0):
+        learner, exchange = make(CONFIGS[algo](gradient_cosine_interval=1))
+        exchange.num_sharing = 2
+        exchange.sum = lambda x, others=others: x if x.numel() > 50 else x + others * x  # type: ignore[method-assign]
+        for seed in range(3):  # 48 steps before learning from a replay
+            metrics = learner.update(make_batch(seed), progress=0.0)
+        found.append({name: value.item() for name, value in metrics.items()})
+    assert set(found[0]) == set(learner.metric_names)
+    assert found[1] == pytest.approx({name: 1.5 * value for name, value in found[0].items()})
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
 def test_measuring_changes_no_parameter(algo: str) -> None:
     results = []
     for options in ({}, {"log_norms": True, "gradient_cosine_interval": 2}):

@@ -110,6 +110,27 @@ def test_rollouts_are_learned_from_with_the_moments_that_acted() -> None:
     assert np.allclose(found, expected.clip(-10, 10), atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("offset", [0, 2**24, 2**40], ids=["0", "2**24", "2**40"])
+def test_observations_far_from_zero_stay_different(offset: int, dtype: torch.dtype) -> None:
+    """Two numbers one deviation from their mean; and a constant, which is 0."""
+    normalization, agent = make(PPOConfig(normalize_observation=True))
+    step = 2 ** max(0, 41 - 24) if dtype == torch.float32 else 2  # that float32 can hold
+    raw = torch.full((6, 2, 3), offset, dtype=dtype)
+    raw[:, 0, 0] += step
+    raw[..., 1], raw[..., 2] = offset, 10 * offset
+    everything = rollout(0, agent.normalizer)._replace(
+        observation=raw, valid=torch.ones(5, 2, dtype=torch.bool)
+    )
+    normalization.take(everything)
+    assert agent.normalizer is not None
+    found = agent.normalizer(raw)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found[:, 0, 0], torch.ones(6), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[:, 1, 0], -torch.ones(6), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[..., 1:], torch.zeros(6, 2, 2), rtol=0, atol=0.1)
+
+
 def test_agent_acts_on_normalized_observations() -> None:
     agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
     observation, uniform = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()

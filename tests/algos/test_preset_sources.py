@@ -163,6 +163,26 @@ def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> N
 
 
 @pytest.mark.parametrize(
+    ("advantage", "valid", "expected"),
+    [
+        ([[3.0]], [[True]], [[3.0]]),  # one sample of PPO, or one step of one environment
+        ([[3.0, 5.0], [7.0, 2.0]], [[False, True], [False, False]], [[3.0, 5.0], [7.0, 2.0]]),
+        ([0.1] * 7, [True] * 7, [0.0] * 7),
+        ([1e6 / 3] * 300, [True] * 300, [0.0] * 300),  # whose mean in float32 is another number
+        ([0.0] * 4, [True] * 4, [0.0] * 4),
+        ([1.0, 3.0], [True, True], [-1.0, 1.0]),
+    ],
+    ids=["one", "one-valid", "equal", "large", "zero", "two"],
+)
+def test_advantages_without_deviation_are_not_divided_by_it(
+    advantage: list[Any], valid: list[Any], expected: list[Any]
+) -> None:
+    exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
+    found = normalize(torch.tensor(advantage), torch.tensor(valid), exchange, 1e-8)
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
     ("options", "expected"),
     [
         ("algo=ppo_baselines", 1e-8),

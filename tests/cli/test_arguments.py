@@ -1,9 +1,10 @@
 """What a program gives samplers, saved policies and sweeps is refused by name where it is wrong."""
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Optional
 
 import gymnasium
 import numpy as np
@@ -13,6 +14,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from refusals import words
 from saved_runs import trained
 
+from accel_rl.algos import A2CConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
@@ -34,6 +36,48 @@ MAKE: dict[str, Any] = {
     "parallel": partial(ParallelSampler, CATCH),
     "queued": make_queued,
 }
+
+
+Name = Literal["left", "right"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(A2CConfig):
+    """A user's own config, in a module whose annotations are no text."""
+
+    rate: float = 1.0
+    limit: Optional[float] = None  # noqa: UP045
+    quoted: "int" = 1
+    side: Name = "left"
+    sizes: tuple[int, ...] = ()
+    threads: int | Literal["auto"] = 1
+    where: Path | None = None  # of no kind that is checked
+
+    make_learner = A2CConfig.make_learner
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rate": "abc"}, "rate is 'abc'; it must be a number"),
+        ({"rate": [1]}, r"rate is \[1\]; it must be a number"),
+        ({"lr": "abc"}, "lr is 'abc'; it must be a number, or None"),
+        ({"limit": "abc"}, "limit is 'abc'; it must be a number, or None"),
+        ({"quoted": 1.5}, "quoted is 1.5; it must be an integer"),
+        ({"side": "up"}, "side is 'up'; it must be left or right"),
+        ({"sizes": (1, "a")}, r"sizes is \(1, 'a'\); it must be a tuple, each of it an integer"),
+        ({"threads": "all"}, "threads is 'all'; it must be an integer, or auto"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_options_of_a_config_of_ones_own_are_checked(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Own(**given)
+
+
+def test_numbers_of_numpy_in_a_config_of_ones_own_become_plain() -> None:
+    config = Own(rate=np.float32(0.5), limit=np.float64(2), sizes=[1, 2], where=Path("here"))
+    assert (type(config.rate), type(config.limit), config.sizes) == (float, float, (1, 2))
 
 
 @pytest.mark.parametrize("kind", MAKE)

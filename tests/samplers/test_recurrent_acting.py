@@ -10,6 +10,7 @@ from toy_envs import ToyEnv
 from accel_rl.agents import PolicyAgent, RecurrentStates
 from accel_rl.models import Sequences, make_model
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.tools.policy import SavedPolicy
 
 
 @pytest.mark.numeric
@@ -179,3 +180,15 @@ def test_states_of_more_environments_go_on_from_those_of_fewer() -> None:
     many.set_state(few.get_state())
     assert torch.equal(many.get_state()[:2], few.get_state())
     assert many.get_state()[0].any() and not many.get_state()[2].any()
+
+
+def test_policy_of_a_run_with_vtrace_and_a_memory_gives_actions_alone() -> None:
+    """Its agent tells log-probabilities, which only an action server asks for."""
+    actions, observation = [], np.random.default_rng(0).integers(9, size=(5, 3))
+    for tells_log_prob in (False, True):
+        agent = make_agent()
+        agent.tells_log_prob = tells_log_prob
+        policy = SavedPolicy(agent, ToyEnv.spec, CPU, np.random.default_rng(1))
+        begins = (np.ones(5, np.bool_), np.zeros(5, np.bool_))
+        actions.append([policy(observation, begun).tolist() for begun in begins])
+    assert actions[0] == actions[1]

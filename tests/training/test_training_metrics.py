@@ -38,6 +38,36 @@ def test_learner_metrics_are_means_since_the_last_take() -> None:
     assert metrics.take() == {}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [3, 3.0, np.float32(3), np.float64(3), np.array(3), torch.tensor(3), torch.tensor([3.0])],
+    ids=repr,
+)
+def test_learner_metrics_may_be_any_numbers_and_keep_no_graph(value: object) -> None:
+    metrics = LearnerMetrics()
+    for _ in range(2):
+        loss = torch.ones((), requires_grad=True) * 2
+        metrics.add({"loss": loss, "own": value, "is_clipped": torch.tensor(True)})
+    assert not any(total.requires_grad for total in metrics._totals.values())
+    assert metrics.take() == {"loss": 2.0, "own": 3.0, "is_clipped": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (torch.zeros(2, 3), r"a tensor of shape \[2, 3\]"),
+        (torch.tensor(1j), r"a tensor of shape \[\]"),
+        (np.zeros(2), r"array\(\[0., 0.\]\)"),
+        (None, "None"),
+        ("high", "'high'"),
+    ],
+    ids=["tensor", "complex", "array", "none", "text"],
+)
+def test_learner_metrics_that_are_no_number_are_named(value: object, found: str) -> None:
+    with pytest.raises(ValueError, match=f"the metric own is {found}; it must be one real number"):
+        LearnerMetrics().add({"loss": torch.zeros(()), "own": value})
+
+
 def test_learner_metrics_that_not_every_update_has_are_means_over_those_that_have() -> None:
     metrics, one = LearnerMetrics(), torch.ones(())
     metrics.add({"loss": one, "cosine": 5 * one})
@@ -46,7 +76,7 @@ def test_learner_metrics_that_not_every_update_has_are_means_over_those_that_hav
     metrics.add({"loss": 6 * one})
     metrics.add({"second": 8 * one})
     resumed = LearnerMetrics()
-    resumed.set_state(metrics.get_state(), torch.device("cpu"))
+    resumed.set_state(metrics.get_state())
     for each in (metrics, resumed):
         each.add({"loss": 7 * one, "cosine": 7 * one})
         assert each.take() == {"loss": 4.0, "cosine": 6.0, "second": 8.0}

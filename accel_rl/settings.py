@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field, fields
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -138,8 +138,7 @@ def _check_of(declared: Any) -> _Check | None:
             element, *more = get_args(each)
             if element not in _PLAIN or more != [...]:
                 return None
-            allowed, word = _PLAIN[element]
-            return lambda value: _are_all(value, allowed), f"a tuple, each of it {word}"
+            return partial(_are_all, types=_PLAIN[element][0]), _EACH.format(_PLAIN[element][1])
         elif each is NoneType:
             types.append(NoneType)
         elif isinstance(each, type) and each in _PLAIN:
@@ -168,6 +167,7 @@ def _are_all(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, tuple | list) and all(_is_one(each, types) for each in value)
 
 
+_EACH = "a tuple, each of it {}"
 _PLAIN: dict[type, tuple[tuple[type, ...], str]] = {
     int: ((int, np.integer), "an integer"),
     float: ((float, int, np.floating, np.integer), "a number"),

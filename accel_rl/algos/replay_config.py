@@ -207,7 +207,8 @@ class Pace:
     def metrics(self, device: torch.device, **more: Tensor) -> dict[str, Tensor]:
         """Return `PACE_METRICS`, and ``more`` of the host, 0-d, in one copy to ``device``."""
         ratio = self._num_updates * self._num_learners / self._num_sharing / self._learning_steps
-        given = {**more, **dict(zip(PACE_METRICS, (ratio, ratio * self._config.batch_size)))}
+        rates = ratio, ratio * self._config.batch_size
+        given = {**more, **dict(zip(PACE_METRICS, rates, strict=True))}
         values = torch.stack([as_metric(*item, torch.device("cpu")) for item in given.items()])
         return dict(zip(given, send(values, device).unbind(), strict=True))
 

@@ -74,7 +74,8 @@ class Simulators(Protocol):
     `autoreset` says when the next episode of an environment begins after ``episode_ended``:
 
     - ``disabled``: when the caller resets the environment. Until then `step` may receive any
-      action for it. Its results and observation are ignored, but must not be an error.
+      action for it. Its results and observation are ignored, but must not be an error. It must
+      draw no random numbers in that time, so that its next episodes are those that it has alone.
     - ``next_step``: in the next call of `step`, which ignores the action and returns the first
       observation.
     - ``same_step``: in the same call of `step`, which returns the first observation and writes

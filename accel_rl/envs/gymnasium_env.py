@@ -34,6 +34,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 _MOST_LEARNING_STEPS = 100
 """after which nothing more is learned of infos"""
 
+_SPACES = ("action_space", "observation_space")
+
 Path = tuple[str, ...]
 Part = tuple[tuple[Any, ...], Path, Leaf]
 """Keys of a leaf in what the environment returns, its path in ours, and the leaf."""
@@ -110,6 +112,8 @@ class GymnasiumEnv:
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         options, self.options = self.options, None
+        if seed is not None:
+            seed_spaces(self.env, seed)
         try:
             if options is None:
                 returned = self.env.reset(seed=seed)
@@ -161,7 +165,7 @@ class GymnasiumEnv:
     def _read_spaces(self, info_keys: Sequence[str]) -> None:
         """Raises EnvError unless they are spaces that fit."""
         name = self._name
-        for space in ("action_space", "observation_space"):
+        for space in _SPACES:
             if not hasattr(self.env, space):
                 raise EnvError(
                     f"environment {name} has no {space}; set it in the constructor, to one of "
@@ -368,6 +372,15 @@ class GymnasiumEnv:
                 f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
                 f"{array.min()} to {array.max()}"
             )
+
+
+def seed_spaces(env: Any, seed: int) -> None:
+    """Seed the spaces of an environment of Gymnasium's and of its wrappers; some draw from them."""
+    while isinstance(env, gymnasium.Env):
+        for name in _SPACES:
+            with suppress(*FAILURES):  # it lacks one, or has a kind of its own that takes no seed
+                getattr(env, name).seed(seed)
+        env = getattr(env, "env", None)
 
 
 def _parts(space: Any, keys: tuple[Any, ...] = (), path: Path = ()) -> Iterator[Part]:

@@ -26,6 +26,7 @@ from accel_rl.samplers.block import (
     environment_seed,
     too_many_truncated,
 )
+from accel_rl.samplers.generators import seed_generators
 from accel_rl.spaces import (
     ACTION_MASK,
     NOTHING_ALLOWED,
@@ -48,9 +49,9 @@ _OWN: dict[BatchReset, tuple[Autoreset, ...]] = {
 
 
 def make_envs(
-    factory: EnvFactory, columns: slice, spec: RolloutSpec
+    factory: EnvFactory, columns: slice, spec: RolloutSpec, seed: np.random.SeedSequence
 ) -> list[Environment] | Simulators:
-    """Make the environments of ``columns``, or their batch.
+    """Make the environments of ``columns``, or their batch, with generators of ``seed``.
 
     A factory with a parameter ``env_index`` is called with the column of each environment.
 
@@ -58,6 +59,7 @@ def make_envs(
         SamplerError: an environment does not fit the rollout.
     """
     envs: list[Any] = []
+    seed_generators(seed)
     try:
         envs.append(call_factory(factory, columns.start))
         if isinstance(envs[0], Batched):
@@ -98,19 +100,27 @@ def probe_spec_for(factory: EnvFactory, config: SamplerConfig) -> EnvSpec:
         EnvError: there is no such environment.
         ValueError: they are a batch that cannot be reset so.
     """
-    spec, own = probe(factory, _look, config.reset_timeout_seconds)
-    check_autoreset(spec.name, own, config.reset_policy)
+    spec, own, rests = probe(factory, _look, config.reset_timeout_seconds)
+    check_autoreset(spec.name, own, config.reset_policy, rests=rests)
     return spec
 
 
-def check_autoreset(name: str, own: BatchReset | None, wanted: Autoreset) -> None:
+def check_autoreset(
+    name: str, own: BatchReset | None, wanted: Autoreset, *, rests: bool = True
+) -> None:
     """Raise ValueError if a batch that resets in its ``own`` way cannot be reset as ``wanted``.
 
     Args:
         name: the environment.
         own: None if it is no batch.
         wanted: a reset policy or a mode of a `VectorEnv`.
+        rests: whether steps of the batch leave environments as they are whose episode has ended.
     """
+    if own is not None and wanted == "wait" and not rests:
+        raise ValueError(
+            f"reset_policy is wait, and environment {name} is a vector environment that cannot "
+            f"leave environments out of a step, so that those that wait would go on; use immediate"
+        )
     if own is None or wanted in _OWN[own]:
         return
     is_policy = wanted in ("immediate", "wait")
@@ -127,8 +137,9 @@ def autoreset_of(env: Any) -> BatchReset | None:
     return env.simulators.autoreset if isinstance(env, One) else None
 
 
-def _look(env: Any) -> tuple[EnvSpec, BatchReset | None]:
-    return env.spec, autoreset_of(env)
+def _look(env: Any) -> tuple[EnvSpec, BatchReset | None, bool]:
+    is_batch = isinstance(env, One)
+    return env.spec, autoreset_of(env), not is_batch or getattr(env.simulators, "rests", True)
 
 
 def _check_fits(env: Any, index: int, expected: RolloutSpec) -> None:
@@ -473,6 +484,7 @@ class BatchBlock:
             own: list[Any] = [None] * self._n if self._is_seeded else self._seeds.copy()
             for i, seed in (seeds or {}).items():
                 own[i] = seed
+            seed_generators(next(filter(None, own)))
             self._call("seed", self._simulators.seed, own)
             self._is_seeded = True
 

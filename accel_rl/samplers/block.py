@@ -18,6 +18,7 @@ from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
+from accel_rl.samplers.generators import seed_generators
 from accel_rl.samplers.simulators import Each
 from accel_rl.spaces import ACTION_MASK, NOTHING_ALLOWED, Leaf, has_allowed, random_values
 
@@ -330,6 +331,7 @@ class Block:
         """Seed environment ``i`` with ``seed``, or with its own if it was never seeded."""
         if seed is None and self._is_seeded[i]:
             return
+        seed_generators(seed or self._seeds[i][0])
         self._simulators.seed(i, seed or self._seeds[i][0])
         self._is_seeded[i] = True
 

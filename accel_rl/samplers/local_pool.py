@@ -32,8 +32,10 @@ from accel_rl.samplers.block import (
     EnvStates,
     as_list,
     check_distinct,
+    environment_seed,
 )
 from accel_rl.samplers.boundary import Place
+from accel_rl.samplers.generators import State, get_generators, set_generators
 from accel_rl.samplers.shared import CALL, GET_STATE, STEP
 
 
@@ -177,6 +179,8 @@ class LocalPool:
         self.busy_seconds = 0.0
         self.is_closed = False
         self._config, self._seed, self._autoreset = config, seed, autoreset
+        # Of this process, whose environments seed and use them until they are closed.
+        self._generators: State | None = get_generators()
         self._blocks: list[Block | BatchBlock] = []
         self._envs: list[list[Environment] | Simulators] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
@@ -187,7 +191,8 @@ class LocalPool:
         self._pid = os.getpid()
         try:
             for columns in self.columns:
-                self._envs.append(make_envs(factory, columns, self.arrays.spec))
+                first = environment_seed(seed, columns.start)
+                self._envs.append(make_envs(factory, columns, self.arrays.spec, first))
             check_distinct([as_list(each) for each in self._envs])
         except BaseException:
             self.close()
@@ -298,5 +303,8 @@ class LocalPool:
         """Close the environments. Calling it again does nothing, nor does it in a fork."""
         if self._pid == os.getpid():
             self.is_closed = True
+            generators, self._generators = self._generators, None
+            if generators is not None:
+                set_generators(generators)
             envs, self._envs, self._blocks = self._envs, [], []
             close_all([each for group in envs for each in as_list(group)])

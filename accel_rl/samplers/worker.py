@@ -28,7 +28,8 @@ from accel_rl.functions import FAILURES, place_of
 from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
-from accel_rl.samplers.block import Block, check_distinct
+from accel_rl.samplers.block import Block, check_distinct, environment_seed
+from accel_rl.samplers.generators import Turns
 from accel_rl.samplers.shared import (
     CALL,
     CLOSE,
@@ -140,7 +141,8 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     _take_place(setup)
     worker, wake = setup.worker, descriptors.wake
     arrays = map_memory(setup.spec, descriptors.memory)
-    _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks)
+    turns = Turns()
+    _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks, turns)
     arrays.is_awake[worker] = setup.awake_seconds is not None
     arrays.has_started[worker] = True
     os.eventfd_write(descriptors.started, 1)
@@ -182,6 +184,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
                 _close(blocks)
                 return
             began = perf_counter()
+            turns.begin(group)
             if command[group] == STEP:
                 block.step(row[group])
             elif command[group] in (GET_STATE, CALL):
@@ -247,13 +250,16 @@ def _await_signals(wake: int) -> int:
         return 0
 
 
-def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks: Blocks) -> None:
+def _make_blocks(
+    setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks: Blocks, turns: Turns
+) -> None:
     """Append the worker's environments of each of its groups, begun."""
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
             place = slice(columns.start, columns.stop)
+            seed = environment_seed(setup.seed, columns.start, setup.restart)
             block = make_block(
-                make_envs(factory, place, setup.spec.rollout),
+                make_envs(factory, place, setup.spec.rollout, seed),
                 place,
                 arrays.block,
                 setup.config,
@@ -267,6 +273,7 @@ def _make_blocks(setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks
                 block.wait_for_reset()
             else:
                 block.start(setup.start_rows[group], setup.states)
+            turns.add(group)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from accel_rl.envs.shown import make_shown_env
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
+from accel_rl.samplers.generators import seed_generators
 from accel_rl.settings import check_settings
 from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.tools.movie import SUFFIXES, film
@@ -126,12 +127,13 @@ def film_game(
 ) -> Game:
     """Play one game with the policy in ``checkpoint``, and film it to ``out``; see `play`."""
     pictures: list[NDArray[np.uint8]] = []
+    env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
+    seed_generators(env_seed)
     # No limit but the film's own.
     atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps + 1)
     env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
     spec = env.spec
     score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
-    env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     rng = np.random.default_rng(action_seed)
     observation = zeros(spec.observation, 1)
     begins, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)

@@ -30,6 +30,27 @@ SEEDS = [np.random.SeedSequence(100 + i) for i in range(N)]
 ALL = np.ones(N, np.bool_)
 
 
+class Noisy(gymnasium.Env[Any, Any]):
+    """Each step and each reset draws a random number; an episode ends with a small one."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.look(), {}
+
+    def look(self) -> Any:
+        self.number = self.np_random.random(1, np.float32)
+        return self.number
+
+    def step(self, action: Any) -> Any:
+        return self.look(), 1.0, bool(self.number < 0.1), bool(self.number > 0.95), {}
+
+
+gymnasium.register("Noisy-v0", Noisy)
+
+
 def policy(step: PolicyInput) -> Any:
     return (step.uniform * 2).astype(np.int64)
 
@@ -288,14 +309,29 @@ def test_envpool_with_observations_that_are_mappings_is_stepped(monkeypatch):
     simulators.close()
 
 
-def test_gymnasium_environments_can_wait():
-    options = {"num_envs": 4, "horizon": 300, "num_groups": 1, "reset_policy": "wait"}
-    batched = make_gymnasium_vector("CartPole-v1", vectorization_mode="sync")
-    with SerialSampler(batched, **options) as sampler:
+@pytest.mark.usefixtures("no_tracker")
+@pytest.mark.parametrize("mode", ["sync", slow_processes("async")])
+def test_gymnasium_environments_that_wait_equal_single_ones(mode):
+    options = {"num_envs": 4, "horizon": 40, "num_groups": 1, "reset_policy": "wait", "seed": 3}
+    batched = make_gymnasium_vector("Noisy-v0", vectorization_mode=mode)
+    with SerialSampler("Noisy-v0", **options) as single, SerialSampler(batched, **options) as batch:
         for _ in range(3):
-            rollout = sampler.collect(policy)
-            assert rollout.episode_ended.sum(axis=0).max() == 1 and not rollout.valid.all()
-            assert (np.abs(rollout.observation[0]) <= 0.05).all()  # that of a reset
+            one, other = single.collect(policy), batch.collect(policy)
+            assert one.episode_ended.sum(axis=0).max() == 1 and not one.valid.all()
+            for field in ("observation", "reward", "terminated", "truncated", "valid"):
+                assert np.array_equal(getattr(one, field), getattr(other, field)), field
+
+
+def test_vector_environment_that_cannot_rest_does_not_wait():
+    class Own(SyncVectorEnv):  # of which nothing is known
+        unwrapped = None
+
+    def make(n: int) -> SyncVectorEnv:
+        one = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
+        return Own([one] * n, autoreset_mode=AutoresetMode.DISABLED)
+
+    with pytest.raises(ValueError, match=r"reset_policy is wait, and .* cannot leave .*immediate"):
+        SerialSampler(Batched(make), num_envs=2, reset_policy="wait")
 
 
 class CountsResets(gymnasium.Env[Any, Any]):

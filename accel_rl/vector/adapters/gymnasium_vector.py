@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
+from accel_rl.envs.gymnasium_env import seed_spaces
 from accel_rl.spaces import map_leaves
 from accel_rl.vector.adapters.spec import (
     check_array,
@@ -78,7 +79,9 @@ def _make(
 ) -> GymnasiumVector:
     if "ALE/" in env_id:
         import ale_py  # noqa: F401  # registers its environments
-    return GymnasiumVector(gymnasium.make_vec(env_id, num_envs=n, **options), n, name, info_keys)
+    made = GymnasiumVector(gymnasium.make_vec(env_id, num_envs=n, **options), n, name, info_keys)
+    made.rests = Pausing in options.get("wrappers", ())
+    return made
 
 
 class Pausing(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -122,6 +125,9 @@ class GymnasiumVector:
         frame_skip: emulator frames in a step.
         clips_rewards: the learner sees rewards clipped to -1 to 1.
 
+    Attributes:
+        rests: True: `step` leaves environments as they are whose episode has ended.
+
     Raises:
         EnvError: its spaces, size or mode do not fit; from `step`, for results that do not.
     """
@@ -153,6 +159,7 @@ class GymnasiumVector:
         self.autoreset = _OWN_MODES[mode]
         if self.autoreset == "disabled" and type(env) is SyncVectorEnv:
             env.envs = [each if isinstance(each, Pausing) else Pausing(each) for each in env.envs]
+        self.rests = type(env) is SyncVectorEnv
         self.reset_info = np.full((n, len(self.spec.info_keys)), np.nan, np.float32)
         self._clips_rewards = clips_rewards
         self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv | VectorEnv)
@@ -165,7 +172,12 @@ class GymnasiumVector:
 
     def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
         options = None if mask.all() else {"reset_mask": mask.copy()}
-        observation, infos = self.env.reset(seed=self._take_seeds(mask), options=options)
+        seeds = self._take_seeds(mask)
+        if isinstance(seeds, list):
+            for env, seed in zip(getattr(self.env.unwrapped, "envs", ()), seeds, strict=False):
+                if seed is not None:
+                    seed_spaces(env, seed)
+        observation, infos = self.env.reset(seed=seeds, options=options)
         observation = check_observations(self.spec, observation, self._n)
         rows = slice(None) if options is None else mask
         map_leaves(lambda given, own: setitem(own, rows, given[rows]), observation, out)

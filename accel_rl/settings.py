@@ -130,7 +130,9 @@ def _check_of(declared: Any) -> _Check | None:
     if get_origin(declared) is Annotated:
         return _check_of(get_args(declared)[0])
     is_union = get_origin(declared) in (Union, UnionType)
-    types, names, words = [], [], []
+    types: list[type] = []
+    names: list[Any] = []
+    words: list[str] = []
     for each in get_args(declared) if is_union else (declared,):
         if get_origin(each) is Literal:
             names += get_args(each)

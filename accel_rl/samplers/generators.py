@@ -34,7 +34,8 @@ def seed_generators(seed: np.random.SeedSequence) -> None:
 
 def get_generators() -> State:
     """Return the states of both generators. Equal states are equal tuples."""
-    name, keys, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
     return random.getstate(), name, keys.tobytes(), *rest
 
 

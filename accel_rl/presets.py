@@ -294,6 +294,7 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
             advantage_eps=1e-8,
             normalize_observation=True,
             normalize_reward=True,
+            scale_actions=False,
             epochs=10,
             minibatch_size=64,
             adam_eps_after_correction=True,

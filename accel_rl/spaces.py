@@ -42,6 +42,7 @@ class Leaf:
         low: the smallest values, inclusive: one number, or one for each element, flat. None: no
             limit.
         high: the largest values, in the same form.
+        is_clipped: True: floats beyond the bounds are allowed, and clipped by the environment.
 
     Raises:
         ValueError: a shape, dtype or bound that cannot be.
@@ -51,6 +52,7 @@ class Leaf:
     dtype: np.dtype[Any]
     low: Any = None
     high: Any = None
+    is_clipped: bool = False
 
     def __post_init__(self) -> None:
         converted = (("shape", _shape, _SHAPE), ("dtype", _dtype, _DTYPE))
@@ -100,6 +102,33 @@ class Leaf:
     def bounds(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """``low`` and ``high``, each an array of the leaf's shape and dtype or None."""
         return _array(self, self.low), _array(self, self.high)
+
+    @cached_property
+    def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The bounds of floats, of the leaf's shape, infinite where there is none.
+
+        Bounds near the largest number of the dtype are none: their width cannot be computed with.
+        """
+        largest = float(np.finfo(self.dtype).max) / 8
+        low, high = (
+            np.full(self.shape, missing) if bound is None else bound.astype(np.float64)
+            for bound, missing in zip(self.bounds, (-np.inf, np.inf), strict=True)
+        )
+        return np.where(low > -largest, low, -np.inf), np.where(high < largest, high, np.inf)
+
+    @cached_property
+    def units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The place where a policy over floats begins, and its unit: the middle and half the width.
+
+        Equal bounds have the unit 1, as do floats without both bounds, for which the place is 0, or
+        1 away from the bound that there is.
+        """
+        low, high = self.limits
+        is_bounded = np.isfinite(low) & np.isfinite(high)
+        first, last = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
+        middle = np.where(is_bounded, first / 2 + last / 2, np.clip(0.0, low + 1, high - 1))
+        half = last / 2 - first / 2
+        return middle, np.where(half > 0, half, 1.0)
 
     @cached_property
     def counts(self) -> list[int] | None:
@@ -329,7 +358,7 @@ def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
     elif leaf.dtype.kind != "b":
         limits = np.iinfo(leaf.dtype)
         _check_bounds(leaf, array, np.asarray(limits.min), np.asarray(limits.max), what)
-    out[...] = _check_bounds(leaf, array, *leaf.bounds, what, slack)
+    out[...] = array if leaf.is_clipped else _check_bounds(leaf, array, *leaf.bounds, what, slack)
 
 
 def _check_bounds(
@@ -480,6 +509,7 @@ def random_values(
     """Draw ``n`` values of ``space``, uniformly between the bounds.
 
     A float without a bound on one side is exponential from the other, without any bound normal.
+    One that is clipped is normal, too, around the middle of its bounds.
 
     Args:
         space: the space.
@@ -520,14 +550,15 @@ def _draw(space: Space, rng: np.random.Generator, out: NDArray[Any], mask: Any) 
 def _draw_floats(
     leaf: Leaf, rng: np.random.Generator, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    low, high = (
-        np.broadcast_to(missing if bound is None else bound, shape).astype(np.float64)
-        for bound, missing in zip(leaf.bounds, (-np.inf, np.inf), strict=True)
-    )
+    low, high = (np.broadcast_to(bound, shape) for bound in leaf.limits)
     has_low, has_high = np.isfinite(low), np.isfinite(high)
     first, last = np.where(has_low, low, 0.0), np.where(has_high, high, 0.0)
     share, size = rng.random(shape), rng.exponential(size=shape)
-    drawn = np.where(has_low & has_high, first + share * (last - first), rng.normal(size=shape))
+    normal = rng.normal(size=shape)
+    if leaf.is_clipped:
+        middle, half = leaf.units
+        return middle + half * normal
+    drawn = np.where(has_low & has_high, first + share * (last - first), normal)
     drawn = np.where(has_low & ~has_high, first + size, drawn)
     drawn = np.where(has_high & ~has_low, last - size, drawn)
     return np.clip(drawn, low, high)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents.distributions import spread
 from accel_rl.capture import EAGER, Capture
 from accel_rl.models.soft import flat
-from accel_rl.spaces import Space, follow, leaves_of, map_leaves, size_of
+from accel_rl.spaces import Leaf, Space, describe, follow, leaves_of, map_leaves, size_of
 
 
 class BoundedAgent:
@@ -49,14 +51,17 @@ class BoundedAgent:
         self.action = action
         self._explore = explore
         device = next(model.parameters()).device
-        bounds: list[Any] = [leaf.bounds for _, leaf in leaves_of(action)]
-        low, high = (
-            torch.cat([torch.tensor(each.ravel(), device=device) for each in side])
-            for side in zip(*bounds, strict=True)
+        leaves = [leaf for _, leaf in leaves_of(action)]
+        if not all(leaf.dtype.kind == "f" and np.isfinite(leaf.limits).all() for leaf in leaves):
+            raise ValueError(
+                f"actions are {describe(action)}; here they must be floats between finite bounds "
+                f"that are not near the largest number of their dtype"
+            )
+        self._low, self._high, self._middle, self._half = (
+            torch.cat([torch.tensor(each, device=device) for each in kind])
+            for kind in zip(*map(_numbers, leaves), strict=True)
         )
-        self.num_actions = len(low)
-        self._middle, self._half = (high + low) / 2, (high - low) / 2
-        self._low, self._high = low, high
+        self.num_actions = len(self._low)
         self._choose = capture(self._greedily if is_greedy else self._by_noise)
 
     @torch.inference_mode()
@@ -81,7 +86,7 @@ class BoundedAgent:
     def scaled(self, unit: Tensor) -> Any:
         """Return actions ``[N, *shape]`` of numbers between -1 and 1, ``[N, D]``."""
         action = unit.to(self._half.dtype) * self._half + self._middle
-        # Rounding may leave the bounds by a bit.
+        # Rounding may leave the bounds by a bit; equal ones give nothing else.
         return self._arranged(action.clamp(self._low, self._high))
 
     def unit(self, action: Any) -> Tensor:
@@ -110,3 +115,9 @@ class BoundedAgent:
         """Take random actions where ``other``, an agent of this class, does."""
         assert isinstance(other, BoundedAgent)
         self.is_random = other.is_random
+
+
+def _numbers(leaf: Leaf) -> list[NDArray[Any]]:
+    """Bounds, middle and half the width, flat."""
+    arrays: list[Any] = [*leaf.bounds, *leaf.units]
+    return [each.astype(leaf.dtype).ravel() for each in arrays]

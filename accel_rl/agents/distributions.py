@@ -94,7 +94,9 @@ class Distribution(Protocol):
         ...
 
 
-def make_distribution(action: Space, device: torch.device) -> Distribution:
+def make_distribution(
+    action: Space, device: torch.device, *, in_units: bool = True
+) -> Distribution:
     """Return the distribution that fits an action space.
 
     - The integers ``0 .. n - 1``: a softmax.
@@ -105,14 +107,17 @@ def make_distribution(action: Space, device: torch.device) -> Distribution:
     Args:
         action: the action space.
         device: device of the network.
+        in_units: True: means and deviations of floats are in units of half the width of their
+            bounds, around their middle (`Leaf.units`). False: in the environment's own units.
 
     Raises:
         ValueError: the space has integers without bounds, or more than 100,000 values.
     """
     if not isinstance(action, Leaf):
-        return Joint({name: make_distribution(each, device) for name, each in action.items()})
+        parts = action.items()
+        return Joint({k: make_distribution(v, device, in_units=in_units) for k, v in parts})
     if action.dtype.kind == "f":
-        return Gaussian(action, device)
+        return Gaussian(action, device, in_units=in_units)
     counts = [2] * prod(action.shape) if action.dtype.kind == "b" else action.counts
     if counts is None or sum(counts) > _MOST_VALUES:
         raise ValueError(
@@ -233,14 +238,19 @@ class Gaussian:
     """``D`` independent normal numbers: ``D`` means, then ``D`` logarithms of the deviations.
 
     The deviations do not depend on the observation. Actions are drawn without bounds, and `Clipped`
-    environments clip them, so that the density is that of what was drawn.
+    environments clip them, so that the density is that of what was drawn. With ``in_units`` means
+    and deviations are in the units of the leaf.
     """
 
-    def __init__(self, leaf: Leaf, device: torch.device) -> None:
+    def __init__(self, leaf: Leaf, device: torch.device, *, in_units: bool = True) -> None:
         self.num_free = prod(leaf.shape)
         self.num_outputs = 2 * self.num_free
         self._shape = leaf.shape
         self._dtype = getattr(torch, leaf.dtype.name)
+        middle, unit = (torch.tensor(each.ravel(), device=device) for each in leaf.units)
+        self._has_units = in_units and not bool((middle == 0).all() and (unit == 1).all())
+        self._middle, self._unit = middle, unit
+        self._log_unit = float(unit.log().sum()) if self._has_units else 0.0
 
     def mask(self, outputs: Tensor, mask: None) -> Tensor:
         return outputs
@@ -255,15 +265,19 @@ class Gaussian:
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> Evaluated:
         entropy = (outputs.chunk(2, 1)[1] + (1 + log(2 * pi)) / 2).sum(1)
-        return Evaluated(self.log_prob(outputs, action), entropy)
+        return Evaluated(self.log_prob(outputs, action), entropy + self._log_unit)
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         mean, log_std = outputs.chunk(2, 1)
-        drawn = action.reshape(outputs.shape[0], -1).to(outputs.dtype)
-        square = ((drawn - mean) * (-log_std).exp()).square()
-        return -(square / 2 + log_std + log(2 * pi) / 2).sum(1)
+        drawn = action.reshape(outputs.shape[0], -1)
+        if self._has_units:  # in float64, in which numbers far from 0 stay different
+            drawn = (drawn.to(torch.float64) - self._middle) / self._unit
+        square = ((drawn.to(outputs.dtype) - mean) * (-log_std).exp()).square()
+        return -(square / 2 + log_std + log(2 * pi) / 2).sum(1) - self._log_unit
 
     def _action(self, drawn: Tensor) -> Tensor:
+        if self._has_units:
+            drawn = self._middle + self._unit * drawn
         return drawn.to(self._dtype).view(drawn.shape[0], *self._shape)
 
 

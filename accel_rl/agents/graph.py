@@ -170,7 +170,9 @@ def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
         meaning = "of a softmax for each integer of the action, one after the other"
         ports = [Port("logits", (size,), "float32", meaning), value]
         return ports, "argmax of the logits of each integer", "drawn from softmax(logits)"
-    meaning = "all means, then the logarithms of all deviations"
+    meaning = (
+        "all means, then the logarithms of all deviations, in units of half the width of bounds"
+    )
     if not isinstance(distribution, Gaussian):
         meaning = "logits of integers and means of floats, by leaf; then logarithms of deviations"
     ports = [Port("distribution", (size,), "float32", meaning), value]

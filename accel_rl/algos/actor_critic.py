@@ -81,6 +81,9 @@ class ActorCriticConfig(LearnerConfig):
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of each environment's discounted sum of
     rewards."""
+    scale_actions: bool = True
+    """Draw floats around the middle of their bounds, in units of half the width.
+    false: around 0, in units of the environment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,20 +101,21 @@ class ActorCriticConfig(LearnerConfig):
         """Return an agent that draws actions from a distribution, with an LSTM if asked for."""
         if not self.learns_all_spaces:
             network.env.check_plain(name_of(self))
-        return make_policy_agent(network)
+        return make_policy_agent(network, scale_actions=self.scale_actions)
 
 
-def make_policy_agent(network: Network) -> ActorCriticAgent:
+def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorCriticAgent:
     """Return an agent of a network with a policy and a value, with fresh parameters.
 
     Args:
         network: Which network, and where.
+        scale_actions: Draw floats in units of half the width of their bounds, around their middle.
 
     Raises:
         ValueError: There is no such network, or it does not fit the environment.
     """
     env, device = network.env, network.device
-    distribution = make_distribution(env.action, device)
+    distribution = make_distribution(env.action, device, in_units=scale_actions)
     space = without_mask(env.observation)
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free

@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -114,8 +113,8 @@ class EnvSpec:
         if not all(_is_bounded(leaf) for _, leaf in leaves_of(self.action)):
             raise ValueError(
                 f"{user} cannot use this environment: the actions of {self.name} are "
-                f"{describe(self.action)}; they must be floats between finite bounds (Box spaces); "
-                f"for others use algo=ppo"
+                f"{describe(self.action)}; they must be floats between finite bounds (Box spaces) "
+                f"that are not near the largest number of their dtype; for others use algo=ppo"
             )
         for _, leaf in leaves_of(self.observation):
             if len(leaf.shape) == 3 and leaf.dtype.name == "uint8":
@@ -169,8 +168,7 @@ class EnvSpec:
 
 
 def _is_bounded(leaf: Leaf) -> bool:
-    has_bounds = (bound is not None and isfinite(abs(bound).max()) for bound in leaf.bounds)
-    return leaf.dtype.kind == "f" and all(has_bounds)
+    return leaf.dtype.kind == "f" and all(np.isfinite(bound).all() for bound in leaf.limits)
 
 
 def _count(value: Any) -> int:

@@ -10,16 +10,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, StepResult
 from accel_rl.envs.batched import Batched, Results, Simulators, call_factory
-from accel_rl.spaces import Leaf, Space, follow, leaves_of
+from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 
 
 def clipped(factory: EnvFactory) -> EnvFactory:
-    """Return a factory of the same environments, whose bounded floats in actions have no bounds.
+    """Return a factory of the same environments, which clip floats in actions to their bounds.
 
-    Environments without such actions stay as they are.
+    Such floats are `Leaf.is_clipped`. Environments without them stay as they are.
     """
     make = partial(_make, factory)
     make.__name__ = getattr(factory, "__name__", "environment")  # type: ignore[attr-defined]
@@ -37,18 +38,31 @@ def clip(space: Space, action: Any) -> Any:
     return inside
 
 
+def clipped_share(space: Space, action: Array, valid: NDArray[np.bool_]) -> float | None:
+    """Return the share of floats that lie beyond their bounds; None if no float has two bounds.
+
+    Args:
+        space: actions of a `clipped` environment.
+        action: ``[T, B, *shape]``.
+        valid: ``[T, B]``, which steps count.
+    """
+    num_clipped = num_floats = 0
+    for path, leaf in leaves_of(space):
+        if leaf.is_clipped:
+            low, high = leaf.limits
+            is_free = np.isfinite(low) & np.isfinite(high) & (low < high)
+            chosen = follow(action, path)[valid]
+            num_clipped += int((((chosen < low) | (chosen > high)) & is_free).sum())
+            num_floats += len(chosen) * int(is_free.sum())
+    return num_clipped / num_floats if num_floats else None
+
+
 def _clip(leaf: Leaf, action: Array) -> Array:
     return np.clip(action, *leaf.bounds) if _is_bounded(leaf) else action
 
 
 def _is_bounded(leaf: Leaf) -> bool:
     return leaf.dtype.kind == "f" and (leaf.low is not None or leaf.high is not None)
-
-
-def _without_bounds(space: Space) -> Space:
-    if not isinstance(space, Leaf):
-        return {name: _without_bounds(each) for name, each in space.items()}
-    return Leaf(space.shape, space.dtype) if space.dtype.kind == "f" else space
 
 
 def _has_bounds(space: Space) -> bool:
@@ -73,11 +87,14 @@ class _Clipped:
     def __init__(self, env: Any) -> None:
         self.env = env
         self._space = env.spec.action
-        self._spec: EnvSpec = dataclasses.replace(env.spec, action=_without_bounds(self._space))
+        action = map_leaves(
+            lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), self._space
+        )
+        self._spec: EnvSpec = dataclasses.replace(env.spec, action=action)
 
     @property
     def spec(self) -> EnvSpec:
-        """The environment's, without bounds."""
+        """The environment's, with floats that are clipped."""
         return self._spec
 
     def __getattr__(self, name: str) -> Any:

@@ -21,8 +21,9 @@ class PreviousInputs:
     """What a memory is told besides features: the action before an observation, and its reward.
 
     As in R2D2 (Kapturowski et al. 2019, section 2.3) and A3C for partial observations (Wang et al.
-    2016, arXiv:1611.05763). An action is an indicator of each integer's value, or the floats
-    themselves; the reward is a number as the learner sees it. Where an episode begins all are 0.
+    2016, arXiv:1611.05763). An action is an indicator of each integer's value, or the floats in
+    units of half the width of their bounds, around their middle. The reward is a number as the
+    learner sees it. Where an episode begins all are 0.
 
     Args:
         action: The space of actions.
@@ -52,6 +53,11 @@ class PreviousInputs:
         for path, leaf in self._leaves:
             flat = follow(action, path).reshape(*reward.shape, -1)
             counts = leaf.counts
+            if leaf.dtype.kind == "f":
+                # By numbers, which CUDA graphs and exports hold as they are.
+                pairs = zip(*(each.ravel().tolist() for each in leaf.units), strict=True)
+                scaled = [(flat[..., i] - middle) / unit for i, (middle, unit) in enumerate(pairs)]
+                flat = torch.stack(scaled, -1)
             if counts is None:
                 parts.append(flat.to(torch.float32))
                 continue

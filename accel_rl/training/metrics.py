@@ -19,6 +19,8 @@ from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
 from accel_rl.training.progress import Progress
 
+CLIPPED = "clipped_action_share"
+"""share of the floats in actions that lie beyond their bounds, and are clipped by environments"""
 SAVED = "saved"
 """what learners call the steps after which they saved their last parts of checkpoints"""
 

@@ -21,6 +21,7 @@ from accel_rl.trackers.client import TENSORBOARD, Trackers
 from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (
+    CLIPPED,
     SAVED,
     Interval,
     LearnerMetrics,
@@ -77,6 +78,7 @@ class Records:
         info_keys = rows.info_keys if rows is not None else ()
         self.scores = Scores(info_keys)
         self._unseen_keys = tuple(info_keys)
+        self._has_told_clipping = False
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config, self._run_dir = config, run_dir
         self._exchange, self._team = exchange, team
@@ -238,6 +240,13 @@ class Records:
         _LOGGER.info(line(status))
         self._rows.on_row(row)
         self._tell_of_unseen_keys(row)
+        if row.get(CLIPPED, 0.0) > 0.5 and not self._has_told_clipping:
+            self._has_told_clipping = True
+            self._say(
+                f"{row[CLIPPED]:.0%} of the floats in actions lie beyond their bounds and are "
+                f"clipped ({CLIPPED}), so that the environment sees little of what is learned; if "
+                f"scores do not rise, a smaller learner.lr may help, or algo=sac"
+            )
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
 
     def _compares(self) -> bool:

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import Learner
+from accel_rl.envs.clipped import clipped_share
 from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.spaces import leaves_of
 from accel_rl.states import decode_state, encode_state
+from accel_rl.training.metrics import CLIPPED
 from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads
 
@@ -164,7 +167,8 @@ class RolloutRun(Run[RolloutSampler, Learner]):
             steps, episodes = self.count_steps(), self.sampler.take_episodes()
             with self.learning():
                 batch = experience.finish()
-                metrics = experience.update(batch, self.progress(), steps)
+                clipping = self.measure_clipping()
+                metrics = {**experience.update(batch, self.progress(), steps), **clipping}
             records.after_update(steps, metrics, episodes, self.sampler.times)
             self.evaluate_if_due()
 
@@ -196,7 +200,20 @@ class RolloutRun(Run[RolloutSampler, Learner]):
 
     @property
     def extra_metrics(self) -> tuple[str, ...]:
-        return self.experience.metric_names
+        return (*self.experience.metric_names, *[CLIPPED] * self.clips_actions)
+
+    @property
+    def clips_actions(self) -> bool:
+        """Whether environments clip floats of actions to their bounds."""
+        return any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))
+
+    def measure_clipping(self) -> dict[str, Any]:
+        """`CLIPPED` of the rollout that was collected, if there is something to measure."""
+        if not self.clips_actions:
+            return {}
+        rollout = self.sampler.rollout
+        share = clipped_share(self.sampler.env_spec.action, rollout.action, rollout.valid)
+        return {} if share is None else {CLIPPED: share}
 
     @property
     def place(self) -> str:

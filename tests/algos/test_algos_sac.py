@@ -105,13 +105,13 @@ def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
     )
 
 
-def make(seed: int = 0, **settings: Any) -> tuple[SAC, BoundedAgent]:
+def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, BoundedAgent]:
     given = {"min_steps": 12, "replay_size": 200, "batch_size": 8, "training_intensity": 4.0}
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)
-    agent = config.make_agent(Network("auto", SPEC, CPU))
+    agent = config.make_agent(Network("auto", spec, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(SPEC, 2, 4, 1))
+    learner = config.make_learner(agent, exchange, Task(spec, 2, 4, 1))
     return learner, agent
 
 
@@ -232,6 +232,10 @@ def test_learner_goes_on_from_a_state_to_the_bit() -> None:
         ({"action": discrete(3)}, "actions of made up are integers 0 .. 2; they must be floats"),
         ({"action": {"a": ACTION, "b": discrete(2)}}, "must be floats between finite bounds"),
         ({"action": Leaf((2,), np.dtype(np.float32))}, "must be floats between finite bounds"),
+        (
+            {"action": Leaf((2,), np.dtype(np.float32), -3e38, 3e38)},
+            "must be .* not near the large",
+        ),
         ({"observation": Leaf((3, 84, 84), np.dtype(np.uint8))}, "with images, for which it has"),
     ],
 )
@@ -241,6 +245,29 @@ def test_spaces_that_it_cannot_learn_are_refused(changes: dict[str, Any], messag
     )
     with pytest.raises(ValueError, match=f"^SAC cannot use this environment: .*{message}"):
         SACConfig().make_agent(Network("auto", spec, CPU))
+
+
+def test_float_with_equal_bounds_keeps_its_value_and_the_rest_learns() -> None:
+    action = Leaf((2,), np.dtype(np.float32), (-1, 4), (2, 4))
+    spec = replace(SPEC, action=action)
+    learner, agent = make(spec=spec)
+    before = agent.model.actor[0].weight.clone()
+    for number in range(4):
+        batch = rollout(number)
+        batch.action[..., 1] = 4
+        learner.update(batch, 0.0)
+    agent.is_random = False
+    chosen = agent.act(torch.randn(50, 3), torch.rand(50).double(), slice(0, 50))
+    assert (chosen[:, 1] == 4).all() and chosen[:, 0].std() > 0.1
+    assert all(each.isfinite().all() for each in agent.model.parameters())
+    assert not torch.equal(agent.model.actor[0].weight, before)
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (0, None), (-3e38, 3e38)], ids=str)
+def test_agent_between_bounds_that_are_none_is_refused(bounds: tuple[Any, Any]) -> None:
+    action = {"a": ACTION, "b": Leaf((), np.dtype(np.float32), *bounds)}
+    with pytest.raises(ValueError, match=r"^actions are .*; here they must be floats between"):
+        BoundedAgent(nn.Linear(1, 1), action, lambda *_: _[0], lambda *_: _[0])
 
 
 def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None:

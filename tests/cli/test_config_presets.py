@@ -102,8 +102,8 @@ ppo_baselines: num_envs=8 horizon=128 minibatch_size=256 lr=0.00025 clip_range=0
 ppo_mujoco: num_envs=1 horizon=2048 minibatch_size=64 epochs=10 lr=0.0003 lr_schedule=linear
   clip_range=0.2 clip_schedule=constant clip_value=true gamma=0.99 gae_lambda=0.95
   entropy_coefficient=0.0 value_coefficient=0.25 max_gradient_norm=0.5 normalize_advantage=true
-  normalize_observation=true normalize_reward=true adam_eps=1e-05 decorrelation_steps=0
-  total_steps=1_000_000
+  normalize_observation=true normalize_reward=true scale_actions=false adam_eps=1e-05
+  decorrelation_steps=0 total_steps=1_000_000
 ppo_mujoco num_envs=8 serial=false: num_envs=8 horizon=256
 dqn: num_envs=32 horizon=4 batch_size=32 lr=0.00025 rmsprop_decay=0.95 rmsprop_eps=1e-06
   training_intensity=8.0 min_steps=50_000 target_update_steps=10_000 epsilon_final=0.1

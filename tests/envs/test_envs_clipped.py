@@ -1,6 +1,7 @@
 """Clipped environments: bounds are kept behind them, and nothing else changes."""
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,12 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
-from accel_rl.envs.clipped import Clipped, ClippedBatch, clip, clipped
+from accel_rl.envs.clipped import Clipped, ClippedBatch, clip, clipped, clipped_share
 from accel_rl.samplers import ParallelSampler, PolicyInput, SerialSampler
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.spaces import Leaf, discrete, random_values
 
 BOUNDED = Leaf((2,), np.dtype(np.float64), [-1, -np.inf], [0.5, 2])
+CLIPPED = replace(BOUNDED, is_clipped=True)
 
 
 class Echo:
@@ -93,7 +95,7 @@ def test_rollout_has_the_action_as_drawn_and_the_environment_the_clipped_one(
 ) -> None:
     made: Any = Batched(EchoBatch, indexed=True) if is_batch else Echo
     with sampler_type(clipped(made), num_envs=6, horizon=20, num_groups=2) as sampler:
-        assert sampler.env_spec.action == Leaf((2,), np.dtype(np.float64))
+        assert sampler.env_spec.action == CLIPPED
         rollout = sampler.collect(wild)
         action, seen = rollout.action.copy(), rollout.observation[1:].copy()
         numbers = rollout.raw_reward.copy() if hasattr(rollout, "raw_reward") else None
@@ -108,7 +110,7 @@ def test_environments_are_made_with_their_numbers() -> None:
     factory: Any = pickle.loads(pickle.dumps(clipped(Echo)))
     env = factory(env_index=4)
     assert isinstance(env, Clipped) and env.number == 4
-    assert env.spec.action == Leaf((2,), np.dtype(np.float64)) and env.env.spec.action == BOUNDED
+    assert env.spec.action == CLIPPED and env.env.spec.action == BOUNDED
     batch = clipped(Batched(EchoBatch, indexed=True))()  # type: ignore[arg-type]
     simulators = batch.make(3, 5)  # type: ignore[attr-defined]
     assert isinstance(simulators, ClippedBatch)
@@ -143,7 +145,7 @@ def test_state_goes_through_and_play_goes_on_from_it() -> None:
 
 def test_leaves_of_a_mapping_are_clipped_where_they_have_bounds() -> None:
     spec = probe_spec(clipped(make_env_factory(Aim)))
-    assert spec.action["number"] == Leaf((1,), np.dtype(np.float32))  # type: ignore[index]
+    assert spec.action["number"].is_clipped  # type: ignore[index]
     assert spec.action["kind"] == discrete(3)  # type: ignore[index]
     space = {"a": BOUNDED, "b": discrete(3), "c": {"d": Leaf((), np.dtype(np.float32), 0, 1)}}
     kind = [("a", "f8", 2), ("b", "i8"), ("c", [("d", "f4")])]
@@ -153,3 +155,23 @@ def test_leaves_of_a_mapping_are_clipped_where_they_have_bounds() -> None:
     assert np.array_equal(action, before)
     assert inside["a"].tolist() == [[-1, -3], [0.5, 2]]
     assert inside["b"].tolist() == [2, 0] and inside["c"]["d"].tolist() == [1, 0]
+
+
+def test_share_of_clipped_floats_is_that_of_those_with_two_different_bounds() -> None:
+    """Of valid steps; integers, equal bounds and floats with one bound do not count."""
+    leaf = Leaf((4,), np.dtype(np.float32), [-1, 100, 0, 0], [1, 200, 0, np.inf], is_clipped=True)
+    action = np.array([[[1.5, 150, 9, -9]], [[0, 99, 9, -9]], [[5, 5, 9, -9]]], np.float32)
+    valid = np.array([[True], [True], [False]])
+    assert clipped_share(leaf, action, valid) == 2 / 4
+    structs = np.zeros((3, 1), [("a", "f4", 4), ("b", "i8")])
+    structs["a"] = action
+    assert clipped_share({"a": leaf, "b": discrete(3)}, structs, valid) == 2 / 4
+    assert clipped_share(discrete(3), np.zeros((3, 1), np.int64), valid) is None
+    assert clipped_share(leaf, action, np.zeros((3, 1), np.bool_)) is None
+
+
+def test_random_steps_of_clipped_floats_spread_over_their_bounds() -> None:
+    leaf = Leaf((2,), np.dtype(np.float32), [-1, 100], [1, 200], is_clipped=True)
+    drawn = random_values(leaf, np.random.default_rng(0), 4000)
+    np.testing.assert_allclose(drawn.mean(0), [0, 150], atol=2)
+    np.testing.assert_allclose(drawn.std(0), [1, 50], rtol=0.05)

@@ -19,7 +19,11 @@ CPU = torch.device("cpu")
 FLOATS = Leaf((2, 2), np.dtype(np.float32), -1, 1)
 INTEGERS = Leaf((3,), np.dtype(np.int64), (0, -1, 5), (1, 2, 9))
 BOOLEANS = Leaf((4,), np.dtype(np.bool_))
+FAR = Leaf((5,), np.dtype(np.float64), (100, 3, -np.inf, 1e6, 7), (200, np.inf, -9, 1e6 + 1, 7))
+UNITS = {FAR: [(150, 50), (4, 1), (-10, 1), (1e6 + 0.5, 0.5), (7, 1)]}
+"""Middle and unit of each float; of others 0 and 1."""
 SPACES: dict[str, Space] = {
+    "far": FAR,
     "discrete": discrete(5),
     "start": Leaf((), np.dtype(np.int64), 3, 6),
     "integers": INTEGERS,
@@ -40,15 +44,19 @@ def slow(space: Space, own: Tensor, free: Tensor, action: Any) -> tuple[float, f
         return tuple(total)
     values = np.ravel(action)
     if space.dtype.kind == "f":
-        each = [reference.Normal(own[i], free[i].exp()) for i in range(len(values))]
-        drawn = [float(value) for value in values]
+        units = UNITS.get(space, [(0, 1)] * len(values))
+        each = [
+            reference.Normal(middle + unit * own[i], unit * free[i].exp())
+            for i, (middle, unit) in enumerate(units)
+        ]
+        drawn = values.astype(np.float64)
     else:
         counts = space.counts or [2] * prod(space.shape)
         low = np.zeros(len(counts)) if space.bounds[0] is None else space.bounds[0].ravel()
         each = [reference.Categorical(logits=part) for part in own.split(counts)]
         drawn = [int(value) - int(first) for value, first in zip(values, low, strict=True)]
     pairs = zip(each, drawn, strict=True)
-    log_prob = sum(float(one.log_prob(torch.tensor(value))) for one, value in pairs)
+    log_prob = sum(float(one.log_prob(torch.tensor(value).double())) for one, value in pairs)
     return log_prob, sum(float(one.entropy()) for one in each)
 
 
@@ -139,6 +147,33 @@ def test_floats_have_their_means_and_deviations() -> None:
     assert ((action.mean(0) - mean).abs() < 4 * std / N**0.5).all()
     assert ((action.std(0) / std - 1).abs() < 0.02).all()
     assert (torch.corrcoef(action.T) - torch.eye(4)).abs().max() < 0.03
+
+
+def test_floats_begin_in_the_middle_of_their_bounds_with_half_the_width_as_deviation() -> None:
+    N = 1000
+    outputs = torch.zeros(N, 10)
+    for space, middle, deviation in (
+        (FAR, *zip(*UNITS[FAR], strict=True)),
+        (Leaf((5,), FAR.dtype, -3e307, 3e307), [0] * 5, [1] * 5),  # which are none
+    ):
+        drawn = make_distribution(space, CPU).draw(outputs, torch.rand(N).double())
+        error = 4 * torch.tensor(deviation) / N**0.5
+        assert ((drawn.mean(0) - torch.tensor(middle)).abs() < error).all()
+        torch.testing.assert_close(drawn.std(0), torch.tensor(deviation).double(), rtol=0.1, atol=0)
+    own = make_distribution(FAR, CPU, in_units=False)
+    torch.testing.assert_close(own.mode(outputs), torch.zeros(N, 5).double())
+
+
+@pytest.mark.parametrize("space", [FLOATS, Leaf((4,), np.dtype(np.float32))], ids=["1", "none"])
+def test_floats_between_minus_one_and_one_are_those_of_no_bounds_to_the_bit(space: Leaf) -> None:
+    outputs, uniform = torch.randn(50, 8), torch.rand(50).double()
+    found, plain = make_distribution(space, CPU), make_distribution(space, CPU, in_units=False)
+    action = found.draw(outputs, uniform)
+    assert torch.equal(action, plain.draw(outputs, uniform))
+    for one, other in zip(
+        found.evaluate(outputs, action), plain.evaluate(outputs, action), strict=True
+    ):
+        assert torch.equal(one, other)
 
 
 def test_masked_integers_are_never_drawn_and_have_no_probability() -> None:

@@ -135,6 +135,11 @@ SPACES: dict[str, Any] = {
         torch.tensor([[0.5, -1.0], [0.25, 0.0]]),
         [[0.5, -1.0], [0.25, 0.0]],
     ),
+    "floats far from 0": (
+        Leaf((2,), np.dtype(np.float32), (100, -1), (200, 1)),
+        torch.tensor([[150, 0.5], [175, 0]]),
+        [[0, 0.5], [0.5, 0]],
+    ),
     "mapping": (
         {"a": discrete(2), "b": Leaf((1,), np.dtype(np.float32), -1, 1)},
         {"a": torch.tensor([1, 0]), "b": torch.tensor([[0.5], [-0.5]])},

@@ -1,5 +1,6 @@
 """What a run says of the environment that it was given."""
 
+import csv
 import io
 from pathlib import Path
 
@@ -44,8 +45,13 @@ class Vectors(States):
         return np.zeros(1, np.int64), 1.0, True, False, {}
 
 
-def run(name: str, run_dir: Path) -> str:
-    options = ["serial=true", "total_steps=80", "decorrelation_steps=0", f"run_dir={run_dir}"]
+class Narrow(Vectors):
+    action_space = Box(-1e-3, 1e-3, (1,), np.float32)
+
+
+def run(name: str, run_dir: Path, *options: str) -> str:
+    small = ("serial=true", "total_steps=80", "decorrelation_steps=0", "learners=1")
+    options = (*small, *options, f"run_dir={run_dir}")
     console = Console(file=io.StringIO(), width=1_000)
     train(parse_arguments([f"env=test_training_told:{name}", *options]), console)
     return console.file.getvalue()
@@ -55,6 +61,16 @@ def run(name: str, run_dir: Path) -> str:
 def test_observations_that_are_single_integers_are_pointed_out(name, is_told, tmp_path) -> None:
     said = run(name, tmp_path / "run")
     assert (f"{name} are single integers, which the network takes as quantities" in said) == is_told
+
+
+@pytest.mark.parametrize(("option", "share"), [("true", 0.32), ("false", 0.999)])
+def test_actions_of_which_most_are_clipped_are_pointed_out(
+    option: str, share: float, tmp_path: Path
+) -> None:
+    said = run("Narrow", tmp_path / "run", f"scale_actions={option}", "num_envs=16", "horizon=5")
+    (row,) = csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines())
+    assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
+    assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_full_queue_gives_what_it_has_and_takes_nothing_at_once():
     queue = ClosableQueue[Item](2)
     queue.put([(0, 0), (1, 1)], 1)
     queue.put([], 1)
+    assert queue.is_full
     assert queue.take(100, 1) == [(0, 0), (1, 1)]
 
 

@@ -87,7 +87,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
         assert all(0 <= share <= 1 for share in shares)
         assert row["lag_updates_min"] <= row["lag_updates_mean"] <= row["lag_updates_max"]
         assert row["training_batch_mean"] >= 20 or row is last  # which has what is left
-        assert 1 <= row["prediction_batch_mean"] <= 16
+        assert 1 <= row["prediction_batch_mean"] <= 32
         assert row["num_predictors"] >= 1  # in the last row, too
     line = numbers_of(tmp_path / "run" / "tuner.csv")
     counts = [tuple(row[f"num_{x}"] for x in ("predictors", "trainers", "agents")) for row in line]

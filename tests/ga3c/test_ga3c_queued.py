@@ -251,7 +251,7 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch)
         times, steps = sampler.queue_times, sampler.steps
     n, batches = times.predictions, times.batches
     assert n == sum(sizes) == steps + 4  # each environment's first has no step before it
-    assert batches == len(sizes) and max(sizes) == 4
+    assert batches == len(sizes) and max(sizes) <= 4
     # A batch: begins, is taken, ready?, ready (above), called, answered, released, queued.
     assert (times.waiting, times.transfer, times.inference) == (2 * n, 0.25 * n, 0.75 * n)
     assert times.handling == n * (1 + 3)
@@ -262,15 +262,16 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch)
 def test_full_training_queue_holds_the_agents_back():
     with make_sampler(COUNTING, 2, training_queue_size=3) as sampler:
         with predictors(sampler, number=2) as errors:
+            while len(sampler.training_queue) < 3:
+                time.sleep(0.01)
             for _ in range(20):
                 time.sleep(0.01)
                 assert len(sampler.training_queue) <= 3
-            before = sampler.steps
-            time.sleep(0.1)
-            assert sampler.steps == before
-            sampler.training_queue.take(5, 5)
-            while sampler.steps == before and not errors:
-                time.sleep(0.01)
+            most = T * (3 + 2 * 2 + 2)  # queued, of predictors that wait, and of running segments
+            assert sampler.steps <= most
+            while sampler.steps <= most and not errors:
+                sampler.training_queue.take(5, 60)
+            assert not errors
             sampler.close()
 
 

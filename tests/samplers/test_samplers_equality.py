@@ -6,14 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 from sampler_cases import assert_same_rollouts
+from telling_envs import KEYS, TellingEnv
 from tiers import processes, slow
 from toy_envs import ScriptedEnv, ToyEnv
 
-from accel_rl.envs import EnvSpec
+from accel_rl.envs import EnvSpec, make_env_factory
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 
 T, B = 7, 12
+TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
 PROCESSES = pytest.mark.processes
 KINDS = pytest.mark.parametrize("kind", [SerialSampler, processes(ParallelSampler)])
 
@@ -38,21 +40,21 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
 
 @PROCESSES
 @pytest.mark.parametrize(
-    "reset_policy, groups, workers, workers_per_core",
+    "make, reset_policy, groups, workers, per_core",
     [
-        ("immediate", 2, 1, 1),
-        ("wait", 1, 1, 1),
-        slow("immediate", 1, 3, 1),
-        slow("wait", 3, 5, 1),
-        slow("immediate", 2, 4, 2),
-        slow("wait", 12, 12, 12),
+        (ToyEnv, "immediate", 2, 1, 1),
+        (TELLING, "wait", 1, 1, 1),
+        slow(ToyEnv, "immediate", 1, 3, 1),
+        slow(TELLING, "wait", 3, 5, 1),
+        slow(TELLING, "immediate", 2, 4, 2),
+        slow(ToyEnv, "wait", 12, 12, 12),
     ],
 )
-def test_parallel_rollouts_equal_serial_ones(reset_policy, groups, workers, workers_per_core):
-    shape = {"num_workers": workers, "workers_per_core": workers_per_core}
+def test_parallel_rollouts_equal_serial_ones(make, reset_policy, groups, workers, per_core):
+    shape = {"num_workers": workers, "workers_per_core": per_core}
     options = config(reset_policy, groups, decorrelation_steps=5, **shape)
-    with SerialSampler(ToyEnv, config=options, seed=3) as serial:
-        with ParallelSampler(ToyEnv, config=options, seed=3) as parallel:
+    with SerialSampler(make, config=options, seed=3) as serial:
+        with ParallelSampler(make, config=options, seed=3) as parallel:
             for _ in range(10):
                 assert_same_rollouts(
                     serial.collect(tabular_policy), parallel.collect(tabular_policy)

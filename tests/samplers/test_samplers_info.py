@@ -11,7 +11,7 @@ import pytest
 from queued_play import make_sampler, serve_until
 from sampler_cases import zeros
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
-from tiers import PROCESSES, slow
+from tiers import PROCESSES
 
 from accel_rl.envs import make_env_factory
 from accel_rl.ga3c.sampler import Prediction
@@ -57,21 +57,6 @@ def test_info_is_that_of_the_step_across_ends_and_rollouts(reset_policy: str) ->
             np.testing.assert_array_equal(rollout.info, expected)
             num_ended += rollout.episode_ended.sum()
         assert num_ended > 40
-
-
-@PROCESSES
-@pytest.mark.parametrize(
-    ("reset_policy", "groups", "workers"), [("wait", 2, 1), slow("immediate", 3, 2)]
-)
-def test_parallel_info_equals_serial(reset_policy: str, groups: int, workers: int) -> None:
-    options = config(reset_policy, num_groups=groups, num_workers=workers)
-    with SerialSampler(TELLING, config=options, seed=3) as serial:
-        with ParallelSampler(TELLING, config=options, seed=3) as parallel:
-            for _ in range(8):
-                one, other = serial.collect(policy), parallel.collect(policy)
-                np.testing.assert_array_equal(one.info, other.info)
-                assert not np.isnan(one.info).all()
-                assert serial.take_episodes() == parallel.take_episodes()
 
 
 def test_episode_has_what_its_last_step_told() -> None:

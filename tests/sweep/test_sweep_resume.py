@@ -59,6 +59,7 @@ def test_finished_run_without_checkpoints_is_finished_and_untouched(
     assert "1 of 1 runs finished" in (tmp_path / "results.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "link to nothing"])
 def test_checkpoints_that_cannot_be_read_are_named_and_nothing_is_touched(
     kind: str, run_dir: Path, tmp_path, capsys

@@ -85,6 +85,7 @@ def test_numbers_that_change_are_no_part_of_a_region() -> None:
     assert Capture(CPU, None)(scaled) is scaled
 
 
+@pytest.mark.slow
 def test_copy_of_a_captured_agent_acts_with_its_own_parameters() -> None:
     agent = Run("a2c", Capture(CPU, "eager"), CPU, model="mlp").agent
     assert isinstance(agent, PolicyAgent)

@@ -48,6 +48,7 @@ def test_columns_are_under_the_episodes_in_tensorboard() -> None:
     assert tag("episode_info_is_success_mean") == "episode/episode_info_is_success_mean"
 
 
+@pytest.mark.slow
 def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
     evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=1"
     options = (*TELLING, ALL, "total_steps=1000", *evaluated.split())

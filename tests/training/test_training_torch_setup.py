@@ -27,12 +27,9 @@ def is_small(options: str, model: PolicyValueModel, num_collected: int, num_shar
 @pytest.mark.parametrize(
     ("options", "num_sharing", "num_samples"),
     [
-        ("", 1, 80),
         ("", 2, 80),
-        ("algo=ppo minibatch_size=128", 1, 128),
         ("algo=ppo minibatch_size=128", 4, 32),
         ("algo=dqn batch_size=32", 1, 32),
-        ("algo=dqn batch_size=32", 2, 16),
     ],
 )
 @pytest.mark.parametrize("difference", [-1, 0])

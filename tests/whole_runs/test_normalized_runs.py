@@ -33,7 +33,7 @@ OPTIONS = (
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlap"])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
     overlap: bool, tmp_path, monkeypatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_network_that_fails_in_a_run_is_named_and_the_run_is_saved(
     assert algo == "ga3c" or list_checkpoints(run_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("late", "said"), FAILURES.items(), indirect=["late"])
 def test_network_that_fails_in_an_evaluation_is_named(
     late: str, said: str, tmp_path: Path, capsys

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from by_files import rewrite
+from run_files import rows_of
 from saved_runs import trained
 from torch.distributed import HashStore
 
@@ -39,9 +40,16 @@ from accel_rl.training.evaluation import (
     with_game_limit,
 )
 from accel_rl.training.records import Records
+from accel_rl.training.train import RunError
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
 SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}
+
+
+BRIEF = (
+    *("env=catch", "evaluation_interval=20", "evaluation_steps=20", "evaluation_envs=2"),
+    "log_interval=100",
+)
 
 
 @pytest.mark.slow
@@ -76,14 +84,11 @@ def test_longer_run_makes_each_evaluation_once(tmp_path, monkeypatch) -> None:
         return evaluate(self, steps, stop)
 
     monkeypatch.setattr(Evaluator, "evaluate", note)
-    run_dir = tmp_path / "run"
-    options = SMALL | EVALUATED | {"evaluation_interval": "80", "checkpoint_interval": "80"}
-    options["total_steps"] = "160"
-    assert main([*(f"{key}={value}" for key, value in options.items()), f"run_dir={run_dir}"]) == 0
-    assert main([f"resume={run_dir}", "total_steps=240"]) == 0
-    assert evaluated == [80, 160, 240]
-    rows = (run_dir / "evaluation.csv").read_text().splitlines()[1:]
-    assert [row.partition(",")[0] for row in rows] == ["80", "160", "240"]
+    run_dir = trained(tmp_path / "run", *BRIEF, "checkpoint_interval=20", "total_steps=40")
+    assert main([f"resume={run_dir}", "total_steps=60"]) == 0
+    assert evaluated == [20, 40, 60]
+    rows = rows_of(run_dir / "evaluation.csv")
+    assert [row["steps"] for row in rows] == ["20", "40", "60"]
 
 
 def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
@@ -103,21 +108,20 @@ def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
 
     monkeypatch.setattr(SerialSampler, "collect", fail)
     monkeypatch.setattr(records, "save_checkpoint", note)
-    options = SMALL | EVALUATED | {"evaluation_interval": "80", "checkpoint_interval": "80"}
-    arguments = [f"{key}={value}" for key, value in options.items()]
-    assert main([*arguments, f"run_dir={tmp_path / 'run'}"]) == 1
-    assert saved == [80]
-    assert len((tmp_path / "run" / "evaluation.csv").read_text().splitlines()) == 2
+    with pytest.raises(RunError, match="no more"):
+        trained(tmp_path, *BRIEF, "num_envs=4", "checkpoint_interval=20", "total_steps=40")
+    assert saved == [20]
+    assert len(rows_of(tmp_path / "evaluation.csv")) == 1
 
 
 def test_run_too_short_for_an_evaluation_lacks_none(tmp_path: Path) -> None:
     for interval, lacks in ((0, False), (2000, False), (1000, True)):
-        config = parse_arguments(
-            ["env=catch", "total_steps=1500", f"evaluation_interval={interval}"]
-        )
+        options = ["env=catch", "total_steps=1500", f"evaluation_interval={interval}"]
+        config = parse_arguments(options)
         assert lacks_last_evaluation(tmp_path, config) == lacks
 
 
+@pytest.mark.processes
 def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) -> None:
     own, *others = sorted(os.sched_getaffinity(0))
     monkeypatch.setattr(evaluation, "available_cpus", lambda: {own})
@@ -249,12 +253,6 @@ class Scripted:
             assert torch.equal(found, parameters[name])
 
 
-BRIEF = (
-    *("env=catch", "evaluation_interval=20", "evaluation_steps=20", "evaluation_envs=2"),
-    "log_interval=100",
-)
-
-
 def test_policy_of_the_best_evaluation_is_kept(tmp_path, monkeypatch) -> None:
     """A score of no game is none, and an equal one is no better."""
     scripted = Scripted(monkeypatch, [np.nan, -2.0, 3.0, 1.0, 3.0])
@@ -300,24 +298,18 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
     monkeypatch.setattr(Evaluator, "_play", play_and_push)
     monkeypatch.setattr(Records, "evaluate", note)
     scripted = Scripted(monkeypatch, [1.0])
-    run_dir = tmp_path / "run"
-    options = {"algo": "ga3c", "env": "catch", "model": "mlp", "tuner": "false", "num_envs": "4"}
-    arguments = [f"{key}={value}" for key, value in (options | EVALUATED).items()]
-    assert main([*arguments, f"run_dir={run_dir}", "total_steps=600"]) == 0
-    scripted.check(run_dir, 0, 1.0)
+    options = "algo=ga3c env=catch model=mlp tuner=false num_envs=4 serial=false total_steps=600"
+    evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=2"
+    scripted.check(trained(tmp_path, *options.split(), *evaluated.split()), 0, 1.0)
 
 
 @pytest.mark.slow
 def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_path) -> None:
-    run_dir = tmp_path / "run"
-    arguments = [f"{key}={value}" for key, value in (SMALL | EVALUATED).items()]
-    assert main([*arguments, f"run_dir={run_dir}"]) == 0
+    run_dir = trained(tmp_path, *BRIEF, "total_steps=20")
     best_path(run_dir).write_bytes(b"")
-    assert main([f"resume={run_dir}", "total_steps=2000"]) == 0
-    assert load_checkpoint(best_path(run_dir))["counts"]["steps"] > 1000
-    with pytest.raises(
-        ValueError, match="checkpoint is 'worst'; it must be an integer, steps, or best"
-    ):
+    assert main([f"resume={run_dir}", "total_steps=40"]) == 0
+    assert load_checkpoint(best_path(run_dir))["counts"]["steps"] == 40
+    with pytest.raises(ValueError, match="checkpoint is 'worst'; it must be an integer"):
         load_policy(run_dir, "worst")
 
 

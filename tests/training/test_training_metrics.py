@@ -28,16 +28,6 @@ def episode(raw: float, clipped: float = 0.0, length: int = 1) -> Episode:
     return Episode(0, raw, clipped, length, False)
 
 
-def test_learner_metrics_are_means_since_the_last_take() -> None:
-    metrics = LearnerMetrics()
-    for loss, norm in ((1.0, 10.0), (2.0, 20.0), (6.0, 60.0)):
-        metrics.add({"loss": torch.tensor(loss), "norm": torch.tensor(norm)})
-    assert metrics.take() == {"loss": 3.0, "norm": 30.0}
-    metrics.add({"loss": torch.tensor(5.0), "norm": torch.tensor(7.0)})
-    assert metrics.take() == {"loss": 5.0, "norm": 7.0}
-    assert metrics.take() == {}
-
-
 @pytest.mark.parametrize(
     "value",
     [3, 3.0, np.float32(3), np.float64(3), np.array(3), torch.tensor(3), torch.tensor([3.0])],
@@ -80,6 +70,7 @@ def test_learner_metrics_that_not_every_update_has_are_means_over_those_that_hav
     for each in (metrics, resumed):
         each.add({"loss": 7 * one, "cosine": 7 * one})
         assert each.take() == {"loss": 4.0, "cosine": 6.0, "second": 8.0}
+        assert each.take() == {}
 
 
 def test_learner_metrics_are_read_from_the_device_by_take_alone(monkeypatch) -> None:
@@ -180,19 +171,10 @@ def test_events_hold_the_same_numbers_by_steps(tmp_path) -> None:
     assert (tmp_path / "evaluation.csv").read_text() == "steps,episode_return_raw_mean\n200,7\n"
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ("episodes", "episode/episodes"),
-        ("episode_length_steps_mean", "episode/episode_length_steps_mean"),
-        ("updates_per_second", "run/updates_per_second"),
-        ("training_seconds", "run/training_seconds"),
-        ("learning_share", "time/learning_share"),
-        ("entropy", "learner/entropy"),
-    ],
-)
-def test_column_has_its_tag(column: str, expected: str) -> None:
-    assert tag(column) == expected
+def test_column_has_its_tag() -> None:
+    groups = {"episodes": "episode", "episode_length_steps_mean": "episode", "entropy": "learner"}
+    groups |= {"updates_per_second": "run", "training_seconds": "run", "learning_share": "time"}
+    assert {column: tag(column) for column in groups} == {x: f"{y}/{x}" for x, y in groups.items()}
 
 
 def test_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch) -> None:
@@ -213,6 +195,9 @@ def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
     assert list(table.earlier_rows()) == [{"steps": 100, "a": 1, "b": 2}]
     table.write({"steps": 200, "a": 3, "b": 4})
     assert path.read_text() == "steps,a,b\n100,1,2\n200,3,4\n"
+    path.write_text("steps,a")  # a header that was cut off is none
+    CsvTable(path, 0).write({"steps": 1})
+    assert path.read_text() == "steps\n1\n"
 
 
 def test_row_for_which_there_is_no_room_leaves_no_part_behind(tmp_path) -> None:
@@ -227,13 +212,6 @@ def test_row_for_which_there_is_no_room_leaves_no_part_behind(tmp_path) -> None:
     assert (tmp_path / "metrics.csv").read_bytes() == b""
     table.write({"steps": 1, "a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "steps,a\n1,2\n"
-
-
-def test_header_that_a_full_disk_cut_off_is_none(tmp_path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("steps,a")
-    CsvTable(path, 0).write({"steps": 1})
-    assert path.read_text() == "steps\n1\n"
 
 
 def test_events_that_cannot_be_written_fail_once(tmp_path) -> None:
@@ -268,7 +246,7 @@ def test_table_keeps_no_rows_in_memory(tmp_path) -> None:
     assert len(list(table.earlier_rows())) == 400
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 8, 9, 10, 100, 1_000])
+@pytest.mark.parametrize("number", [0, 1, 8, 9, 1_000])
 def test_curve_goes_through_few_rows_at_equal_distances_and_the_last_one(
     number: int, monkeypatch
 ) -> None:

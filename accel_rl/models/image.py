@@ -206,6 +206,17 @@ def image_trunk(observation_shape: tuple[int, ...]) -> ImageNetwork:
     return network
 
 
+def refuse_channels_last(image_shape: tuple[int, ...]) -> None:
+    """Raise ValueError for the shape of an image whose channels seem to be its last axis."""
+    if image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
+        raise ValueError(
+            f"observations of shape {list(image_shape)} look like images with their channels "
+            "last; networks for images take [channels, height, width]: transpose them in the "
+            "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
+            "have fitting ones)"
+        )
+
+
 def make_convs(
     spec: ImageSpec, observation_shape: tuple[int, int, int]
 ) -> tuple[nn.Sequential, int]:

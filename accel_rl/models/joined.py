@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk
+from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk, refuse_channels_last
 from accel_rl.models.mlp import HIDDEN, linear
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.spaces import Leaf, Space, follow, leaves_of
@@ -55,6 +55,8 @@ def indicated(leaf: Leaf) -> list[int] | None:
 
 def _trunk(leaf: Leaf) -> ImageNetwork | _Trunk:
     is_image = leaf.dtype.kind == "u" and leaf.dtype.itemsize == 1 and len(leaf.shape) == 3
+    if is_image:
+        refuse_channels_last(leaf.shape)
     if is_image and min(A3C_NET.feature_shape(*leaf.shape[1:])) >= 1:
         return image_trunk(leaf.shape)
     return _Trunk(leaf)

@@ -19,6 +19,7 @@ from accel_rl.models.image import (
     PAAC_NATURE_NET,
     ImageNetwork,
     ImageSpec,
+    refuse_channels_last,
 )
 from accel_rl.models.layer_norm import (
     LSTM_WIDTH,
@@ -219,7 +220,7 @@ def _make_normalized_trunk(
 ) -> NormalizedTrunk:
     image_shape = _image_shape(observation_shape, observation_dtype)
     if image_shape is not None:
-        _refuse_channels_last(image_shape)
+        refuse_channels_last(image_shape)
         for spec in (PQN_NET, PQN_MINATAR_NET):
             if min(spec.feature_shape(*image_shape[1:])) >= 1:
                 return NormalizedImageTrunk(spec, image_shape)
@@ -250,7 +251,7 @@ def _choose(
     image_shape = _image_shape(observation_shape, observation_dtype)
     if name == "auto":
         if image_shape is not None:
-            _refuse_channels_last(image_shape)
+            refuse_channels_last(image_shape)
         fits = fits_images(automatic, observation_shape, observation_dtype)
         name = automatic if fits else "mlp"
     if name == "mlp":
@@ -261,16 +262,6 @@ def _choose(
             f"are {observation_dtype} of shape {list(observation_shape)}; use model=mlp or auto"
         )
     return _IMAGE_SPECS[name], image_shape
-
-
-def _refuse_channels_last(image_shape: tuple[int, int, int]) -> None:
-    if image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
-        raise ValueError(
-            f"observations of shape {list(image_shape)} look like images with their channels "
-            "last; networks for images take [channels, height, width]: transpose them in the "
-            "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
-            "have fitting ones)"
-        )
 
 
 def _image_shape(

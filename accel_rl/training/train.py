@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -28,7 +29,7 @@ from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
 from accel_rl.signing import user_key
-from accel_rl.spaces import Leaf
+from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
 from accel_rl.stopping import StopRequest
 from accel_rl.trackers.client import check_installed
 from accel_rl.training.build import AnyRun, build
@@ -281,15 +282,29 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "this process was forked, so torch computes in one thread; start the process by spawn "
             "for more threads"
         )
-    space = run.sampler.env_spec.observation
-    if isinstance(space, Leaf) and space.shape == () and space.dtype.kind in "iu":
-        yield (
-            f"observations of {config.env} are single integers, which the network takes as "
-            f"quantities; if they only name states, wrap the environment in "
-            f"gymnasium.wrappers.FlattenObservation"
-        )
+    yield from _observed(config.env, without_mask(run.sampler.env_spec.observation))
     if computes_bfloat16_slowly(config, run.device):
         yield "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
+
+
+def _observed(env: str, space: Space) -> Iterator[str]:
+    """What networks do with observations that may not be meant."""
+    is_names = isinstance(space, Leaf) and (space.shape == () or space.counts is not None)
+    if isinstance(space, Leaf) and is_names and space.dtype.kind in "iu" and len(space.shape) < 3:
+        yield (
+            f"observations of {env} are {'single ' * (space.shape == ())}integers, which the "
+            f"network takes as quantities; if they only name states, wrap the environment in "
+            f"gymnasium.wrappers.FlattenObservation"
+        )
+    for path, leaf in leaves_of(space):
+        is_picture = leaf.dtype == np.uint8 and len(leaf.shape) == 3
+        high = leaf.bounds[1]
+        if is_picture and high is not None and high.max() < 255:
+            yield (
+                f"observations of {env}{f' ({path[-1]})' if path else ''} are pictures up to "
+                f"{high.max()}, and the networks that come with accel_rl divide pictures by 255; "
+                f"let the environment give 0 .. 255"
+            )
 
 
 def _uneven(run: AnyRun) -> Iterator[str]:

@@ -2,16 +2,20 @@
 
 import csv
 import io
+import re
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.training.train import RunError, train
+from accel_rl.models.joined import JoinedNetwork
+from accel_rl.spaces import from_gymnasium
+from accel_rl.training.train import RunError, _observed, train
 
 
 class Broken(gymnasium.Env):
@@ -57,10 +61,33 @@ def run(name: str, run_dir: Path, *options: str) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("name", "is_told"), [("States", True), ("Vectors", False)])
-def test_observations_that_are_single_integers_are_pointed_out(name, is_told, tmp_path) -> None:
-    said = run(name, tmp_path / "run")
-    assert (f"{name} are single integers, which the network takes as quantities" in said) == is_told
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        (Discrete(4), "env are single integers, which the network takes as quantities"),
+        (MultiDiscrete([50, 3]), "env are integers, which the network takes as quantities"),
+        (Box(0, 3, (1,), np.int64), "env are integers, which the network takes as quantities"),
+        (Box(0, 1, (1, 12, 12), np.uint8), "env are pictures up to 1, .* divide pictures by 255"),
+        (Dict(a=Box(0, 9, (1, 12, 12), np.uint8)), r"env \(a\) are pictures up to 9, .* by 255"),
+        (Box(0, 255, (1, 12, 12), np.uint8), ""),
+        (Box(0, 1, (3,), np.float32), ""),
+    ],
+    ids=str,
+)
+def test_observations_that_may_be_meant_otherwise_are_pointed_out(
+    space: Any, sentence: str
+) -> None:
+    said = list(_observed("env", from_gymnasium(space)))
+    assert len(said) == bool(sentence) and all(re.search(sentence, each) for each in said)
+
+
+def test_picture_with_its_channels_last_is_refused_in_a_mapping_too() -> None:
+    camera = Box(0, 255, (84, 84, 3), np.uint8)
+    space = from_gymnasium(Dict(camera=camera, speed=Box(-1, 1, (1,))))
+    with pytest.raises(
+        ValueError, match=r"\[84, 84, 3\] look like images with their channels last"
+    ):
+        JoinedNetwork(space, 2)
 
 
 @pytest.mark.parametrize(("option", "share"), [("true", 0.32), ("false", 0.999)])

@@ -480,8 +480,8 @@ ga3c_update_without_lock ga3c/versions.py ga3c/test_parallel_versions.py
 +             slot, number = self._free_slot(), self.num_updates + 1
 
 ga3c_queue_ignores_capacity ga3c/queue.py ga3c/test_ga3c_queue.py
-- return len(self._items) >= self._capacity
-+ return False
+- fitting = items[first : first + self._capacity - len(self._items)]
++ fitting = items[first:]
 
 ga3c_ratio_unclamped ga3c/learner.py ga3c/test_ga3c_learner.py
 - (pi / behaviour_probability).clamp(max=limit)

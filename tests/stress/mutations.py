@@ -449,7 +449,7 @@ worker_not_pinned samplers/worker.py samplers/test_samplers_cores.py
 - os.sched_setaffinity(0, setup.cpus)
 + pass
 
-programs_of_worker_left samplers/worker.py samplers/test_samplers_closing.py samplers
+programs_of_worker_left samplers/worker.py samplers/test_samplers_worker.py
 - program.kill()
 + pass
 
@@ -519,7 +519,7 @@ torch_rng_not_restored training/run.py training/test_training_torch_state.py
 - torch.set_rng_state(saved["torch_rng"])
 + pass
 
-checkpoint_keeps_one_less runs/checkpoint.py runs/test_training_files.py runs training
+checkpoint_keeps_one_less runs/checkpoint.py training/test_training_loop.py
 - list_checkpoints(run_dir)[:-num_kept]
 + list_checkpoints(run_dir)[: 1 - num_kept or None]
 

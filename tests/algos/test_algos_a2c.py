@@ -6,30 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from made_rollouts import LinearModel, numbers
+from tiers import first_quick
+from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig, evaluate_steps
 from accel_rl.algos.actor_critic import bootstrap_values
-from accel_rl.models import PolicyValue, PolicyValueModel, make_model
+from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 
 pytestmark = pytest.mark.numeric
 
 T, B, NUM_ACTIONS = 5, 4, 3
-
-
-class LinearModel(PolicyValueModel):
-    """The observation, a number, is its own value; the policy starts uniform."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.logits = nn.Parameter(torch.zeros(NUM_ACTIONS))
-
-    def forward(self, observation: Tensor) -> PolicyValue:
-        logits = self.logits.expand(len(observation), NUM_ACTIONS)
-        return PolicyValue(logits, self.scale * observation.float())
 
 
 def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
@@ -39,19 +28,7 @@ def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatP
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:
-    """Random scalars as observations, nothing ends."""
-    g = torch.Generator().manual_seed(seed)
-    return RolloutTensors(
-        observation=torch.randn(T + 1, B, generator=g),
-        action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
-        reward=torch.randn(T, B, generator=g),
-        terminated=torch.zeros(T, B, dtype=torch.bool),
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.empty(0),
-        final_step=torch.empty(0, dtype=torch.int64),
-        final_env=torch.empty(0, dtype=torch.int64),
-    )
+    return numbers(T, B, NUM_ACTIONS, seed)
 
 
 def truncated_batch() -> RolloutTensors:
@@ -185,7 +162,9 @@ def with_log_prob(batch: RolloutTensors, logits: list[float]) -> RolloutTensors:
     return batch._replace(log_prob=log_prob)
 
 
-@pytest.mark.parametrize("options", [{}, {"rho_clip": 3.0, "c_clip": 2.0}, {"gae_lambda": 0.7}])
+@pytest.mark.parametrize(
+    "options", first_quick([{}, {"rho_clip": 3.0, "c_clip": 2.0}, {"gae_lambda": 0.7}])
+)
 def test_vtrace_of_the_policy_that_learns_changes_no_update(options: dict[str, float]) -> None:
     own: dict[str, Any] = {"rho_clip": 1.0, "c_clip": 1.0, **options}
     shared = {"gae_lambda": own.pop("gae_lambda", 1.0)}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
+from made_rollouts import made_rollout
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -61,17 +62,11 @@ def write(other: OnPolicyAlgorithm, model: ImageNetwork) -> None:
 
 def make_batch(seed: int) -> RolloutTensors:
     g = torch.Generator().manual_seed(seed)
-    nothing = torch.empty(0, dtype=torch.int64)
-    return RolloutTensors(
-        observation=torch.randint(0, 256, (T + 1, B, *SHAPE), dtype=torch.uint8, generator=g),
-        action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
-        reward=torch.randn(T, B, generator=g).sign(),
+    return made_rollout(
+        torch.randint(0, 256, (T + 1, B, *SHAPE), dtype=torch.uint8, generator=g),
+        torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
+        torch.randn(T, B, generator=g).sign(),
         terminated=torch.rand(T, B, generator=g) < 0.2,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.empty(0, *SHAPE, dtype=torch.uint8),
-        final_step=nothing,
-        final_env=nothing,
     )
 
 
@@ -130,6 +125,7 @@ def compare(
     assert (ours - theirs).norm() < tolerance * theirs.norm()
 
 
+@pytest.mark.slow
 def test_a2c_with_the_numbers_of_baselines() -> None:
     model, config = make_network(), a2c_baselines().learner
     assert isinstance(config, A2CConfig)
@@ -149,6 +145,7 @@ def test_a2c_with_the_numbers_of_baselines() -> None:
     compare(learner, exchange, model, other, tolerance=0.002)
 
 
+@pytest.mark.slow
 def test_ppo_with_the_numbers_of_baselines() -> None:
     """But for what differs there: one minibatch, since the order is random; advantages as they are
     (their deviation is that of a sample); values not clipped (the smaller loss is not left out);

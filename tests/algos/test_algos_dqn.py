@@ -9,9 +9,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from made_rollouts import vectors
+from tiers import first_quick
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors, epsilon_greedy
+from accel_rl.agents import EpsilonGreedyAgent, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
@@ -47,17 +49,7 @@ def batches(seed: int = 0, stack: int = 1) -> Any:
     """Endless random rollouts, of stacks of frames if ``stack`` says so; one step in ten ends."""
     g = torch.Generator().manual_seed(seed)
     while True:
-        yield RolloutTensors(
-            observation=torch.randn(T + 1, B, *([stack] if stack > 1 else []), 3, generator=g),
-            action=torch.randint(0, 2, (T, B), generator=g),
-            reward=torch.randn(T, B, generator=g),
-            terminated=torch.rand(T, B, generator=g) < 0.1,
-            truncated=torch.zeros(T, B, dtype=torch.bool),
-            valid=torch.ones(T, B, dtype=torch.bool),
-            final_observation=torch.empty(0),
-            final_step=torch.empty(0, dtype=torch.int64),
-            final_env=torch.empty(0, dtype=torch.int64),
-        )
+        yield vectors(T, B, *([stack] if stack > 1 else []), 3, generator=g)
 
 
 def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() -> None:
@@ -95,7 +87,7 @@ def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized
         assert exchange.parameters.parameter.isfinite().all()
 
 
-@pytest.mark.parametrize("intensity", [4.0, 1.0, 0.7])
+@pytest.mark.parametrize("intensity", first_quick([0.7, 4.0, 1.0]))
 def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
     intensity: float,
 ) -> None:
@@ -127,6 +119,7 @@ def test_power_of_importance_weights_rises_to_one_with_the_steps() -> None:
     assert weight.unique().numel() > 1
 
 
+@pytest.mark.slow
 def test_steps_whose_final_observation_is_gone_lose_their_priority_when_drawn(monkeypatch) -> None:
     monkeypatch.setattr(ReplaySpec, "num_finals", T * B)  # of 4 of the 25 rollouts that fit
     learner, _, _ = make(prioritized=True)
@@ -252,11 +245,13 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"double": True, "dueling": True, "n_step": 3},
-        {"prioritized": True, "num_atoms": 11, "optimizer": "adam"},
-    ],
+    first_quick(
+        [
+            {},
+            {"double": True, "dueling": True, "n_step": 3},
+            {"prioritized": True, "num_atoms": 11, "optimizer": "adam"},
+        ]
+    ),
     ids=["dqn", "double-dueling-3-step", "prioritized-categorical"],
 )
 def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[str, Any]) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from made_rollouts import LinearModel, numbers
+from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import PPO, PPOConfig
 from accel_rl.algos.ppo import Minibatch, PPOLoss, ppo_loss
-from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.models import PolicyValue
 from accel_rl.parallel import FlatParameters, Local
 
 pytestmark = pytest.mark.numeric
@@ -134,22 +135,6 @@ def test_loss_refuses_values_of_wrong_shape() -> None:
         ppo_loss(output._replace(value=output.value.unsqueeze(1)), batch, 0.2, False, 1.0, 0.0)
 
 
-class LinearModel(PolicyValueModel):
-    """The observation, a number, is its own value; the policy starts uniform."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.logits = nn.Parameter(torch.zeros(NUM_ACTIONS))
-        self.seen: list[Tensor] = []
-
-    def forward(self, observation: Tensor) -> PolicyValue:
-        if torch.is_grad_enabled():
-            self.seen.append(observation.clone())
-        logits = self.logits.expand(len(observation), NUM_ACTIONS)
-        return PolicyValue(logits, self.scale * observation.float())
-
-
 def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local]:
     config = PPOConfig(**{"minibatch_size": 8, **options})
     model = LinearModel()
@@ -158,18 +143,7 @@ def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local
 
 
 def make_batch() -> RolloutTensors:
-    g = torch.Generator().manual_seed(0)
-    return RolloutTensors(
-        observation=torch.randn(T + 1, B, generator=g),
-        action=torch.randint(0, NUM_ACTIONS, (T, B), generator=g),
-        reward=torch.randn(T, B, generator=g),
-        terminated=torch.zeros(T, B, dtype=torch.bool),
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.empty(0),
-        final_step=torch.empty(0, dtype=torch.int64),
-        final_env=torch.empty(0, dtype=torch.int64),
-    )
+    return numbers(T, B, NUM_ACTIONS)
 
 
 def test_each_epoch_uses_every_step_once_in_another_order() -> None:

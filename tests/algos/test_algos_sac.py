@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import made_rollout
 from torch import distributions, nn
 
 from accel_rl.agents import BoundedAgent, RolloutTensors
@@ -92,16 +93,11 @@ def test_acting_draws_from_the_policy() -> None:
 def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
     rng = np.random.default_rng(seed)
     low, high = ACTION.bounds
-    return RolloutTensors(
-        observation=torch.from_numpy(rng.normal(size=(T + 1, B, 3)).astype(np.float32)),
-        action=torch.from_numpy(rng.uniform(low, high, (T, B, 2)).astype(np.float32)),
-        reward=torch.from_numpy(rng.normal(size=(T, B)).astype(np.float32)),
+    return made_rollout(
+        torch.from_numpy(rng.normal(size=(T + 1, B, 3)).astype(np.float32)),
+        torch.from_numpy(rng.uniform(low, high, (T, B, 2)).astype(np.float32)),
+        torch.from_numpy(rng.normal(size=(T, B)).astype(np.float32)),
         terminated=torch.from_numpy(rng.random((T, B)) < 0.2),
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.zeros(0, 3),
-        final_step=torch.zeros(0, dtype=torch.long),
-        final_env=torch.zeros(0, dtype=torch.long),
     )
 
 
@@ -304,7 +300,7 @@ def test_flat_observations_hold_every_leaf() -> None:
     assert SoftModel(space, 1, 1.0).actor[0].in_features == 5
 
 
-@pytest.mark.learning
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("env", "num_steps"), [("gymnasium:Pendulum-v1", 4000), ("control_envs:SwingInParts", 6000)]
 )

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import vectors
 from numpy.typing import NDArray
+from tiers import first_quick
 from torch import nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -54,18 +56,7 @@ def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:
-    g = torch.Generator().manual_seed(seed)
-    return RolloutTensors(
-        observation=torch.randn(T + 1, B, 3, generator=g),
-        action=torch.randint(0, 2, (T, B), generator=g),
-        reward=torch.randn(T, B, generator=g),
-        terminated=torch.rand(T, B, generator=g) < 0.1,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
-        valid=torch.ones(T, B, dtype=torch.bool),
-        final_observation=torch.empty(0),
-        final_step=torch.empty(0, dtype=torch.int64),
-        final_env=torch.empty(0, dtype=torch.int64),
-    )
+    return vectors(T, B, 3, generator=torch.Generator().manual_seed(seed))
 
 
 def some_envs(batch: RolloutTensors, envs: slice) -> RolloutTensors:
@@ -149,7 +140,7 @@ def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -
     assert found[1] == pytest.approx({name: 1.5 * value for name, value in found[0].items()})
 
 
-@pytest.mark.parametrize("algo", CONFIGS)
+@pytest.mark.parametrize("algo", first_quick(CONFIGS, 2))
 def test_measuring_changes_no_parameter(algo: str) -> None:
     results = []
     for options in ({}, {"log_norms": True, "gradient_cosine_interval": 2}):
@@ -279,7 +270,7 @@ def test_metrics_are_means_over_the_steps_in_which_they_were_measured() -> None:
     assert update.take() == {}
 
 
-@pytest.mark.parametrize("algo", [*CONFIGS, "categorical", "ga3c"])
+@pytest.mark.parametrize("algo", first_quick(["categorical", "ga3c", *CONFIGS], 3))
 @pytest.mark.parametrize(
     "options", [{}, {"log_norms": True, "gradient_cosine_interval": 1}], ids=["few", "all"]
 )

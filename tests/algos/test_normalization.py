@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import made_rollout
 from torch.distributed import HashStore
 
-from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
+from accel_rl.agents import Normalizer, PolicyAgent
 from accel_rl.algos import A2CConfig, PPOConfig, Task
 from accel_rl.algos.normalization import Moments, Normalization, normalized_leaves
 from accel_rl.envs.base import EnvSpec
@@ -34,16 +35,12 @@ def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
 def rollout(seed: int, normalizer: Normalizer | None = None, T: int = 5, B: int = 2) -> Any:
     rng = np.random.default_rng(seed)
     ended = torch.from_numpy(rng.random((T, B)) < 0.3)
-    return RolloutTensors(
-        observation=torch.from_numpy(rng.normal(3, 2, (T + 1, B, 3)).astype(np.float32)),
-        action=torch.from_numpy(rng.integers(4, size=(T, B))),
-        reward=torch.from_numpy(rng.normal(1, 5, (T, B)).astype(np.float32)),
+    return made_rollout(
+        torch.from_numpy(rng.normal(3, 2, (T + 1, B, 3)).astype(np.float32)),
+        torch.from_numpy(rng.integers(4, size=(T, B))),
+        torch.from_numpy(rng.normal(1, 5, (T, B)).astype(np.float32)),
         terminated=ended,
-        truncated=torch.zeros(T, B, dtype=torch.bool),
         valid=torch.from_numpy(rng.random((T, B)) < 0.8),
-        final_observation=torch.zeros(0, 3),
-        final_step=torch.zeros(0, dtype=torch.long),
-        final_env=torch.zeros(0, dtype=torch.long),
         normalizer=normalizer,
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from recurrent_play import B, T, collect, config, plain_steps
+from tiers import first_quick
 from torch import Tensor
 from toy_envs import ToyEnv
 
@@ -66,8 +67,10 @@ def make_learner(agent: RecurrentEpsilonGreedyAgent, size: int) -> tuple[PQN, Lo
     return PQN(agent, settings, exchange, seed=0), exchange
 
 
-@pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
-@pytest.mark.parametrize("size", [T, 2 * T, T * B])
+@pytest.mark.parametrize(
+    ("size", "reset_policy"),
+    first_quick([(2 * T, "wait"), (T, "immediate"), (T * B, "immediate"), (T, "wait")], 2),
+)
 def test_update_is_that_of_each_environment_alone(size: int, reset_policy: str) -> None:
     """Episodes, lives and cut-offs end anywhere in these rollouts."""
     found, collected = [], batches(reset_policy)[:4]

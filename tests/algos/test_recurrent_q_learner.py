@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from recurrent_play import CPU, plain_steps
+from tiers import first_quick
 from torch import Tensor
 
 from accel_rl.agents import RecurrentEpsilonGreedyAgent, RecurrentStates, RolloutTensors
@@ -269,16 +270,16 @@ def slow_inverse(y: float) -> float:
 
 CASES: dict[str, dict[str, Any]] = {
     "dqn": {},
-    "double-dueling-3-step": {"double": True, "dueling": True, "n_step": 3},
-    "double-categorical": {"double": True, "num_atoms": 7, "n_step": 2, "optimizer": "adam"},
     "rescaled": {"double": True, "value_rescaling": True, "n_step": 2},
     "told-gru": {"double": True, "n_step": 2, "is_told": True, "memory": "gru"},
+    "double-dueling-3-step": {"double": True, "dueling": True, "n_step": 3},
+    "double-categorical": {"double": True, "num_atoms": 7, "n_step": 2, "optimizer": "adam"},
     "told-lstm": {"dueling": True, "is_told": True},
 }
 
 
 @pytest.mark.parametrize("env", [ENV, MASKED_ENV], ids=["plain", "masked"])
-@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("options", first_quick(CASES.values(), 3), ids=CASES)
 def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(
     options: dict[str, Any], env: EnvSpec
 ) -> None:

@@ -30,3 +30,15 @@ def in_tiers(values: Iterable[str], quick: str, slow: str = "") -> list[object]:
         )
         for value in values
     ]
+
+
+def first_quick(values: Iterable[object], number: int = 1) -> list[object]:
+    """The first ``number`` as they are, all others slow. A value may be a tuple of several."""
+    return [
+        value
+        if i < number
+        else pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow
+        )
+        for i, value in enumerate(values)
+    ]

@@ -1,0 +1,64 @@
+"""Rollouts that are made up, and a network whose updates can be worked out by hand."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from accel_rl.agents import RolloutTensors
+from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.spaces import map_leaves
+
+
+def made_rollout(observation: Any, action: Any, reward: Tensor, **more: Any) -> RolloutTensors:
+    """Nothing ends in it and all is valid, unless ``more`` says otherwise."""
+    none = torch.zeros(0, dtype=torch.int64)
+    flag = torch.zeros(reward.shape, dtype=torch.bool)
+    fields = {
+        "terminated": flag,
+        "truncated": flag.clone(),
+        "valid": ~flag,
+        "final_observation": map_leaves(lambda leaf: leaf[0, :0], observation),
+        "final_step": none,
+        "final_env": none.clone(),
+    }
+    return RolloutTensors(observation, action, reward, **(fields | more))
+
+
+def numbers(T: int, B: int, num_actions: int, seed: int = 0) -> RolloutTensors:
+    """Random numbers as observations; nothing ends."""
+    g = torch.Generator().manual_seed(seed)
+    return made_rollout(
+        torch.randn(T + 1, B, generator=g),
+        torch.randint(0, num_actions, (T, B), generator=g),
+        torch.randn(T, B, generator=g),
+    )
+
+
+def vectors(T: int, B: int, *shape: int, generator: torch.Generator) -> RolloutTensors:
+    """Random vectors or what ``shape`` says, and two actions; one step in ten ends."""
+    return made_rollout(
+        torch.randn(T + 1, B, *shape, generator=generator),
+        torch.randint(0, 2, (T, B), generator=generator),
+        torch.randn(T, B, generator=generator),
+        terminated=torch.rand(T, B, generator=generator) < 0.1,
+    )
+
+
+class LinearModel(PolicyValueModel):
+    """The observation, a number, is its own value; the policy of three actions starts uniform.
+
+    ``seen``: what its learner asked with gradient.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.logits = nn.Parameter(torch.zeros(3))
+        self.seen: list[Tensor] = []
+
+    def forward(self, observation: Tensor) -> PolicyValue:
+        if torch.is_grad_enabled():
+            self.seen.append(observation.clone())
+        logits = self.logits.expand(len(observation), 3)
+        return PolicyValue(logits, self.scale * observation.float())

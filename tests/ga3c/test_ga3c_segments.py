@@ -1,6 +1,5 @@
 """Segments and their n-step returns, against steps played by hand one environment at a time."""
 
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ import pytest
 from batches import LoopBatch
 from toy_envs import ScriptedEnv
 
-from accel_rl.envs import Batched
 from accel_rl.envs.base import StepResult
 from accel_rl.ga3c.segments import Segment, Segments
 from accel_rl.rollout import Rollout, truncate_running
@@ -88,7 +86,9 @@ class MarkedEnv(ScriptedEnv):
 class Play:
     """Environments that are stepped in this process, each column a game, as agents would."""
 
-    factory: Callable[..., Any] = MarkedEnv
+    @staticmethod
+    def make_envs(column: int, game: str) -> Any:
+        return [MarkedEnv(column, game)]
 
     def __init__(self, games: list[str], horizon: int, **flags: bool) -> None:
         B = len(games)
@@ -102,7 +102,7 @@ class Play:
         carry = Carry(np.zeros((B, 3), np.int64), np.zeros(B, bool))
         arrays = BlockArrays(spec, self.rollout, carry, np.zeros(B, np.int64), self.rollout.info[0])
         self.blocks = [
-            make_block([self.factory(b, game)], slice(b, b + 1), arrays, config, 0)
+            make_block(self.make_envs(b, game), slice(b, b + 1), arrays, config, 0)
             for b, game in enumerate(games)
         ]
         flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}
@@ -200,9 +200,8 @@ class BatchPlay(Play):
     """Columns are batches that reset in the next step."""
 
     @staticmethod
-    def factory(column: int, game: str) -> Batched:
-        make = partial(MarkedEnv, column, game)
-        return Batched(partial(LoopBatch, make=make, autoreset="next_step"))
+    def make_envs(column: int, game: str) -> Any:
+        return LoopBatch(1, partial(MarkedEnv, column, game), "next_step")
 
 
 def test_step_that_resets_is_in_no_segment():

@@ -334,10 +334,8 @@ def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
 
 def test_array_of_another_shape_in_info_is_refused() -> None:
     factory = make_env_factory(partial(GrowingEnv, "box"), info_keys=["place"])
-    with SerialSampler(factory, config=config(decorrelation_steps=0)) as sampler:
-        with pytest.raises(
-            SamplerError, match=r"its info place has shape \(3,\); it must be \(2,\)"
-        ):
+    with pytest.raises(SamplerError, match=r"its info place has shape \(3,\); it must be \(2,\)"):
+        with SerialSampler(factory, config=config(decorrelation_steps=0)) as sampler:
             sampler.collect(partial(random_policy, spec_of("box").action))
 
 

@@ -98,10 +98,20 @@ class Leaf:
             return tuple(array.ravel().tolist())
         return None if first in limits else first
 
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """``low`` and ``high``; of integers without a bound those of the dtype."""
+        low, high = self.low, self.high
+        if self.dtype.kind in "iu":
+            own = np.iinfo(self.dtype)
+            return (own.min if low is None else low), (own.max if high is None else high)
+        return low, high
+
     @cached_property
     def bounds(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """``low`` and ``high``, each an array of the leaf's shape and dtype or None."""
-        return _array(self, self.low), _array(self, self.high)
+        """`ends`, each an array of the leaf's shape and dtype or None."""
+        low, high = self.ends
+        return _array(self, low), _array(self, high)
 
     @cached_property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -132,17 +142,18 @@ class Leaf:
 
     @cached_property
     def counts(self) -> list[int] | None:
-        """The number of values of each element, flat; None unless these are bounded integers."""
+        """The number of values of each element, flat; None unless integers of less than 2**32."""
         low, high = self.bounds
         if self.dtype.kind not in "iu" or low is None or high is None:
             return None
         pairs = zip(low.ravel().tolist(), high.ravel().tolist(), strict=True)
-        return [last - first + 1 for first, last in pairs]
+        counts = [last - first + 1 for first, last in pairs]
+        return counts if max(counts) < 2**32 else None
 
     @cached_property
     def num_values(self) -> int | None:
         """The number of values of one bounded integer; None for anything else."""
-        return None if self.counts is None or self.shape else self.counts[0]
+        return None if self.shape or self.counts is None else self.counts[0]
 
 
 Space: TypeAlias = "Leaf | Mapping[str, Space]"
@@ -318,7 +329,7 @@ def write_values(
 
 
 def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: int) -> None:
-    n, low = leaf.num_values, first or leaf.low
+    n, low = leaf.num_values, first or leaf.ends[0]
     assert n is not None
     array = _as_array(given, out.shape, what)
     if array.dtype.kind not in "iu":
@@ -355,9 +366,6 @@ def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
         if not np.isfinite(array).all():
             bad = array[~np.isfinite(array)].flat[0]
             raise ValueError(f"got the {what} {bad}; it must be finite")
-    elif leaf.dtype.kind != "b":
-        limits = np.iinfo(leaf.dtype)
-        _check_bounds(leaf, array, np.asarray(limits.min), np.asarray(limits.max), what)
     out[...] = array if leaf.is_clipped else _check_bounds(leaf, array, *leaf.bounds, what, slack)
 
 
@@ -431,10 +439,10 @@ def _as_array(given: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
 def describe(space: Space) -> str:
     """Return a space in words, for messages."""
     if isinstance(space, Leaf):
+        low, high = (f"{bound:.80}" for bound in map(str, space.ends))
         if space.num_values is not None:
-            return f"integers {space.low} .. {space.high}"
-        low, high = (f"{bound:.80}" for bound in (str(space.low), str(space.high)))
-        bounds = "" if low == high == "None" else f" from {low} to {high}"
+            return f"integers {low} .. {high}"
+        bounds = "" if space.low is space.high is None else f" from {low} to {high}"
         return f"{space.dtype} of shape {list(space.shape)}{bounds}"
     return "{" + ", ".join(f"{name}: {describe(each)}" for name, each in space.items()) + "}"
 
@@ -537,9 +545,7 @@ def _draw(space: Space, rng: np.random.Generator, out: NDArray[Any], mask: Any) 
     elif space.dtype.kind == "b":
         out[...] = rng.integers(2, size=out.shape)
     else:
-        limits = np.iinfo(space.dtype)
-        low = limits.min if space.low is None else space.low
-        high = limits.max if space.high is None else space.high
+        low, high = space.ends
         if isinstance(low, tuple) or isinstance(high, tuple):
             low, high = (
                 np.reshape(np.broadcast_to(b, prod(space.shape)), space.shape) for b in (low, high)
@@ -650,10 +656,8 @@ def to_gymnasium(space: Space) -> Any:
         return spaces.MultiBinary(space.shape if len(space.shape) > 1 else space.shape[0])
     if space.dtype.kind == "f":
         limits: tuple[Any, Any] = (-np.inf, np.inf)
-    elif space.dtype.kind == "b":
-        limits = (0, 1)
     else:
-        limits = (np.iinfo(space.dtype).min, np.iinfo(space.dtype).max)
+        limits = (0, 1)  # of booleans: integers have bounds
     least, most = (limit if b is None else b for b, limit in zip((low, high), limits, strict=True))
     return spaces.Box(least, most, space.shape, space.dtype.type)
 

@@ -179,7 +179,7 @@ def sample_categorical(logits: Tensor, uniform: Tensor, mask: Tensor | None = No
     last = logits.shape[1] - 1
     if mask is None:
         return action.clamp_(max=last)
-    return torch.minimum(action, last - mask.flip(1).ne(0).int().argmax(1))
+    return torch.minimum(action, last - mask.ne(0).flip(1).int().argmax(1))
 
 
 class Factored:

@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.functions import FAILURES
-from accel_rl.spaces import ACTION_MASK, Leaf, Space, check_mask, check_space, describe, leaves_of
+from accel_rl.spaces import (
+    ACTION_MASK,
+    Leaf,
+    Space,
+    check_mask,
+    check_space,
+    describe,
+    discrete,
+    leaves_of,
+)
 
 Array = NDArray[Any]
 
@@ -30,7 +39,7 @@ class EnvSpec:
         name: name of the environment, for messages.
         observation: the space of observations. A leaf ``action_mask`` says which actions are
             allowed, see `accel_rl.spaces`.
-        action: the space of actions.
+        action: the space of actions. One integer from 0 becomes ``discrete(n)``, whatever its dtype.
         frame_skip: emulator frames in one step.
         frame_stack: number of frames in the first axis of observations, the newest last. Frames
             from before a reset or a lost life are blank. 1: there is no stack.
@@ -56,6 +65,8 @@ class EnvSpec:
                 object.__setattr__(self, name, converted(value))
             except (TypeError, ValueError):
                 raise ValueError(f"EnvSpec: {name} is {value!r}; it must be {required}") from None
+        with suppress(ValueError):  # of other actions
+            object.__setattr__(self, "action", discrete(self.num_actions))
         space = self.observation
         stack = space.shape[:1] if isinstance(space, Leaf) else None
         if self.frame_stack > 1 and stack != (self.frame_stack,):
@@ -132,7 +143,7 @@ class EnvSpec:
             ValueError: actions are not the integers from 0.
         """
         action = self.action
-        if not isinstance(action, Leaf) or action.num_values is None or action.low:
+        if not isinstance(action, Leaf) or action.num_values is None or action.ends[0]:
             raise ValueError(
                 f"the actions of environment {self.name} are {describe(action)}; here they must be "
                 f"the integers 0 .. n - 1 (a Discrete space)"

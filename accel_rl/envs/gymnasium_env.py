@@ -112,13 +112,11 @@ class GymnasiumEnv:
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
         options, self.options = self.options, None
+        more = {} if options is None else {"options": options}
         if seed is not None:
             seed_spaces(self.env, seed)
         try:
-            if options is None:
-                returned = self.env.reset(seed=seed)
-            else:
-                returned = self.env.reset(seed=seed, options=options)
+            returned = reset_seeded(self.env.reset, seed, **more)
         except FAILURES as error:
             raise env_failure(self._name, "reset", error) from error
         if not isinstance(returned, tuple | list) or len(returned) != 2:
@@ -131,7 +129,7 @@ class GymnasiumEnv:
     def step(self, action: Any, out: Array) -> StepResult:
         try:
             if self._is_discrete:
-                returned = self.env.step(action + self.first_action)
+                returned = self.env.step(self._action_type(action + self.first_action))
             else:
                 returned = self.env.step(_to_gymnasium(self.env.action_space, action))
         except FAILURES as error:
@@ -173,6 +171,7 @@ class GymnasiumEnv:
                 )
         actions = self.env.action_space
         self._is_discrete = isinstance(actions, spaces.Discrete)
+        self._action_type = actions.dtype.type if self._is_discrete else None
         self.first_action = int(actions.start) if isinstance(actions, spaces.Discrete) else 0
         action, observation = self._convert("action_space"), self._convert("observation_space")
         if isinstance(actions, spaces.Discrete):
@@ -366,7 +365,7 @@ class GymnasiumEnv:
                 f"environment {self._name} returned an observation{name} of dtype {array.dtype} "
                 f"from {call}; its observation space says {out.dtype}"
             ) from None
-        if array.dtype != out.dtype and array.dtype.kind in "iu" and (out != array).any():
+        if array.dtype != out.dtype and out.dtype.kind in "iu" and (out != array).any():
             raise EnvError(
                 f"environment {self._name} returned an observation{name} from {call} that its "
                 f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
@@ -381,6 +380,29 @@ def seed_spaces(env: Any, seed: int) -> None:
             with suppress(*FAILURES):  # it lacks one, or has a kind of its own that takes no seed
                 getattr(env, name).seed(seed)
         env = getattr(env, "env", None)
+
+
+def reset_seeded(reset: Callable[..., Any], seed: Any, **more: Any) -> Any:
+    """Return what ``reset`` returns; where it takes no seeds of 32 bits, it gets 31 bits of them.
+
+    So much do simulators in C take that have signed integers.
+
+    Args:
+        reset: of a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
+        seed: a seed, a list of them, or None.
+        more: other arguments.
+    """
+    try:
+        return reset(seed=seed, **more)
+    except FAILURES:
+        seeds = seed if isinstance(seed, list) else [seed]
+        is_long = [type(each) is int and 2**31 <= each < 2**32 for each in seeds]
+        if not any(is_long):
+            raise
+        short = [each - 2**31 * long for each, long in zip(seeds, is_long, strict=True)]
+        with suppress(*FAILURES):
+            return reset(seed=short if isinstance(seed, list) else short[0], **more)
+        raise
 
 
 def _parts(space: Any, keys: tuple[Any, ...] = (), path: Path = ()) -> Iterator[Part]:

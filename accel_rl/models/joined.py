@@ -49,6 +49,8 @@ class JoinedNetwork(SharedNetwork):
 
 def indicated(leaf: Leaf) -> list[int] | None:
     """Return the numbers of values of integers that become indicators; None: they do not."""
+    if leaf.low is None or leaf.high is None:
+        return None
     counts = leaf.counts
     return counts if counts is not None and sum(counts) <= MOST_VALUES else None
 

@@ -1,5 +1,6 @@
 """Gymnasium environments behind our contract: spaces, calls, seeds, and what is refused."""
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from refusals import words
 
 from accel_rl.envs import EnvError, Environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.vector.adapters.gymnasium_vector import GymnasiumVector
 
 
 class Scripted(gymnasium.Env[Any, Any]):
@@ -81,13 +84,17 @@ def test_observation_of_any_array_space_is_written_as_it_is(
     np.testing.assert_array_equal(out, observation)
 
 
-def test_actions_count_from_zero_wherever_the_space_starts() -> None:
-    scripted = Scripted(action_space=spaces.Discrete(3, start=-1))
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint16])
+def test_actions_count_from_zero_and_reach_the_environment_in_its_space(dtype: Any) -> None:
+    start = -1 if np.dtype(dtype).kind == "i" else 1
+    space = spaces.Discrete(3, start=start, dtype=dtype)
+    scripted = Scripted(action_space=space)
     env, out = wrap(scripted)
     env.reset(out)
     for action in range(env.spec.num_actions):
         env.step(action, out)
-    assert scripted.actions == [-1, 0, 1]
+    assert scripted.actions == [start, start + 1, start + 2]
+    assert {type(action) for action in scripted.actions} == {dtype} == {type(space.sample())}
 
 
 @pytest.mark.parametrize("terminated", [False, True])
@@ -112,6 +119,14 @@ def test_flags_may_be_numbers_or_arrays_of_one(kind: Callable[[bool], Any]) -> N
     env, out = wrap(Scripted(step=lambda: (1.0, kind(True), kind(False))))
     env.reset(out)
     assert env.step(0, out)[2:5] == (True, False, True)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float64])
+def test_large_numbers_are_rounded_in_a_space_of_floats(dtype: Any) -> None:
+    given = np.full((2, 3), 123_456_789, dtype)  # as `SyncVectorEnv` does
+    env, out = wrap(Scripted(spaces.Box(0, np.inf, (2, 3)), observation=given))
+    env.reset(out)
+    assert (out == np.float32(123_456_792)).all()
 
 
 @pytest.mark.parametrize("number", [300, -300])
@@ -146,6 +161,34 @@ def test_only_the_first_reset_is_seeded() -> None:
         assert scripted.seeds[1] is None
         seeds.append(scripted.seeds[0])
     assert seeds[0] == seeds[1] != seeds[2]
+
+
+class InC(Scripted):
+    """Its seed is a signed integer of 32 bits."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None and ctypes.c_int32(seed).value != seed:
+            raise OverflowError
+        return self.observe(), {}
+
+
+def test_seed_is_shortened_where_a_simulator_does_not_take_it() -> None:
+    seed = 0x9234_5678
+    simulators = SyncVectorEnv([InC, InC], autoreset_mode="Disabled")
+    batch = GymnasiumVector(simulators, 2, "batch")
+    batch.seed([np.random.SeedSequence(3), np.random.SeedSequence(seed)])
+    batch.reset(np.ones(2, bool), np.zeros((2, 2, 3), np.float32))
+    assert [env.seeds[-1] for env in simulators.envs] == [3, seed & 0x7FFF_FFFF]
+    for kind, seeds in ((Scripted, [seed]), (InC, [seed, seed & 0x7FFF_FFFF])):
+        scripted = kind()
+        env, out = wrap(scripted)
+        env.seed(np.random.SeedSequence(seed))
+        env.reset(out)
+        assert scripted.seeds == seeds
+    env.seed(np.random.SeedSequence(2**40))  # nobody draws such a seed: it was given
+    with pytest.raises(EnvError, match="OverflowError"):
+        env.reset(out)
 
 
 def test_same_seed_gives_the_same_play_in_cart_pole() -> None:

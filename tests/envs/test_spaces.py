@@ -17,6 +17,7 @@ from accel_rl.spaces import (
     from_gymnasium,
     has_allowed,
     leaves_of,
+    mask_space,
     random_values,
     tensor_views,
     to_gymnasium,
@@ -125,6 +126,37 @@ def test_random_values_are_uniform_among_the_allowed_ones() -> None:
 def test_leaf_that_cannot_be_is_one_error(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Leaf(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("space", "counts"),
+    [
+        (spaces.Box(0, 3, (2,), np.uint8), [4, 4]),
+        (spaces.Box(0, 255, (1,), np.uint8), [256]),
+        (spaces.Box(-128, 127, (), np.int8), [256]),
+        (spaces.MultiDiscrete([3, 4], dtype=np.uint16), [3, 4]),
+        (spaces.Discrete(4, dtype=np.uint64), [4]),
+        (spaces.Box(0, 2**32 - 1, (1,), np.uint32), None),
+        (spaces.Box(-(2**63), 5, (1,), np.int64), None),
+        (spaces.Box(0, 1, (1,), np.float32), None),
+    ],
+    ids=str,
+)
+def test_integers_are_counted_where_the_dtype_is_a_bound_too(
+    space: spaces.Space[Any], counts: list[int] | None
+) -> None:
+    leaf = from_gymnasium(space)
+    assert isinstance(leaf, Leaf) and leaf.counts == counts
+    mask = mask_space(leaf)
+    assert mask == (None if counts is None else Leaf((sum(counts),), np.bool_))
+
+
+def test_one_integer_from_zero_is_a_plain_number_of_any_dtype() -> None:
+    for dtype in (np.uint8, np.int8, np.uint64, np.int64):
+        spec = EnvSpec(name="odd", observation=ALL["int8"], action=Leaf((), dtype, 0, 2))
+        assert spec.action == discrete(3)
+    spec = EnvSpec(name="odd", observation=ALL["int8"], action=Leaf((), np.int8))
+    assert spec.action.dtype == np.int8  # from -128
 
 
 def test_plain_properties_of_a_spec_that_is_not_plain_raise_by_name() -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from accel_rl.agents import PolicyAgent, sample_categorical
+from accel_rl.agents.masks import masked
 from accel_rl.models import make_model
 
 pytestmark = pytest.mark.numeric
@@ -39,6 +40,14 @@ def test_largest_uniform_gives_an_allowed_action(num_actions: int) -> None:
 def test_uniform_zero_never_gives_an_impossible_action() -> None:
     logits = torch.tensor([[-1e30, 0.0, 0.0]])
     assert sample_categorical(logits, torch.zeros(1, dtype=torch.float64)).item() == 1
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16", "int32", "uint64"])
+def test_mask_of_any_dtype_allows_what_is_not_zero(dtype: str) -> None:
+    mask = torch.tensor([[0, 1, 1, 0]]).to(getattr(torch, dtype)).expand(64, -1)
+    logits = masked(torch.zeros(64, 4), mask)
+    uniform = torch.linspace(0, np.nextafter(1.0, 0.0), 64, dtype=torch.float64)
+    assert set(sample_categorical(logits, uniform, mask).tolist()) == {1, 2}
 
 
 def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> None:

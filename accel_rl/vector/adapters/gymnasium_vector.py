@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
-from accel_rl.envs.gymnasium_env import seed_spaces
+from accel_rl.envs.gymnasium_env import reset_seeded, seed_spaces
 from accel_rl.spaces import map_leaves
 from accel_rl.vector.adapters.spec import (
     check_array,
@@ -177,7 +177,7 @@ class GymnasiumVector:
             for env, seed in zip(getattr(self.env.unwrapped, "envs", ()), seeds, strict=False):
                 if seed is not None:
                     seed_spaces(env, seed)
-        observation, infos = self.env.reset(seed=seeds, options=options)
+        observation, infos = reset_seeded(self.env.reset, seeds, options=options)
         observation = check_observations(self.spec, observation, self._n)
         rows = slice(None) if options is None else mask
         map_leaves(lambda given, own: setitem(own, rows, given[rows]), observation, out)

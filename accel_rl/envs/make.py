@@ -37,7 +37,7 @@ ADAPTED = {
     "gymnasium-vec": f"{ADAPTERS}gymnasium_vector:make_gymnasium_vector",
 }
 """functions that make a `Batched`, by what stands before the colon in the name of an environment"""
-_MAIN = "__main__:"
+_MAIN = ("__main__:", "__mp_main__:")
 """what is in that module goes to workers by value: they have another main module"""
 _NUM_PROBE_STEPS = 20
 _PROBE_SECONDS = 300.0

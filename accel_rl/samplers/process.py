@@ -16,13 +16,12 @@ import sys
 from contextlib import suppress
 from time import monotonic, sleep
 
-import cloudpickle
 import psutil
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.functions import place_in_dump
-from accel_rl.processes import add_package_path, disown_in_forks
+from accel_rl.processes import add_package_path, disown_in_forks, dumps
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup
@@ -40,6 +39,12 @@ _SERIAL = (
     "SerialSampler (serial=true on the command line, where algo is not ga3c) or "
     "VectorEnv(num_workers=0)"
 )
+_NO_PYTHON = (
+    f"sys.executable is {{!r}}, and must be a Python that has accel_rl; in a program that embeds "
+    f"Python, set it to one, or use {_SERIAL}"
+)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""errors for want of files, and for want of processes or memory"""
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOGGER = logging.getLogger(__name__)
@@ -52,7 +57,7 @@ def pickle_request(request: Request) -> bytes:
         TypeError: something in it cannot be pickled.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(request)
+        pickled = dumps(request)
     except Exception as error:  # of anybody's __reduce__
         raise TypeError(f"an argument cannot be sent to another process: {error}") from error
     return pickled
@@ -65,6 +70,8 @@ class WorkerProcess:
     and its exit status is the real one. It leads a process group, to which the programs that its
     environments start belong: they are killed with it. It is put into ``processes``, by its number.
     """
+
+    _status_is_lost = False
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class WorkerProcess:
         disown_in_forks(self)
         theirs = [os.memfd_create("accel_rl_setup", os.MFD_CLOEXEC)]
         try:
-            _write_setup(theirs[0], cloudpickle.dumps(setup))
+            _write_setup(theirs[0], dumps(setup))
             self._report = os.memfd_create("accel_rl_report", os.MFD_CLOEXEC)
             self._descriptors.append(self._report)
             # A life pipe of its own: who is told of its end is a property of the open file.
@@ -158,9 +165,11 @@ class WorkerProcess:
                 return False
             # Before the next call gives its pid, which is also that of its group, back to the
             # kernel. Somebody else may have waited for all children of this process.
-            with suppress(ChildProcessError):
+            try:
                 if os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
                     self._kill_group()
+            except ChildProcessError:
+                self._status_is_lost = True
             self._process.wait(KILL_SECONDS)
         return True
 
@@ -209,12 +218,23 @@ class WorkerProcess:
         """Why this worker, which has ended, did so."""
         self.has_ended(KILL_SECONDS)
         status = self._process.wait(KILL_SECONDS)
-        _, mark, report = self._read_report().rpartition(_REPORT)
+        whole = self._read_report()
+        _, mark, report = whole.rpartition(_REPORT)
         if mark:
             said = json.loads(mark + report)
             kind = "" if said["kind"] == "SamplerError" else f"{said['kind']}: "
             message = f"{self.describe()}: {kind}{said['message']}"
             return WorkerError(message, said["traceback"])
+        if self._status_is_lost:
+            return WorkerError(
+                f"{self.describe()} has ended{place_in_dump(report)}, and nobody can tell how: "
+                f"this program ignores SIGCHLD, or has waited for all its children"
+            )
+        if status >= 0 and not whole:
+            return WorkerError(
+                f"{self.describe()} ended with exit status {status} before it ran accel_rl; if it "
+                f"has not printed why: {_NO_PYTHON.format(sys.executable)}"
+            )
         if status >= 0:
             return WorkerError(
                 f"{self.describe()} ended with exit status {status} and without a report: an "
@@ -238,7 +258,7 @@ class WorkerProcess:
         deadline, found = monotonic() + _TELL_SECONDS, ""
         while monotonic() < deadline:
             sleep(0.01)
-            before, found = found, self._read_report()
+            before, found = found, self._read_report().strip()
             if found and found == before:  # it was not read in the middle
                 break
         return place_in_dump(found)
@@ -254,6 +274,7 @@ class WorkerProcess:
             self._process.returncode = 0  # no child of this process: nothing to wait for
 
     def _read_report(self) -> str:  # again and again, after Ctrl-C
+        """What the worker has written; a line alone from its first moment on."""
         return os.pread(self._report, 1 << 17, 0).decode(errors="replace")
 
     def _kill_group(self) -> None:
@@ -263,13 +284,13 @@ class WorkerProcess:
 
 def shortage(error: OSError, num_workers: int) -> Exception:
     """What to say of ``error``, which came while workers, or what they need, were made."""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in _SHORTAGES[:2]:
         return SamplerError(
             f"no more files can be opened ({error.strerror}); {num_workers} workers need up to "
             f"{_WORKER_DESCRIPTORS * num_workers} beside those of this program: raise "
             f"`ulimit -n`, or {_less_than(num_workers)}"
         )
-    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+    if error.errno in _SHORTAGES[2:]:
         return SamplerError(
             f"no more processes can be started ({error.strerror}) for {num_workers} workers; raise "
             f"`ulimit -u`, or the limit of processes or memory of the container, or "
@@ -330,7 +351,7 @@ def store_factory(factory: EnvFactory) -> int:
     descriptor = os.memfd_create("accel_rl_factory", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            cloudpickle.dump(factory, file)
+            file.write(dumps(factory))
     except BaseException as error:
         os.close(descriptor)
         if not isinstance(error, Exception):
@@ -344,23 +365,29 @@ def store_factory(factory: EnvFactory) -> int:
 
 def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[bytes]:
     """Start a worker's process, which never takes the signals that it leaves to its server."""
-    with keeping_signals():
-        return subprocess.Popen(
-            # -P: no module of the working directory may hide one of the standard library.
-            [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
-            stdin=subprocess.DEVNULL,
-            env=_environment(),
-            pass_fds=kept_open,
-            process_group=0,
-        )
+    try:
+        with keeping_signals():
+            return subprocess.Popen(
+                # -P: no module of the working directory may hide one of the standard library.
+                [sys.executable, "-P", "-m", "accel_rl.samplers.worker", *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                pass_fds=kept_open,
+                process_group=0,
+            )
+    except (TypeError, OSError) as error:  # None, for one, is no path
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            raise
+        raise SamplerError(f"no worker can be started: {_NO_PYTHON.format(sys.executable)}") from error
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:
     """Leave what the worker reads at its start; a file, since a pipe would make this wait."""
     # What else is in it, Python ignores.
-    search_path = json.dumps([each for each in sys.path if isinstance(each, str)]).encode()
+    search_path = [each for each in sys.path if isinstance(each, str)]
+    told = json.dumps([search_path, getattr(sys, "argv", [])]).encode()
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(struct.pack("<q", len(search_path)) + search_path + pickled)
+        file.write(struct.pack("<q", len(told)) + told + pickled)
     os.lseek(descriptor, 0, os.SEEK_SET)
 
 

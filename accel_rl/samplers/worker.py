@@ -25,7 +25,7 @@ from typing import Any
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.envs.reach import Answer
 from accel_rl.functions import FAILURES, place_of
-from accel_rl.processes import die_with_server, forget_package_path
+from accel_rl.processes import die_with_server, dumps, forget_package_path
 from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
 from accel_rl.samplers.block import Block, check_distinct, environment_seed
@@ -57,6 +57,7 @@ Blocks = list[tuple[int, Block | BatchBlock]]
 
 def main() -> None:
     descriptors = Descriptors(*map(int, sys.argv[1:]))
+    os.write(descriptors.report, b"\n")  # so that the server knows that this program has begun
     leave_signals_to_server()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the server blocks is blocked here, too
     die_with_server(descriptors.life, -os.getpgrp())
@@ -112,6 +113,8 @@ def leave_signals_to_server() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A worker is in the background of a terminal, which may be set to stop such that write to it.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    # A server that ignores it would leave that to environments, which wait for their programs.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)  # `os.eventfd_read` would raise InterruptedError
@@ -119,10 +122,10 @@ def leave_signals_to_server() -> None:
 
 
 def read_setup(descriptor: int) -> Setup:
-    """The `Setup` left by the server, after the module search path that its pickle may need."""
+    """The `Setup` left by the server, after what modules that its pickle needs may look at."""
     with os.fdopen(descriptor, "rb") as file:
         (length,) = struct.unpack("<q", file.read(8))
-        sys.path[:] = json.loads(file.read(length))
+        sys.path[:], sys.argv[:] = json.loads(file.read(length))
         setup = pickle.loads(file.read())
     assert isinstance(setup, Setup)
     return setup
@@ -223,13 +226,13 @@ def _packed(answers: dict[int, Answer]) -> bytes:
     kept = {}
     for index, answer in answers.items():
         try:
-            pickle.dumps(answer)
+            dumps(answer)
             kept[index] = answer
         except Exception as error:  # whatever __reduce__ raises
             kind = type(answer.value).__name__
             message = f"a {kind} cannot be sent to another process: {error}"
             kept[index] = Answer(None, "TypeError", message)
-    return pickle.dumps(kept)
+    return dumps(kept)
 
 
 def _close(blocks: Blocks) -> None:

@@ -178,6 +178,11 @@ def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:
     assert first == "steps: 4,000 of 8,000" and "the last games" in last
 
 
-def test_version_is_told(capfd) -> None:
-    assert main(["--version"]) == 0
+def test_version_is_told_and_ends_of_processes_are_not_ignored_as_by_the_parent(capfd) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert main(["--version"]) == 0
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGCHLD, before)
     assert capfd.readouterr().out == f"{accel_rl.__version__}\n"

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,14 @@ from sampler_cases import await_ends, zeros
 from tiers import PROCESSES, SLOW, slow
 from toy_envs import HelpedEnv, ToyEnv, start_fork, start_program, start_session
 
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler, WorkerError
+from accel_rl.samplers import (
+    ParallelSampler,
+    SamplerConfig,
+    SamplerError,
+    SerialSampler,
+    WorkerError,
+)
+from accel_rl.vector import VectorEnv
 
 pytestmark = PROCESSES
 
@@ -70,6 +78,27 @@ def test_signal_that_an_environment_handles_is_no_failure() -> None:
         for _ in range(2):
             sampler.collect(zeros)
             time.sleep(0.2)
+
+
+@pytest.mark.parametrize("executable", ["", None, "/bin/true"])
+def test_program_without_a_python_of_its_own_is_one_error(executable: Any, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    sampler = ParallelSampler(ToyEnv, config=CONFIG)
+    with pytest.raises(SamplerError, match=rf"sys\.executable is {executable!r}, .*num_workers=0"):
+        sampler.start()
+
+
+def test_worker_that_is_killed_where_its_end_is_ignored_is_told_as_it_is() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
+            sampler.collect(zeros)
+            (worker,) = sampler._pool._workers.processes.values()
+            os.kill(worker.pid, signal.SIGKILL)
+            with pytest.raises(WorkerError, match="nobody can tell how: this program ignores SIG"):
+                sampler.collect(zeros)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkeypatch) -> None:
@@ -213,9 +242,10 @@ def test_factory_is_pickled_once_for_all_workers_and_their_replacements() -> Non
 
 
 class PathEnv(ToyEnv):
-    """Its raw reward is how long PYTHONPATH is; nothing: there is none."""
+    """Its raw reward is how long PYTHONPATH is; nothing: there is none. It reads the arguments."""
 
     def step(self, action: int, out: Any) -> Any:
+        assert sys.argv == ["program.py", "--level", "3"]
         length = len(os.environ.get("PYTHONPATH", ""))
         return super().step(action, out)._replace(raw_reward=float(length))
 
@@ -226,9 +256,32 @@ def test_programs_started_by_environments_find_the_path_of_the_user(path, monkey
     if path is not None:
         monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(sys, "path", [*sys.path, Path("no string, and no obstacle")])
+    monkeypatch.setattr(sys, "argv", ["program.py", "--level", "3"])
     with ParallelSampler(PathEnv, config=CONFIG) as sampler:
         raw_reward = sampler.collect(zeros).raw_reward
         assert (raw_reward == len(path or "")).all()
+
+
+OF_MAIN = """
+from toy_envs import ToyEnv
+
+class Told:
+    pass
+
+class Own(ToyEnv):
+    def tell(self):
+        return Told()
+"""
+
+
+@pytest.mark.parametrize("name", ["__mp_main__", slow("__main__")])
+def test_classes_of_the_main_module_go_to_workers_and_come_back(name: str, monkeypatch) -> None:
+    module = ModuleType(name)  # that of multiprocessing is of a process that spawn has started
+    exec(OF_MAIN, vars(module))
+    monkeypatch.setitem(sys.modules, name, module)
+    env = VectorEnv(f"{name}:Own", 1, num_workers=1)
+    assert [type(each) for each in env.call("tell")] == [module.Told]
+    env.close()
 
 
 MAIN = """

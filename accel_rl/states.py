@@ -6,6 +6,7 @@ to read one executes nothing, unlike a pickle.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from collections.abc import Callable
@@ -64,6 +65,16 @@ def encode_state(state: Any) -> bytes:
     named: dict[str, Any] = {str(number): array for number, array in enumerate(arrays)}
     np.savez_compressed(buffer, text=np.frombuffer(text.encode(), np.uint8), **named)
     return buffer.getvalue()
+
+
+def check_takes(set_state: Callable[..., object], *arguments: object) -> None:
+    """Raises TypeError if ``set_state`` has another use: it does not take these arguments."""
+    try:
+        inspect.signature(set_state).bind(*arguments)
+    except ValueError:  # of functions in C nothing is known
+        return
+    except TypeError as error:
+        raise TypeError(f"set_state does not take what get_state returns: {error}") from None
 
 
 def decode_state(data: bytes) -> Any:

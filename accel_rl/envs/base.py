@@ -39,7 +39,7 @@ class EnvSpec:
         name: name of the environment, for messages.
         observation: the space of observations. A leaf ``action_mask`` says which actions are
             allowed, see `accel_rl.spaces`.
-        action: the space of actions. One integer from 0 becomes ``discrete(n)``, whatever its dtype.
+        action: the space of actions. One integer from 0, of any dtype, becomes ``discrete(n)``.
         frame_skip: emulator frames in one step.
         frame_stack: number of frames in the first axis of observations, the newest last. Frames
             from before a reset or a lost life are blank. 1: there is no stack.

@@ -28,6 +28,7 @@ from accel_rl.spaces import (
     random_values,
     zeros,
 )
+from accel_rl.states import check_takes
 
 _STEP_RETURNS = "observation, reward, terminated, truncated, info"
 _LARGEST = float(np.finfo(np.float32).max)
@@ -45,7 +46,8 @@ class GymnasiumEnv:
     """A Gymnasium environment as an `Environment`. Its rewards stay as they are.
 
     It is `Resumable` if the Gymnasium environment has ``get_state`` and ``set_state`` itself (the
-    outermost wrapper, which knows what the others hold).
+    outermost wrapper, which knows what the others hold). If they do something else, its state is
+    not saved.
 
     Spaces are those of `accel_rl.spaces.from_gymnasium`. Actions of a ``Discrete`` space are
     ``0 .. n - 1`` also where the space starts elsewhere; discrete parts of other spaces keep their
@@ -91,8 +93,7 @@ class GymnasiumEnv:
         self.options: dict[str, Any] | None = None
         self.reset_info: list[Any] = []
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
-            self.get_state: Callable[[], EnvState] = self.env.get_state
-            self.set_state = self._set_state
+            self.get_state, self.set_state = self._get_state, self._set_state
 
     @property
     def spec(self) -> EnvSpec:
@@ -171,7 +172,7 @@ class GymnasiumEnv:
                 )
         actions = self.env.action_space
         self._is_discrete = isinstance(actions, spaces.Discrete)
-        self._action_type = actions.dtype.type if self._is_discrete else None
+        self._action_type: Any = getattr(actions.dtype, "type", None)
         self.first_action = int(actions.start) if isinstance(actions, spaces.Discrete) else 0
         action, observation = self._convert("action_space"), self._convert("observation_space")
         if isinstance(actions, spaces.Discrete):
@@ -244,9 +245,14 @@ class GymnasiumEnv:
             if result.episode_ended:
                 break
 
+    def _get_state(self) -> EnvState:
+        state: EnvState = self.env.get_state()  # type: ignore[attr-defined]
+        check_takes(self.env.set_state, state)  # type: ignore[attr-defined]
+        return state
+
     def _set_state(self, state: EnvState) -> None:
-        self._seed = None  # the state has the generator, which the next reset must not seed
         self.env.set_state(state)  # type: ignore[attr-defined]
+        self._seed = None  # the state has the generator, which the next reset must not seed
 
     def _wrong_return(self, call: str, names: str, returned: object) -> EnvError:
         is_tuple = isinstance(returned, tuple)

@@ -23,6 +23,7 @@ from accel_rl.samplers.block import (
     Block,
     BlockArrays,
     EnvStates,
+    begin_in_carry,
     environment_seed,
     too_many_truncated,
 )
@@ -35,7 +36,7 @@ from accel_rl.spaces import (
     random_values,
     zeros,
 )
-from accel_rl.states import decode_state, encode_state
+from accel_rl.states import check_takes, decode_state, encode_state
 
 Mask = NDArray[np.bool_]
 _T = TypeVar("_T")
@@ -221,6 +222,7 @@ class BatchBlock:
         self._is_idle = np.zeros(n, np.bool_)
         self._num_idle = 0
         self._is_blocked = False  # the first reset of all is still to come
+        self.refused: EnvStates = {}  # why environments did not take a state at the start
         self._has_lost_life = np.zeros(n, np.bool_)  # in the last step, and no more than that
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
@@ -233,10 +235,14 @@ class BatchBlock:
         if states:
             begins = begins.copy()
             for i in range(self._n):
-                state = states[self._columns.start + i]
-                if state is not None:
-                    self._set_state(i, state)
-                    begins[i] = False
+                index = self._columns.start + i
+                state = states[index]
+                if isinstance(state, bytes):
+                    try:
+                        self._set_state(i, state)
+                        begins[i] = False
+                    except SamplerError as error:
+                        self.refused[index] = str(error)
         if begins.any():
             if self._resets_itself and not begins.all():
                 raise self._error(
@@ -245,6 +251,8 @@ class BatchBlock:
             self._reset(begins, out)
         if begins.all():
             self._take_random_steps(out)
+        for index in self.refused:
+            begin_in_carry(self._arrays.carry, index, out[index - self._columns.start])
 
     def restart(self, row: int) -> None:
         """Begin new episodes in all environments, with first observations in row ``row``."""
@@ -299,17 +307,23 @@ class BatchBlock:
         self._is_blocked = False
 
     def get_states(self) -> EnvStates:
-        """Return the state of each environment; None for those of a batch that cannot tell."""
+        """Return the state of each environment, as `Block.get_states`."""
         simulators: Any = self._simulators
-        indices = range(self._columns.start, self._columns.stop)
-        if not hasattr(simulators, "get_state"):
-            return dict.fromkeys(indices)
-        is_idle = self._is_idle.tolist()
-        states = [self._call("get_state", simulators.get_state, i) for i in range(self._n)]
-        return {
-            b: self._call("get_state", encode_state, {"state": state, "is_idle": idle})
-            for b, state, idle in zip(indices, states, is_idle, strict=True)
-        }
+        states: EnvStates = dict.fromkeys(range(self._columns.start, self._columns.stop))
+        if not hasattr(simulators, "get_state") or not hasattr(simulators, "set_state"):
+            return states
+
+        def read(i: int) -> bytes:
+            state = simulators.get_state(i)
+            check_takes(simulators.set_state, i, state)
+            return encode_state({"state": state, "is_idle": bool(self._is_idle[i])})
+
+        for i, b in enumerate(states):
+            try:
+                states[b] = self._call("get_state", read, i)
+            except SamplerError as error:
+                states[b] = str(error)
+        return states
 
     def call(self, request: Request) -> dict[int, Answer]:
         """Call a function in the environments of this block that are meant, see `reach_batch`."""

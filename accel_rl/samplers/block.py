@@ -22,8 +22,9 @@ from accel_rl.samplers.generators import seed_generators
 from accel_rl.samplers.simulators import Each
 from accel_rl.spaces import ACTION_MASK, NOTHING_ALLOWED, Leaf, has_allowed, random_values
 
-EnvStates = dict[int, bytes | None]
-"""State by environment, as `encode_state` returns it; None: it cannot tell its state."""
+EnvStates = dict[int, bytes | str | None]
+"""State by environment, as `encode_state` returns it; a text of why it cannot be saved or taken;
+None: nothing for that is there."""
 
 Autoreset = Literal["immediate", "wait", "NextStep", "SameStep", "Disabled"]
 """How the next episode begins: the reset policy of a `SamplerConfig`, or a mode of Gymnasium's."""
@@ -78,6 +79,12 @@ class Carry(NamedTuple):
 
     observation: NDArray[Any]
     is_fresh: NDArray[np.bool_]
+
+
+def begin_in_carry(carry: Carry, index: int, observation: NDArray[Any]) -> None:
+    """Let environment ``index`` have begun an episode since the last rollout."""
+    carry.observation[index] = observation
+    carry.is_fresh[index] = True
 
 
 class Play(NamedTuple):
@@ -161,6 +168,7 @@ class Block:
         # Views made once: indexing a list is several times cheaper than indexing an array. The
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
+        self.refused: EnvStates = {}  # why environments did not take a state at the start
         self._is_idle = [False] * len(self.envs)  # waits for a reset, or resets in the next step
         self._has_lost_life = [False] * len(self.envs)  # in its last step, and no more than that
 
@@ -168,19 +176,25 @@ class Block:
         """Reset all environments into observation row ``row``, then take random first steps.
 
         Environments with a state in ``states`` go on from there instead; their observation is in
-        the row already. In Gymnasium's modes the first order resets all environments.
+        the row already. Those that do not take it begin anew like the others, with what they begin
+        with in the carry. In Gymnasium's modes the first order resets all environments.
         """
         if self._follows_gymnasium:
             return
         for i, (_, seed) in enumerate(self._seeds):
-            state = states[self._indices[i]] if states else None
-            if state is not None:
+            index, out = self._indices[i], self._out[row][i]
+            state = states[index] if states else None
+            if isinstance(state, bytes):
                 self._seed(i)
-                self._simulators.set_state(i, state)
-                continue
-            out = self._out[row][i]
+                try:
+                    self._simulators.set_state(i, state)
+                    continue
+                except SamplerError as error:
+                    self.refused[index] = str(error)
             self._begin_episode(i, out)
             self._take_random_steps(i, out, np.random.default_rng(seed))
+            if index in self.refused:
+                begin_in_carry(self._arrays.carry, index, out)
 
     def restart(self, row: int) -> None:
         """Begin new episodes in all environments, with first observations in row ``row``."""
@@ -229,7 +243,7 @@ class Block:
                 self._is_idle[i] = False
 
     def get_states(self) -> EnvStates:
-        """The state of each environment; None for one that cannot tell."""
+        """The state of each environment."""
         return {index: self._simulators.get_state(i) for i, index in enumerate(self._indices)}
 
     def call(self, request: Request) -> dict[int, Answer]:
@@ -251,9 +265,10 @@ class Block:
             TypeError: it cannot tell its state.
         """
         state = self._simulators.get_state(i)
-        if state is None:
+        if not isinstance(state, bytes):
             raise TypeError(
-                f"environment {self.envs[i].spec.name} has no get_state and set_state, as in "
+                state
+                or f"environment {self.envs[i].spec.name} has no get_state and set_state, as in "
                 f"accel_rl.envs.Resumable"
             )
         return Play(state, self._is_idle[i], self._has_lost_life[i])

@@ -243,7 +243,10 @@ class Boundary:
         is_fresh = self._carry.is_fresh
         observation[is_fresh] = self._carry.observation[is_fresh]
         return SamplerState(
-            environments=[states[b] for b in range(len(observation))],
+            environments=[
+                state if isinstance(state := states[b], bytes) else None
+                for b in range(len(observation))
+            ],
             observation=observation,
             noise=dict(self._noise.bit_generator.state),
             episode_sums=self._tracker.sums.copy(),

@@ -84,8 +84,9 @@ class Pool(Protocol):
         """Start the environments of ``groups``; `recv` returns each group when it has started.
 
         First observations go to row ``row``. Environments with a state in ``states`` go on from
-        there; the row has their observation already. ``generation``: environments of different
-        generations with the same seed have different random numbers.
+        there; the row has their observation already. Those that do not take it begin anew, with
+        first observations in the carry. ``generation``: environments of different generations with
+        the same seed have different random numbers.
 
         Raises:
             SamplerError: started before, or closed, or this system allows no more processes.
@@ -122,6 +123,10 @@ class Pool(Protocol):
         Raises:
             WorkerError: as `recv`, or an environment fails to tell its state.
         """
+        ...
+
+    def take_refused(self) -> EnvStates:
+        """Return why environments have not taken the states that they were started with."""
         ...
 
     def call(self, request: Request) -> dict[int, Answer]:
@@ -292,6 +297,9 @@ class LocalPool:
             self.recv(limit=len(self.columns))
         states, self._states = self._states, {}
         return states
+
+    def take_refused(self) -> EnvStates:
+        return {b: why for block in self._blocks for b, why in block.refused.items()}
 
     def call(self, request: Request) -> dict[int, Answer]:
         self._request, self._answers = request, {}

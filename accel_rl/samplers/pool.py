@@ -296,6 +296,11 @@ class WorkerPool:
                 states |= process.take_states()
             return states
 
+    def take_refused(self) -> EnvStates:
+        with self._workers:
+            processes = self._workers.processes.values()
+            return {b: why for each in processes for b, why in each.take_states().items()}
+
     def call(self, request: Request) -> dict[int, Answer]:
         groups = range(len(self.columns))
         pickled = pickle_request(request)

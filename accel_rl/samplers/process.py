@@ -378,7 +378,9 @@ def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[byt
     except (TypeError, OSError) as error:  # None, for one, is no path
         if isinstance(error, OSError) and error.errno in _SHORTAGES:
             raise
-        raise SamplerError(f"no worker can be started: {_NO_PYTHON.format(sys.executable)}") from error
+        raise SamplerError(
+            f"no worker can be started: {_NO_PYTHON.format(sys.executable)}"
+        ) from error
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:

@@ -8,6 +8,7 @@ environment waits for every other (Clemente et al. 2017, arXiv:1705.04862).
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -54,6 +55,8 @@ from accel_rl.samplers.workers import NICENESS
 from accel_rl.spaces import to_array, write_values
 from accel_rl.topology import Seat
 
+_LOGGER = logging.getLogger(__name__)
+
 
 class RolloutSampler:
     """Collects rollouts from the environments of a pool. Create a `SerialSampler` or
@@ -78,6 +81,7 @@ class RolloutSampler:
         self._seed = seed
         self.is_running = False
         self._ended_by = ""
+        self._told: set[str] = set()
         self._stage: Literal["ready", "collecting", "finishing"] = "ready"
         self._waiting = self._in_policy = 0.0
 
@@ -116,6 +120,8 @@ class RolloutSampler:
             pool.start(groups, self.config.horizon, states, generation)
             while any(pool.is_released(group) for group in groups):
                 pool.recv()
+            if states:
+                self._forget_refused()
         except BaseException:
             self.close()
             raise
@@ -156,6 +162,21 @@ class RolloutSampler:
                 self._settle(error)
                 raise
             return self.rollout
+
+    def _forget_refused(self) -> None:
+        """Environments that did not go on from their states have begun new episodes."""
+        refused = self._pool.take_refused()
+        for b in refused:
+            self._tracker.forget(slice(b, b + 1))
+        self._tell(refused, "do not go on from their saved states, and begin new episodes")
+
+    def _tell(self, states: EnvStates, what: str) -> None:
+        """Warn of environments with a text in ``states``, once; ``what``: is lost."""
+        reasons = [each for each in states.values() if isinstance(each, str)]
+        if reasons and what not in self._told:
+            self._told.add(what)
+            number = f"{len(reasons)} of {self.config.num_envs} environments"
+            _LOGGER.warning("%s %s: %s", number, what, reasons[0])
 
     def _check_ready(self) -> None:
         """Raises SamplerError, and closes this, where Ctrl-C has kept `_settle` from its end."""
@@ -316,6 +337,7 @@ class RolloutSampler:
                 self.close()
                 raise
             self._note_replaced()
+            self._tell(states, "cannot be saved, and will begin new episodes after a resume")
             return self._boundary.get_state(states, self._pool.generation)
 
     @property

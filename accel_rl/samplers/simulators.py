@@ -14,7 +14,7 @@ from accel_rl.envs.errors import EnvError
 from accel_rl.functions import FAILURES, place_of, place_of_method
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerError
-from accel_rl.states import decode_state, encode_state
+from accel_rl.states import check_takes, decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())
 
@@ -119,15 +119,18 @@ class Each:
         except FAILURES as error:
             raise env_failure(self.envs[i], self._columns[i], "reset", error) from error
 
-    def get_state(self, i: int) -> bytes | None:
-        """Return the state of environment ``i``; None if it cannot tell its state."""
+    def get_state(self, i: int) -> bytes | str | None:
+        """Return the state of environment ``i``; a text of why it cannot be saved; None: nothing
+        for that is there."""
         env = self.envs[i]
         if not isinstance(env, Resumable):
             return None
         try:
-            return encode_state(env.get_state())
+            state = env.get_state()
+            check_takes(env.set_state, state)
+            return encode_state(state)
         except FAILURES as error:
-            raise env_failure(env, self._columns[i], "get_state", error) from error
+            return str(env_failure(env, self._columns[i], "get_state", error))
 
     def set_state(self, i: int, state: bytes) -> None:
         """Let environment ``i`` go on from ``state``."""

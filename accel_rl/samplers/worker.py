@@ -145,7 +145,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     worker, wake = setup.worker, descriptors.wake
     arrays = map_memory(setup.spec, descriptors.memory)
     turns = Turns()
-    _make_blocks(setup, read_factory(descriptors.factory), arrays, blocks, turns)
+    _make_blocks(setup, descriptors, arrays, blocks, turns)
     arrays.is_awake[worker] = setup.awake_seconds is not None
     arrays.has_started[worker] = True
     os.eventfd_write(descriptors.started, 1)
@@ -217,8 +217,12 @@ def _leave(block: Block | BatchBlock, command: int, descriptor: int) -> None:
     else:
         request = os.pread(descriptor, os.fstat(descriptor).st_size, 0)  # and what follows it
         left = _packed(block.call(pickle.loads(request)))
+    _append(descriptor, left)
+
+
+def _append(descriptor: int, data: bytes) -> None:
     with open(descriptor, "ab", closefd=False) as file:
-        file.write(left)
+        file.write(data)
 
 
 def _packed(answers: dict[int, Answer]) -> bytes:
@@ -254,9 +258,10 @@ def _await_signals(wake: int) -> int:
 
 
 def _make_blocks(
-    setup: Setup, factory: EnvFactory, arrays: SharedArrays, blocks: Blocks, turns: Turns
+    setup: Setup, descriptors: Descriptors, arrays: SharedArrays, blocks: Blocks, turns: Turns
 ) -> None:
     """Append the worker's environments of each of its groups, begun."""
+    factory = read_factory(descriptors.factory)
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
             place = slice(columns.start, columns.stop)
@@ -277,6 +282,8 @@ def _make_blocks(
             else:
                 block.start(setup.start_rows[group], setup.states)
             turns.add(group)
+            if block.refused:
+                _append(descriptors.states, pickle.dumps(block.refused))
 
 
 if __name__ == "__main__":

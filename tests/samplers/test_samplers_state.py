@@ -4,8 +4,11 @@ import enum
 import io
 import os
 import random
+import re
 import signal
-from collections import Counter, OrderedDict
+import sys
+from collections import Counter, OrderedDict, deque
+from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +18,7 @@ from batches import Walks
 from sampler_cases import assert_same_rollouts, make
 from space_envs import SpaceEnv
 from tiers import processes, slow, slow_processes
-from toy_envs import Secretive, ToyEnv
+from toy_envs import ToyEnv
 
 from accel_rl.envs import (
     AtariConfig,
@@ -200,9 +203,83 @@ def test_state_that_cannot_be_had_or_taken_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=r"float32 \[4, 10, 5\].*int64 \[4, 3\]"):
         other.start(state)
     other.close()
-    secretive = make(Secretive, kind)
-    with secretive, pytest.raises(SamplerError, match=r"environment [01] \(catch\).*Generator"):
-        secretive.get_state()
+
+
+class Odd(ToyEnv):
+    """Has two methods of its own that happen to be called get_state and set_state."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.get_state, self.set_state = METHODS[name]
+
+
+class OddSpace(SpaceEnv):
+    def set_state(self, place: Any, speed: Any) -> None:  # type: ignore[override]
+        raise AssertionError
+
+
+class OddWalks(Walks):
+    def get_state(self, i: int) -> Any:
+        raise RuntimeError("ask all at once")
+
+
+def refuse(state: Any) -> None:
+    raise ValueError("no such place")
+
+
+METHODS: dict[str, Any] = {
+    "of an agent": (lambda agent: 0, refuse),
+    "of parts": (lambda: np.zeros(2), lambda position, velocity: None),
+    "no plain values": (lambda: deque([1.0]), refuse),
+    "exits": (lambda: sys.exit("no"), refuse),
+    "not taken": (lambda: {"place": 3}, refuse),
+}
+WHY = {
+    "of an agent": r"environment 0 \(toy\) failed in get_state: TypeError: .*argument: 'agent'",
+    "of parts": "set_state does not take what get_state returns: .*argument: 'velocity'",
+    "no plain values": "TypeError: a deque cannot be saved",
+    "exits": "SystemExit: no",
+    "not taken": r"environment 0 \(toy\) failed in set_state: ValueError: no such place",
+    "Gymnasium's": "set_state does not take what get_state returns: .*argument: 'speed'",
+    "of a batch": r"environments 0 to 3 \(walk\), a batch: .*RuntimeError: ask all at once",
+}
+FACTORIES: dict[str, Any] = {
+    "Gymnasium's": make_env_factory(partial(OddSpace, "discrete")),
+    "of a batch": lambda: Batched(OddWalks),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("serial", name) for name in WHY),
+        slow_processes("2", "of parts"),
+        slow_processes("2", "not taken"),
+    ],
+)
+def test_methods_that_are_others_than_ours_only_warn_and_episodes_begin_anew(
+    kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    factory = FACTORIES.get(name) or partial(Odd, name)
+    with make(factory, kind) as sampler:
+        collect(sampler, 2)
+        state = sampler.get_state()
+        assert (state.environments == [None] * 4) == (name != "not taken")
+        sampler.get_state()
+    begins = []
+
+    def look(step: PolicyInput) -> Any:
+        begins.append(step.begins.all())
+        return policy(2, step)
+
+    with closing(make(factory, kind)) as sampler:
+        sampler.start(state)
+        ended = sampler.collect(look).episode_ended
+        # Each one's first is decorrelated anew, and not reported.
+        assert len(sampler.take_episodes()) == ended.sum() - ended.any(0).sum()
+    assert begins[0] and not all(begins)
+    (warning,) = caplog.messages
+    assert re.match(rf"4 of 4 environments .* new episodes.*{WHY[name]}", warning)
 
 
 class Direction(enum.IntEnum):

@@ -3,6 +3,7 @@ where nobody else has started the run."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Self
+
+_LOGGER = logging.getLogger(__name__)
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 """comes when the terminal is closed or lost; Windows has none"""
@@ -112,6 +115,7 @@ class StopRequest:
         self._before_abort = before_abort
         self._asks = asks
         self._deadline = math.inf if max_minutes is None else monotonic() + 60 * max_minutes
+        self._looked_at = -math.inf
         self.received: signal.Signals | None = None
         self.is_own = False
         self._is_held = False
@@ -123,8 +127,12 @@ class StopRequest:
 
     def is_asked(self) -> bool:
         """Whether somebody has asked for it, or time is over."""
-        if monotonic() >= self._deadline:
+        now = monotonic()
+        if now >= self._deadline:
             self.ask()
+        if now >= self._looked_at + 1:
+            self._looked_at = now
+            self._take_back()
         if self._asks() and self.received is None:
             self.received = signal.SIGINT
         return self.received is not None
@@ -165,6 +173,13 @@ class StopRequest:
     ) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]
+
+    def _take_back(self) -> None:
+        """Handle signals for which code of others, such as an environment, has put a handler."""
+        for number in self._before:
+            if signal.getsignal(number) != self._handle:
+                signal.signal(number, self._handle)
+                _LOGGER.warning("the handler of %s was changed, and is taken back", number.name)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and not self.is_own:

@@ -31,6 +31,7 @@ from accel_rl.parallel import (
     read_ranks,
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.process_settings import directory, taking_back
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.directory import refuse_used
 from accel_rl.runs.yaml_file import code_among
@@ -106,11 +107,12 @@ def _probe(config: TrainConfig) -> None:
     """
     if config.run_dir is not None and config.resume is None:
         refuse_used(Path(config.run_dir))
-    spec = config.probe_spec()
-    device = learner_device(config, Ranks())
-    if device.type == "cpu":  # memory of a GPU is for the learners alone
-        with sampling_threads():
-            agent_of(config, spec, device)
+    with taking_back([directory()]):  # where learners will look for files and modules
+        spec = config.probe_spec()
+        device = learner_device(config, Ranks())
+        if device.type == "cpu":  # memory of a GPU is for the learners alone
+            with sampling_threads():
+                agent_of(config, spec, device)
 
 
 def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:

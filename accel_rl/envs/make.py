@@ -27,6 +27,7 @@ from accel_rl.envs.minatar import PREFIX as MINATAR
 from accel_rl.envs.minatar import MinAtarEnv, check_game
 from accel_rl.extras import how_to_install
 from accel_rl.functions import FAILURES, find_function, import_module
+from accel_rl.process_settings import all_settings, directory, taking_back
 from accel_rl.spaces import ACTION_MASK, random_values, zeros
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
@@ -175,15 +176,16 @@ def probe(
             f"accel_rl.envs.make_env_factory gives one for a name"
         )
     job = _Probe(factory, look)
-    if _is_importing():
-        job.work()
-    else:
-        job.start()
-    found, error = job.wait(timeout_seconds)
-    if error is not None and "thread" in str(error):
-        job = _Probe(factory, look)
-        job.work()
+    with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
+        if _is_importing():
+            job.work()
+        else:
+            job.start()
         found, error = job.wait(timeout_seconds)
+        if error is not None and "thread" in str(error):
+            job = _Probe(factory, look)
+            job.work()
+            found, error = job.wait(timeout_seconds)
     if error is not None:
         raise error
     result: _Found = found
@@ -250,7 +252,7 @@ class _Probe:
         try:
             failure = self._closed.get(timeout=_CLOSE_SECONDS)
         except queue.Empty:
-            _warn_once(
+            warn_once(
                 f"environment {self._name} has not closed within {_CLOSE_SECONDS:g} seconds; it "
                 f"was only looked at, and is left behind"
             )
@@ -260,7 +262,7 @@ class _Probe:
             if failure is not None and not isinstance(failure, EnvError):
                 failure = env_failure(self._name, "close", failure)
             if failure is not None:
-                _warn_once(str(failure))
+                warn_once(str(failure))
         return found, error
 
     def _make(self) -> Environment:
@@ -309,7 +311,8 @@ def _look_at_observations(env: Environment) -> Array:
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
+    """Log a warning, unless it was logged before."""
     _LOGGER.warning(message)
 
 

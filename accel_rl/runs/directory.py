@@ -29,19 +29,31 @@ from accel_rl.topology import available_cpus
 LOGGER = logging.getLogger("accel_rl")
 
 
-def make_run_directory(config: TrainConfig, now: datetime) -> Path:
+def run_place(config: TrainConfig) -> Path:
+    """Return the directory that a run goes on in, or is to be made or has its own in, absolute.
+
+    This is asked once, before anything can change the working directory.
+    """
+    given = Path(config.resume or config.run_dir or "runs")
+    with contextlib.suppress(FileNotFoundError):  # of a deleted directory, which others tell
+        return given.absolute()
+    return given
+
+
+def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
     """Makes ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` where none is given.
+
+    ``place``: what `run_place` has returned.
 
     Raises:
         ValueError: ``run_dir`` holds something already, or cannot be made.
     """
     if config.run_dir is None:
-        return _make_new(config, now)
-    path = Path(config.run_dir)
-    with _usable(path):
-        path.mkdir(parents=True, exist_ok=True)
-    refuse_used(path)
-    return path
+        return _make_new(config, now, place)
+    with _usable(place):
+        place.mkdir(parents=True, exist_ok=True)
+    refuse_used(place)
+    return place
 
 
 def refuse_used(path: Path) -> None:
@@ -64,9 +76,9 @@ def _usable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _make_new(config: TrainConfig, now: datetime) -> Path:
+def _make_new(config: TrainConfig, now: datetime, runs: Path) -> Path:
     env, algo = (_plain(each) for each in (config.env, config.algo))
-    base = Path("runs") / f"{env}-{algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
+    base = runs / f"{env}-{algo}-{config.seed}-{now:%Y%m%d-%H%M%S}"
     for number in itertools.count(1):
         path = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields, replace
 from threading import Lock
 from time import perf_counter
@@ -18,7 +18,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from accel_rl.envs.make import make_env_factory
+from accel_rl.envs.make import make_env_factory, warn_once
+from accel_rl.process_settings import all_settings, directory, taking_back, torch_settings
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Acted,
@@ -396,6 +397,10 @@ class SerialSampler(RolloutSampler):
     It needs no workers and no shared memory, and works on every system. It ignores groups, workers
     and affinity. Use it for debugging, and to check that a `ParallelSampler` is right.
 
+    Settings of the whole process that environments change are taken back after they were made and
+    after each `collect`: signal handlers, torch's gradient mode, dtype and threads, and others. A
+    warning says which. The working directory stays where they moved it.
+
     Args:
         env: the environment, as in `ParallelSampler`.
         config: the settings; None: the defaults.
@@ -417,7 +422,28 @@ class SerialSampler(RolloutSampler):
     ) -> None:
         config = _make_config(config, settings, seed)
         super().__init__(env, config, seed)
-        self._use(LocalPool(self._factory, self.rollout_spec, config, seed))
+        with self._taking_back():
+            self._use(LocalPool(self._factory, self.rollout_spec, config, seed))
+
+    def start(self, state: SamplerState | None = None) -> None:
+        """As in `RolloutSampler`."""
+        with self._taking_back():
+            super().start(state)
+
+    def _taking_back(self) -> AbstractContextManager[None]:
+        stays = directory(put=lambda path: None)
+        return taking_back([*all_settings(), stays], self._tell_changed)
+
+    @contextmanager
+    def _placed(self) -> Iterator[MoveOn]:
+        with taking_back(torch_settings(), self._tell_changed), super()._placed() as move_on:
+            yield move_on
+
+    def _tell_changed(self, names: str) -> None:
+        warn_once(
+            f"environment {self.env_spec.name} has changed {names} of this process; all but the "
+            f"directory is taken back: with workers, its settings are its own"
+        )
 
 
 class ParallelSampler(RolloutSampler):

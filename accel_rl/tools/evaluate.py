@@ -5,6 +5,7 @@ The protocol is in `accel_rl.training.evaluation`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -24,6 +25,7 @@ from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole
 from accel_rl.envs import is_atari_game
+from accel_rl.process_settings import directory, taking_back
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import Episode
@@ -162,17 +164,20 @@ def evaluate_run(
     """
     run_dir = Path(run_dir)
     config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_policy(run_dir, options.checkpoint)
-    out = Path(options.out) if options.out else run_dir / "evaluation.json"
+    checkpoint = find_policy(run_dir, options.checkpoint).absolute()
+    out = (Path(options.out) if options.out else run_dir / "evaluation.json").absolute()
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)
     # Apart from the training's and its evaluator's games, which come from config.seed as well.
     seeds = np.random.SeedSequence([config.seed, 2, options.seed])
     device = pick_device(options.device)
-    sampler = make_evaluation_sampler(
-        config, options.num_envs, seeds, device, serial=options.serial
-    )
-    with sampling_threads(), closing(sampler):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(taking_back([directory()]))
+        stack.enter_context(sampling_threads())
+        sampler = make_evaluation_sampler(
+            config, options.num_envs, seeds, device, serial=options.serial
+        )
+        stack.enter_context(closing(sampler))
         agent, steps = load_agent(
             checkpoint, config, sampler.env_spec, device, greedy=options.greedy
         )

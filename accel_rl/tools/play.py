@@ -16,6 +16,7 @@ from rich.console import Console
 from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole, complain
 from accel_rl.envs.shown import make_shown_env
+from accel_rl.process_settings import directory, taking_back
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
@@ -107,12 +108,13 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
         ValueError: the run cannot be read, its environment shows nothing, or ``out`` exists.
         OSError: ``out`` could not be written.
     """
-    run_dir = Path(run_dir)
+    run_dir = Path(run_dir).absolute()
     config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_policy(run_dir, options.checkpoint)
-    out = Path(options.out) if options.out else run_dir / "game.mp4"
+    out = Path(options.out).absolute() if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
-    game = film_game(config, checkpoint, out, options, console)
+    with taking_back([directory()]):
+        game = film_game(config, checkpoint, out, options, console)
     with closing(Trackers(config.tracker, run_dir, plain_options(config), complain)) as trackers:
         trackers.send_files([out])
     return game

@@ -28,7 +28,7 @@ from accel_rl.runs.checkpoint import (
     part_path,
     taking_from,
 )
-from accel_rl.runs.directory import hold, make_run_directory
+from accel_rl.runs.directory import hold, make_run_directory, run_place
 from accel_rl.runs.files import delete_unfinished
 from accel_rl.runs.saved import find_checkpoint, read_saved
 from accel_rl.samplers import SamplerState
@@ -54,7 +54,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
             taken all its steps, or ``config`` differs from its own in what is learned.
     """
     assert config.resume is not None
-    run_dir = Path(config.resume)
+    run_dir = run_place(config)
     before = read_saved(run_dir, trust=config.trust, algo=config.algo).config
     _refuse_changes(before, config)
     path = find_checkpoint(run_dir)
@@ -268,16 +268,17 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
 
 
 def load_saved(
-    config: TrainConfig, team: Team, stack: contextlib.ExitStack
+    config: TrainConfig, run_dir: Path, team: Team, stack: contextlib.ExitStack
 ) -> Mapping[str, Any] | None:
     """The last checkpoint of the run that ``config`` resumes, held while ``stack`` lasts; or None.
+
+    ``run_dir``: its directory.
 
     Raises:
         ValueError: there is none to go on from, or not all learners see its directory.
     """
     if config.resume is None:
         return None
-    run_dir = Path(config.resume)
     if team.ranks.is_first:
         stack.enter_context(hold(run_dir))
     check_is_shared(run_dir, team)
@@ -289,8 +290,12 @@ def load_saved(
     return saved
 
 
-def begin(run: AnyRun, saved: Mapping[str, Any] | None, stack: contextlib.ExitStack) -> Path:
+def begin(
+    run: AnyRun, place: Path, saved: Mapping[str, Any] | None, stack: contextlib.ExitStack
+) -> Path:
     """Go on from ``saved``, or make the run directory, held while ``stack`` lasts; returns it.
+
+    ``place``: what `accel_rl.runs.directory.run_place` has returned.
 
     Raises:
         ValueError: the directory cannot be made, or not all learners see it, or ``saved`` is of
@@ -307,8 +312,8 @@ def begin(run: AnyRun, saved: Mapping[str, Any] | None, stack: contextlib.ExitSt
                 run.set_state(saved)
         except DamagedError as error:
             raise DamagedError(f"{error}; {way_out(saved['path'])}") from error
-        return Path(str(config.resume))
-    made = str(make_run_directory(config, datetime.now())) if is_first else None
+        return place
+    made = str(make_run_directory(config, datetime.now(), place)) if is_first else None
     run_dir = Path(team.share("run_dir", made))
     if is_first:
         stack.enter_context(hold(run_dir))

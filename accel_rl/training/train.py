@@ -22,8 +22,9 @@ from accel_rl.config import TrainConfig
 from accel_rl.console import LastingConsole
 from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.parallel import Team, TeamError
+from accel_rl.process_settings import directory, taking_back
 from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
-from accel_rl.runs.directory import describe_machine, log_to, write_config
+from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
@@ -116,16 +117,18 @@ def train(
     if config.learners == "auto":
         config = dataclasses.replace(config, learners=config.num_learners)
     check_installed(config.tracker)
+    place = run_place(config)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(taking_back([directory()]))  # where an environment has changed it
         stack.enter_context(sampling_threads())
         stack.enter_context(own_torch_state())
-        saved = load_saved(config, team, stack)
+        saved = load_saved(config, place, team, stack)
         run = _build(config, saved, team)
         stack.push(partial(_close, run))
         stack.enter_context(gpu_arithmetic(config, run.device))
         if run.device.type == "cuda" and run.has_threads:
             stack.enter_context(quick_switches())
-        run_dir = begin(run, saved, stack)
+        run_dir = begin(run, place, saved, stack)
         if saved is not None:
             saved = without_loaded(saved)
             gc.collect()  # torch's reader is a cycle, which keeps all that it has read

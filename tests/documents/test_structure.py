@@ -29,14 +29,15 @@ LAYERS = [
         "config option_kinds options presets",
         "algos parallel samplers vector",
         "agents envs models",
-        "capture graphs console extras functions keys processes registration rollout settings "
-        "signing spaces states stopping topology trackers",
+        "capture graphs console extras functions keys process_settings processes registration "
+        "rollout settings signing spaces states stopping topology trackers",
     )
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
 WITHOUT_TORCH = (
-    "envs extras functions keys processes rollout settings signing stopping topology trackers"
+    "envs extras functions keys process_settings processes rollout settings signing stopping "
+    "topology trackers"
 )
 SOURCES = sorted(
     path

@@ -102,6 +102,19 @@ def test_signal_that_comes_then_is_the_first() -> None:
         assert stop.received == signal.SIGINT and not stop.is_own
 
 
+def test_signal_counts_again_within_a_second_after_somebody_else_took_it(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("accel_rl.stopping.monotonic", lambda: now[0])
+    with StopRequest() as stop:
+        stop.hold()
+        assert not stop.is_asked()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        now[0] = 1.0
+        assert not stop.is_asked()
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_asked() and stop.received == signal.SIGINT
+
+
 def test_what_it_raises_fails_the_run_with_all_saved(tmp_path) -> None:
     def fail(row: Mapping[str, float]) -> None:
         raise KeyError("loss")

@@ -91,19 +91,6 @@ def forget_package_path() -> None:
             os.environ[_SEARCH_PATH] = rest
 
 
-def dumps(value: object) -> bytes:
-    """Pickle ``value`` for another process, with what the main module defines.
-
-    That is another module there. In a process of multiprocessing its name is ``__mp_main__``.
-    """
-    import cloudpickle  # workers start sooner without
-
-    if multiprocessing_main := sys.modules.get("__mp_main__"):
-        cloudpickle.register_pickle_by_value(multiprocessing_main)
-    pickled: bytes = cloudpickle.dumps(value)
-    return pickled
-
-
 def die_with_server(life: int, owner: int) -> None:
     """Let the kernel kill ``owner`` when the write end of the pipe ``life`` is closed.
 

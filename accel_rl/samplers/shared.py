@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import signal
+import sys
 import threading
 from typing import Any, NamedTuple
 
@@ -155,6 +156,19 @@ def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     rollout = Rollout.from_buffer(spec.rollout, buffer)
     orders, info = arrays.pop("reset_order"), arrays.pop("reset_info")
     return SharedArrays(BlockArrays(spec.rollout, rollout, carry, orders, info), **arrays)
+
+
+def dumps(value: object) -> bytes:
+    """Pickle ``value`` for another process, with what the main module defines.
+
+    That is another module there. In a process of multiprocessing its name is ``__mp_main__``.
+    """
+    import cloudpickle  # workers start sooner without
+
+    if multiprocessing_main := sys.modules.get("__mp_main__"):
+        cloudpickle.register_pickle_by_value(multiprocessing_main)
+    pickled: bytes = cloudpickle.dumps(value)
+    return pickled
 
 
 def count_down(countdown: int | None, ready: int) -> None:

@@ -213,7 +213,7 @@ def test_pickles_are_between_a_process_and_its_own_workers_alone() -> None:
     """In memory without a name; never through a socket or from a file."""
     pickling = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
     users = {name_of(path) for path in MODULES if pickling & all_imports(path)}
-    assert users == {f"accel_rl/samplers/{name}.py" for name in ("process", "worker")}
+    assert users == {f"accel_rl/samplers/{name}.py" for name in ("process", "shared", "worker")}
     objects = re.compile(r"\b(broadcast|gather|all_gather|scatter|send|recv)_object")
     assert not [name_of(path) for path in MODULES if objects.search(code_of(path))]
     loads = [

@@ -29,7 +29,7 @@ from accel_rl.envs import (
     probe_spec,
 )
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import _warn_once, probe, probe_observations
+from accel_rl.envs.make import probe, probe_observations, warn_once
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.vector import VectorEnv
@@ -343,7 +343,7 @@ def closed(monkeypatch) -> Iterator[list[str]]:
     """What was closed. Whatever hangs ends with the test."""
     monkeypatch.setattr(Troubled, "closed", [])
     monkeypatch.setattr(Troubled, "gate", threading.Event())
-    _warn_once.cache_clear()
+    warn_once.cache_clear()
     yield Troubled.closed
     Troubled.gate.set()
     for thread in threading.enumerate():
